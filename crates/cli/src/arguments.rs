@@ -1,0 +1,295 @@
+//! The flags that describe a sandbox, shared by `run` and `create`.
+
+use crate::selection::pair;
+use clap::Args;
+use msb_spec::{
+    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Profile, Result, Rlimit, Script,
+    Span, Spec, Tmpfs, UserRef, env,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a sandbox is made of.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// What it starts from: `host` (this machine's programs) or a directory
+    #[arg(value_name = "IMAGE")]
+    image: Option<String>,
+    /// Name of the sandbox
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Remove a sandbox of the same name first
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Describe the sandbox in a TOML file; flags win over it
+    #[arg(long, value_name = "FILE")]
+    conf: Option<PathBuf>,
+    /// Isolation tier: auto, vm or process
+    #[arg(long, value_name = "TIER", help_heading = ISOLATION)]
+    isolation: Option<String>,
+    /// How tight it is closed: default or restricted
+    #[arg(long, value_name = "PROFILE", help_heading = ISOLATION)]
+    security: Option<String>,
+    /// Allow user namespaces inside (weaker: hands back parts of the kernel)
+    #[arg(long, help_heading = ISOLATION)]
+    allow_userns: bool,
+    /// No network but loopback; the only setting in this version, and the default
+    #[arg(long, help_heading = ISOLATION)]
+    no_net: bool,
+    /// Processors, as in `2` or `0.5`
+    #[arg(long, value_name = "N", help_heading = LIMITS)]
+    cpus: Option<Cpus>,
+    /// Memory, as in `512M`
+    #[arg(long, short, value_name = "SIZE", help_heading = LIMITS)]
+    memory: Option<Bytes>,
+    /// Processes and threads [default: 4096]
+    #[arg(long, value_name = "N", help_heading = LIMITS)]
+    pids: Option<u32>,
+    /// Size of the writable layer
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    disk: Option<Bytes>,
+    /// Resource limit of every command, as in `nofile=1024:4096`
+    #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", help_heading = LIMITS)]
+    rlimits: Vec<Rlimit>,
+    /// End the sandbox after this long
+    #[arg(long, value_name = "TIME", help_heading = LIMITS)]
+    max_duration: Option<Span>,
+    /// End the sandbox when nothing ran in it for this long
+    #[arg(long, value_name = "TIME", help_heading = LIMITS)]
+    idle_timeout: Option<Span>,
+    /// Environment variable; without a value, the caller's
+    #[arg(long = "env", short, value_name = "NAME[=VALUE]", help_heading = INSIDE)]
+    env: Vec<String>,
+    /// File of environment variables, one `NAME=VALUE` a line
+    #[arg(long, value_name = "FILE", help_heading = INSIDE)]
+    env_file: Vec<PathBuf>,
+    /// Working directory; made if it is missing
+    #[arg(long, short, value_name = "PATH", help_heading = INSIDE)]
+    workdir: Option<String>,
+    /// User that runs commands, as in `1000` or `www-data:www-data`
+    #[arg(long, short, value_name = "USER", help_heading = INSIDE)]
+    user: Option<UserRef>,
+    /// Host name
+    #[arg(long, value_name = "NAME", help_heading = INSIDE)]
+    hostname: Option<Hostname>,
+    /// Label, for finding it again
+    #[arg(long = "label", short, value_name = "KEY=VALUE", help_heading = INSIDE)]
+    labels: Vec<String>,
+    /// Shell of the sandbox [default: /bin/sh]
+    #[arg(long, value_name = "PATH", help_heading = INSIDE)]
+    pub(crate) shell: Option<String>,
+    /// Program that the command is handed to
+    #[arg(long, value_name = "PROGRAM", help_heading = INSIDE)]
+    entrypoint: Option<String>,
+    /// Host directory or file shown inside
+    #[arg(long = "volume", short = 'v', value_name = "HOST:GUEST[:ro]", help_heading = FILES)]
+    volumes: Vec<Mount>,
+    /// Host file shown inside
+    #[arg(long, value_name = "HOST:GUEST[:ro]", help_heading = FILES)]
+    mount_file: Vec<Mount>,
+    /// Memory file system inside
+    #[arg(long, value_name = "PATH[:SIZE]", help_heading = FILES)]
+    tmpfs: Vec<Tmpfs>,
+    /// Script put on PATH inside
+    #[arg(long = "script", value_name = "NAME=BODY", help_heading = FILES)]
+    scripts: Vec<String>,
+    /// Copy a host file or directory in before the first command
+    #[arg(long = "copy", value_name = "SRC:DST", help_heading = FILES)]
+    copies: Vec<String>,
+    /// Make a file with this text before the first command
+    #[arg(long = "text", value_name = "PATH=TEXT", help_heading = FILES)]
+    texts: Vec<String>,
+    /// Add text to a file before the first command
+    #[arg(long = "append", value_name = "PATH=TEXT", help_heading = FILES)]
+    appends: Vec<String>,
+    /// Make a directory before the first command
+    #[arg(long = "mkdir", value_name = "PATH", help_heading = FILES)]
+    mkdirs: Vec<String>,
+    /// Remove a file or tree before the first command
+    #[arg(long = "remove", value_name = "PATH", help_heading = FILES)]
+    removes: Vec<String>,
+    /// Make a symbolic link before the first command
+    #[arg(long = "symlink", value_name = "PATH=TARGET", help_heading = FILES)]
+    symlinks: Vec<String>,
+    /// More such changes, as a list in a TOML file
+    #[arg(long = "patch", value_name = "FILE", help_heading = FILES)]
+    patch_files: Vec<PathBuf>,
+    /// Say nothing but results and errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Print the Plan and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+const ISOLATION: &str = "Isolation";
+const LIMITS: &str = "Limits";
+const INSIDE: &str = "Inside";
+const FILES: &str = "Files";
+
+impl SandboxArgs {
+    /// The Spec that the flags, a file and the environment make together.
+    pub(crate) fn spec(&self) -> Result<Spec> {
+        let mut spec = match &self.conf {
+            Some(path) => from_file(path)?,
+            None => Spec::with_defaults(),
+        };
+        if let Some(name) = &self.name {
+            spec.name = Some(Name::parse(name)?);
+        }
+        if let Some(image) = &self.image {
+            spec.image = ImageRef::parse(image)?;
+        }
+        self.isolation(&mut spec)?;
+        self.limits(&mut spec);
+        self.inside(&mut spec)?;
+        self.files(&mut spec)?;
+        Ok(spec)
+    }
+
+    fn isolation(&self, spec: &mut Spec) -> Result<()> {
+        let from_environment = std::env::var(env::ISOLATION)
+            .ok()
+            .filter(|_| self.conf.is_none());
+        if let Some(tier) = self.isolation.as_ref().or(from_environment.as_ref()) {
+            spec.isolation = tier.parse()?;
+        }
+        match self.security.as_deref() {
+            None => {}
+            Some("default") => spec.security = Profile::Default,
+            Some("restricted") => spec.security = Profile::Restricted,
+            Some(other) => {
+                let message = format!("no such security profile: `{}`", other.escape_debug());
+                return Err(Error::invalid(message).hint("it is `default` or `restricted`"));
+            }
+        }
+        spec.allow_userns |= self.allow_userns;
+        Ok(())
+    }
+
+    fn limits(&self, spec: &mut Spec) {
+        fn set<T: Copy>(place: &mut Option<T>, value: Option<T>) {
+            *place = value.or(*place);
+        }
+        set(&mut spec.cpus, self.cpus);
+        set(&mut spec.memory, self.memory);
+        set(&mut spec.pids, self.pids);
+        set(&mut spec.disk, self.disk);
+        set(&mut spec.max_duration, self.max_duration);
+        set(&mut spec.idle_timeout, self.idle_timeout);
+        spec.rlimits.extend(&self.rlimits);
+    }
+
+    fn inside(&self, spec: &mut Spec) -> Result<()> {
+        for file in &self.env_file {
+            spec.env.extend(environment_file(file)?);
+        }
+        spec.env.extend(environment(&self.env)?);
+        for label in &self.labels {
+            let (key, value) = pair(label)?;
+            spec.labels.insert(key.to_owned(), value.to_owned());
+        }
+        let set = |place: &mut Option<String>, value: &Option<String>| {
+            if value.is_some() {
+                place.clone_from(value);
+            }
+        };
+        set(&mut spec.workdir, &self.workdir);
+        set(&mut spec.shell, &self.shell);
+        if self.user.is_some() {
+            spec.user.clone_from(&self.user);
+        }
+        if self.hostname.is_some() {
+            spec.hostname.clone_from(&self.hostname);
+        }
+        if let Some(program) = &self.entrypoint {
+            spec.entrypoint = vec![program.clone()];
+        }
+        Ok(())
+    }
+
+    fn files(&self, spec: &mut Spec) -> Result<()> {
+        spec.mounts.extend(self.volumes.iter().cloned());
+        for mount in &self.mount_file {
+            if !mount.host.is_file() {
+                let message = format!("not a file: `{}`", mount.host.display());
+                return Err(Error::invalid(message).hint("`-v` mounts directories"));
+            }
+            spec.mounts.push(mount.clone());
+        }
+        spec.tmpfs.extend(self.tmpfs.iter().cloned());
+        for script in &self.scripts {
+            spec.scripts.push(Script::parse(script)?);
+        }
+        let path = |text: &String| msb_spec::GuestPath::parse(text);
+        for text in &self.mkdirs {
+            spec.patches.push(Patch::Mkdir { path: path(text)? });
+        }
+        for text in &self.copies {
+            spec.patches.push(Patch::copy(text)?);
+        }
+        for text in &self.texts {
+            spec.patches.push(Patch::text(text)?);
+        }
+        for text in &self.appends {
+            spec.patches.push(Patch::append(text)?);
+        }
+        for text in &self.symlinks {
+            spec.patches.push(Patch::symlink(text)?);
+        }
+        for text in &self.removes {
+            spec.patches.push(Patch::Remove { path: path(text)? });
+        }
+        for file in &self.patch_files {
+            spec.patches
+                .extend(msb_engine::conf::patches(&read(file)?).map_err(|e| about(file, e))?);
+        }
+        Ok(())
+    }
+}
+
+/// Variables from flags: `NAME=VALUE`, or `NAME` for the caller's own value.
+pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> {
+    let one = |flag: &String| match flag.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => match std::env::var(flag) {
+            Ok(value) => Ok((flag.clone(), value)),
+            Err(_) => Err(Error::invalid(format!(
+                "no variable to pass on: `{}`",
+                flag.escape_debug()
+            ))
+            .hint("it is not set here; write `NAME=VALUE` to give one")),
+        },
+    };
+    flags.iter().map(one).collect()
+}
+
+fn environment_file(path: &Path) -> Result<BTreeMap<String, String>> {
+    let text = read(path)?;
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| match line.split_once('=') {
+            Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
+            None => Err(about(
+                path,
+                Error::invalid(format!("not `NAME=VALUE`: `{}`", line.escape_debug())),
+            )),
+        })
+        .collect()
+}
+
+fn from_file(path: &Path) -> Result<Spec> {
+    msb_engine::conf::spec(&read(path)?).map_err(|error| about(path, error))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Error::host(format!("cannot read `{}`", path.display()), error))
+}
+
+fn about(path: &Path, error: Error) -> Error {
+    error.under(format!("cannot use `{}`", path.display()))
+}

@@ -1,0 +1,64 @@
+//! The `msb` command.
+//!
+//! Finds the verb, builds only that verb's flags, and runs it: `run` and `exec` must not pay for
+//! the help of everything else.
+
+mod arguments;
+mod clock;
+mod listing;
+mod selection;
+mod session;
+mod table;
+mod terminal;
+mod verbs;
+mod words;
+
+use msb_engine::{Launcher, WORKER_ARGUMENT, WorkerStart};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let rest: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if rest.first().is_some_and(|word| word == WORKER_ARGUMENT) {
+        return become_worker();
+    }
+    let code = table::dispatch(rest).unwrap_or_else(|failure| words::report(&failure));
+    ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))
+}
+
+/// How this program starts workers: it is one.
+pub(crate) fn launcher() -> Launcher {
+    Launcher::Fork(work)
+}
+
+fn work(start: WorkerStart) -> i32 {
+    let WorkerStart {
+        plan,
+        directory,
+        lock,
+        caller,
+        last_event,
+        last_exec,
+    } = start;
+    msb_worker::run(msb_worker::Start {
+        plan,
+        directory,
+        lock,
+        caller,
+        last_event,
+        last_exec,
+    })
+}
+
+/// For a program that uses the SDK: how to begin is on stdin. Forks once, so that the worker is
+/// not that program's child.
+fn become_worker() -> ExitCode {
+    match msb_engine::receive_start() {
+        Ok(start) => match msb_sys::process::fork() {
+            Ok(true) => msb_sys::process::leave(work(start)),
+            Ok(false) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(words::OUR_FAILURE),
+        },
+        Err(error) => ExitCode::from(u8::try_from(words::report(&error.into())).unwrap_or(125)),
+    }
+}

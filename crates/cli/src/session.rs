@@ -1,0 +1,258 @@
+//! A command's streams joined to ours, until it ends or we leave.
+
+use crate::terminal::{self, DetachKeys, Raw, Typed};
+use msb_spec::{Error, Exit, Kind, Result, Stdin};
+use msb_sys::signal::{self, Signals};
+use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode, header};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::io::{Write, stderr, stdin, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+/// How taking part ended.
+#[derive(Debug)]
+pub(crate) enum Attended {
+    /// The command is over.
+    Exited(Exit),
+    /// We left and it goes on.
+    Left {
+        /// Its number.
+        exec: u64,
+    },
+}
+
+/// How we take part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// Whether our stdin is its stdin.
+    pub(crate) stdin: Stdin,
+    /// Whether it has a terminal, so that ours must be raw.
+    pub(crate) tty: bool,
+    /// Leave as soon as it runs.
+    pub(crate) leave_at_once: bool,
+}
+
+struct Session {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Frames that the worker has not taken yet.
+    out: Vec<u8>,
+    reads_stdin: bool,
+    keys: Option<DetachKeys>,
+    signals: Signals,
+    exec: u64,
+    tty: bool,
+    leave_at_once: bool,
+    /// How often we were asked to end; the command may ignore the first.
+    asked_to_end: u32,
+}
+
+/// Joins our streams to a command's.
+pub(crate) fn attend(stream: UnixStream, part: Part) -> Result<Attended> {
+    let about = |error: std::io::Error| Error::host("cannot attend the command", error);
+    let keys = if part.tty {
+        Some(DetachKeys::configured()?)
+    } else {
+        None
+    };
+    let wanted = [
+        signal::SIGINT,
+        signal::SIGTERM,
+        signal::SIGHUP,
+        signal::SIGQUIT,
+        signal::SIGWINCH,
+    ];
+    let signals = Signals::collect(&wanted).map_err(about)?;
+    stream.set_nonblocking(true).map_err(about)?;
+    let _raw = if part.tty { Some(Raw::enter()?) } else { None };
+    let session = Session {
+        stream,
+        decoder: Decoder::new(MAX_REQUEST),
+        out: Vec::new(),
+        reads_stdin: part.stdin == Stdin::Streamed,
+        keys,
+        signals,
+        exec: 0,
+        tty: part.tty,
+        leave_at_once: part.leave_at_once,
+        asked_to_end: 0,
+    };
+    session.run()
+}
+
+impl Session {
+    fn run(mut self) -> Result<Attended> {
+        let mut buffer = vec![0u8; 64 << 10];
+        loop {
+            let [from_worker, to_worker, typed, signalled] = self.wait()?;
+            if signalled {
+                self.pass_signals();
+            }
+            if to_worker {
+                self.flush()?;
+            }
+            if from_worker && let Some(ended) = self.hear(&mut buffer)? {
+                return Ok(ended);
+            }
+            if typed && let Some(left) = self.read_stdin(&mut buffer)? {
+                return Ok(left);
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<[bool; 4]> {
+        let (input, worker) = (stdin(), self.stream.as_fd());
+        let mut flags = PollFlags::IN;
+        if !self.out.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        let mut waits = vec![
+            PollFd::from_borrowed_fd(worker, flags),
+            PollFd::new(self.signals.fd(), PollFlags::IN),
+        ];
+        // What the worker has not taken yet is not added to.
+        if self.reads_stdin && self.out.is_empty() {
+            waits.push(PollFd::new(&input, PollFlags::IN));
+        }
+        match rustix::event::poll(&mut waits, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::host("cannot wait", error)),
+        }
+        let worker = waits[0].revents();
+        let typed = waits.get(2).is_some_and(|wait| !wait.revents().is_empty());
+        Ok([
+            worker.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR),
+            worker.contains(PollFlags::OUT),
+            typed,
+            !waits[1].revents().is_empty(),
+        ])
+    }
+
+    /// Reads what the worker sends and brings it where it belongs.
+    fn hear(&mut self, buffer: &mut [u8]) -> Result<Option<Attended>> {
+        let n = match rustix::io::read(&self.stream, &mut *buffer) {
+            Ok(0) => return Err(gone()),
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(_) => return Err(gone()),
+        };
+        self.decoder.push(&buffer[..n]);
+        while let Some(frame) = self
+            .decoder
+            .next_frame()
+            .map_err(|error| gone().cause(error))?
+        {
+            match frame.kind {
+                // Our reader may have left; the command goes on all the same.
+                FrameKind::Stdout => {
+                    let mut out = stdout().lock();
+                    let _ = out.write_all(&frame.payload).and_then(|()| out.flush());
+                }
+                FrameKind::Stderr => {
+                    let _ = stderr().lock().write_all(&frame.payload);
+                }
+                FrameKind::Reply => match frame.value().map_err(|error| gone().cause(error))? {
+                    Reply::Started { id, .. } => {
+                        self.exec = id;
+                        if self.leave_at_once {
+                            return Ok(Some(Attended::Left { exec: id }));
+                        }
+                        // It may have changed since the command was planned.
+                        self.resize();
+                    }
+                    Reply::Exited(exit) => return Ok(Some(Attended::Exited(exit))),
+                    Reply::Failed(error) => return Err(error),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_stdin(&mut self, buffer: &mut [u8]) -> Result<Option<Attended>> {
+        let n = match rustix::io::read(stdin(), &mut *buffer) {
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            // A stdin that cannot be read has ended.
+            Err(_) => 0,
+        };
+        let typed = &buffer[..n];
+        let (bytes, leaving) = match &mut self.keys {
+            Some(keys) if n > 0 => match keys.filter(typed) {
+                Typed::Send(bytes) => (bytes, false),
+                Typed::Leave(bytes) => (bytes, true),
+            },
+            _ => (typed.to_vec(), false),
+        };
+        if n == 0 {
+            self.reads_stdin = false;
+        }
+        if n == 0 || !bytes.is_empty() {
+            self.out
+                .extend_from_slice(&header(FrameKind::Stdin, bytes.len()));
+            self.out.extend_from_slice(&bytes);
+        }
+        if leaving {
+            self.out.extend_from_slice(&header(FrameKind::Detach, 0));
+            self.stream.set_nonblocking(false).map_err(|_| gone())?;
+            (&self.stream).write_all(&self.out).map_err(|_| gone())?;
+            return Ok(Some(Attended::Left { exec: self.exec }));
+        }
+        self.flush()?;
+        Ok(None)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        while !self.out.is_empty() {
+            let flags = rustix::net::SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.stream, &self.out, flags) {
+                Ok(n) => drop(self.out.drain(..n)),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // Its last words may still be there to read.
+                Err(_) => {
+                    self.out.clear();
+                    self.reads_stdin = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_signals(&mut self) {
+        while let Some(number) = self.signals.take() {
+            if number == signal::SIGWINCH {
+                self.resize();
+                continue;
+            }
+            self.asked_to_end += 1;
+            // Whoever asks three times means it.
+            let number = if self.asked_to_end >= 3 {
+                signal::SIGKILL
+            } else {
+                number
+            };
+            self.out
+                .extend_from_slice(&encode(FrameKind::Signal, &number));
+        }
+        let _ = self.flush();
+    }
+
+    fn resize(&mut self) {
+        if self.tty {
+            self.out
+                .extend_from_slice(&encode(FrameKind::Resize, &terminal::size()));
+            let _ = self.flush();
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::new(
+        Kind::Protocol,
+        "the worker went away before the command ended",
+    )
+    .hint("it may have been killed; `msb ls` shows what is left")
+}

@@ -1,0 +1,52 @@
+//! One file for each verb: its flags, and the Operations it calls.
+
+pub(crate) mod attach;
+pub(crate) mod completion;
+pub(crate) mod cp;
+pub(crate) mod create;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod inspect;
+pub(crate) mod kill;
+pub(crate) mod life;
+pub(crate) mod logs;
+pub(crate) mod ls;
+pub(crate) mod metrics;
+pub(crate) mod ps;
+pub(crate) mod run;
+
+use crate::words;
+use msb_engine::Engine;
+use msb_spec::{Exit, Plan, Result};
+
+/// The sandboxes of this machine, with what dead workers left cleaned up.
+fn engine() -> Result<Engine> {
+    let engine = bare_engine()?;
+    for note in engine.repair() {
+        words::note(note);
+    }
+    Ok(engine)
+}
+
+/// The same without looking at anything, for what must be quick.
+fn bare_engine() -> Result<Engine> {
+    Engine::open(crate::launcher())
+}
+
+/// Nobody is downgraded silently.
+fn say_isolation(plan: &Plan, quiet: bool) {
+    if let Some(reason) = plan.isolation_reason.as_ref().filter(|_| !quiet) {
+        words::note(format!(
+            "isolation is `{}`, not a microVM: {reason} (`--isolation {}` accepts it)",
+            plan.isolation, plan.isolation
+        ));
+    }
+}
+
+/// The exit code of a command, and the reason if it did not end by itself.
+fn finished(exit: &Exit) -> i32 {
+    if let Some(reason) = exit.ending.reason() {
+        words::note(format!("the command was ended: {reason}"));
+    }
+    exit.status()
+}

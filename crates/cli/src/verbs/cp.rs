@@ -1,0 +1,119 @@
+//! `msb cp`: files in and out.
+
+use super::bare_engine;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use msb_spec::{Error, Name, Result};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Copies a file or tree between the host and a running sandbox.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb cp SRC NAME:PATH\n       msb cp NAME:PATH DST")]
+pub(crate) struct Cp {
+    /// What to copy: a path, or NAME:PATH in a sandbox
+    #[arg(value_name = "SRC")]
+    from: String,
+    /// Where to: a path, or NAME:PATH in a sandbox
+    #[arg(value_name = "DST")]
+    to: String,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// One end of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Host(PathBuf),
+    Inside(Name, String),
+}
+
+impl Act for Cp {
+    fn act(self) -> Outcome {
+        let engine = bare_engine()?;
+        let bar = bar(self.quiet);
+        let mut progress = |bytes| bar.inc(bytes);
+        let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
+            (End::Host(from), End::Inside(name, to)) => {
+                // As with cp: a target that is there takes it below, one with a slash must be.
+                engine
+                    .files(&name)?
+                    .push(&from, to.as_bytes(), true, &mut progress)?
+            }
+            (End::Inside(name, from), End::Host(to)) => {
+                engine
+                    .files(&name)?
+                    .pull(from.as_bytes(), &to, &mut progress)?
+            }
+            (End::Inside(..), End::Inside(..)) => {
+                return Err(
+                    Error::unsupported("cannot copy from one sandbox to another")
+                        .hint("copy to the host first, then into the other")
+                        .into(),
+                );
+            }
+            (End::Host(_), End::Host(_)) => {
+                let hint = "one side must be in a sandbox: `msb cp ./x box:/app`";
+                return Err(Error::invalid("both paths are on the host")
+                    .hint(hint)
+                    .into());
+            }
+        };
+        bar.finish_and_clear();
+        if copied.left_out > 0 && !self.quiet {
+            words::note(format!(
+                "left out {} devices, sockets or pipes",
+                copied.left_out
+            ));
+        }
+        Ok(0)
+    }
+}
+
+impl End {
+    /// `box:/path` is inside; whatever looks like a path is on the host.
+    fn parse(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            Some((name, path))
+                if !name.contains('/') && !name.starts_with('.') && !name.is_empty() =>
+            {
+                let path = if path.starts_with('/') {
+                    path.to_owned()
+                } else {
+                    format!("/{path}")
+                };
+                Ok(Self::Inside(Name::parse(name)?, path))
+            }
+            _ => Ok(Self::Host(PathBuf::from(text))),
+        }
+    }
+}
+
+/// Progress for people at a terminal, silence in a pipe.
+fn bar(quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {bytes} copied, {bytes_per_sec}");
+    ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_before_a_colon_is_a_sandbox() {
+        let inside =
+            |name: &str, path: &str| End::Inside(Name::parse(name).unwrap(), path.to_owned());
+        assert_eq!(End::parse("box:/app").unwrap(), inside("box", "/app"));
+        assert_eq!(End::parse("box:app/x").unwrap(), inside("box", "/app/x"));
+        assert_eq!(End::parse("./a:b").unwrap(), End::Host("./a:b".into()));
+        assert_eq!(End::parse("a.txt").unwrap(), End::Host("a.txt".into()));
+        assert!(End::parse("a b:/x").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! `msb create`: a sandbox that stays.
+
+use super::{engine, say_isolation};
+use crate::arguments::SandboxArgs;
+use crate::listing;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+
+/// Makes a sandbox and leaves it running.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb create [OPTIONS] [IMAGE]")]
+pub(crate) struct Create {
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+}
+
+impl Act for Create {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let mut spec = self.sandbox.spec()?;
+        spec.ephemeral = false;
+        spec.command.clear();
+        spec.entrypoint.clear();
+        let plan = engine.plan(&spec)?;
+        if self.sandbox.dry_run {
+            listing::json(&plan);
+            return Ok(0);
+        }
+        say_isolation(&plan, self.sandbox.quiet);
+        let mut caller = engine.create(&plan, self.sandbox.replace)?;
+        if let Err(error) = engine.begin(&plan, &mut caller) {
+            // Half a sandbox is none.
+            drop(caller);
+            let _ = engine.remove(&plan.name, true);
+            return Err(error.into());
+        }
+        caller.detach()?;
+        words::say(&plan.name);
+        Ok(0)
+    }
+}

@@ -1,0 +1,61 @@
+//! `msb doctor`: what this host can do.
+
+use crate::listing;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::doctor::{Finding, Grade, examine};
+
+/// Tells what this host can do, tier by tier, and how to get what is missing.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb doctor [OPTIONS]")]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Doctor {
+    fn act(self) -> Outcome {
+        let findings = examine();
+        if self.json {
+            listing::json(&findings);
+        } else {
+            for tier in ["process", "vm"] {
+                show(tier, &findings);
+            }
+        }
+        let works =
+            |finding: &Finding| finding.tier != "process" || finding.grade != Grade::Missing;
+        Ok(i32::from(!findings.iter().all(works)))
+    }
+}
+
+fn show(tier: &str, findings: &[Finding]) {
+    let of_tier: Vec<&Finding> = findings
+        .iter()
+        .filter(|finding| finding.tier == tier)
+        .collect();
+    let verdict = if of_tier
+        .iter()
+        .any(|finding| finding.grade == Grade::Missing)
+    {
+        "does not work here"
+    } else if of_tier.iter().any(|finding| finding.grade == Grade::Weaker) {
+        "works, with less than it could"
+    } else {
+        "works"
+    };
+    words::say(format!("{tier}: {verdict}"));
+    for finding in of_tier {
+        let mark = match finding.grade {
+            Grade::Good => "ok  ",
+            Grade::Weaker => "weak",
+            Grade::Missing => "no  ",
+        };
+        words::say(format!("  {mark}  {:<16} {}", finding.what, finding.found));
+        if let Some(fix) = &finding.fix {
+            words::say(format!("        fix: {fix}"));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `msb exec`: a command in a sandbox that runs.
+
+use super::run::pass_term;
+use super::{bare_engine, finished};
+use crate::session::{Attended, Part, attend};
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use crate::{arguments, terminal};
+use clap::Parser;
+use msb_spec::{Command, Name, Rlimit, Span, Stdin, UserRef};
+
+/// Runs a command in a running sandbox.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb exec [OPTIONS] NAME -- COMMAND...")]
+pub(crate) struct Exec {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Leave it running in the background and print its id
+    #[arg(long, short)]
+    detach: bool,
+    /// Environment variable; without a value, the caller's
+    #[arg(long = "env", short, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Working directory
+    #[arg(long, short, value_name = "PATH")]
+    workdir: Option<String>,
+    /// User that runs it
+    #[arg(long, short, value_name = "USER")]
+    user: Option<UserRef>,
+    /// Kill it after this long (exit code 124)
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+    /// Resource limit, as in `nofile=1024:4096`
+    #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]")]
+    rlimits: Vec<Rlimit>,
+    /// Give it a terminal
+    #[arg(long, short, conflicts_with = "no_tty")]
+    tty: bool,
+    /// Give it pipes, even at a terminal
+    #[arg(long)]
+    no_tty: bool,
+    /// Close its stdin
+    #[arg(long)]
+    no_stdin: bool,
+    /// Say nothing but results and errors
+    #[arg(long, short)]
+    quiet: bool,
+    /// Command and arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Act for Exec {
+    fn act(self) -> Outcome {
+        let engine = bare_engine()?;
+        let name = Name::parse(&self.name)?;
+        let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
+        let stdin = if self.no_stdin || self.detach {
+            Stdin::Closed
+        } else {
+            Stdin::Streamed
+        };
+        let mut env: Vec<(String, String)> =
+            arguments::environment(&self.env)?.into_iter().collect();
+        pass_term(tty, &mut env);
+        let command = Command {
+            argv: self.command,
+            env,
+            workdir: self.workdir,
+            user: self.user,
+            stdin,
+            tty: tty.then(terminal::size),
+            timeout: self.timeout,
+            rlimits: self.rlimits,
+            detached: self.detach,
+        };
+        let connection = engine.exec(&name, command)?;
+        let part = Part {
+            stdin,
+            tty,
+            leave_at_once: self.detach,
+        };
+        match attend(connection.into_stream(), part)? {
+            Attended::Exited(exit) if self.quiet => Ok(exit.status()),
+            Attended::Exited(exit) => Ok(finished(&exit)),
+            Attended::Left { exec } => {
+                words::say(exec);
+                Ok(0)
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `msb inspect`: everything about a sandbox.
+
+use super::engine;
+use crate::listing;
+use crate::selection::Selection;
+use crate::table::Act;
+use crate::words::Outcome;
+use clap::Parser;
+use msb_spec::Result;
+
+/// Prints the Plan and the state of sandboxes as JSON.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb inspect NAME...")]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    which: Selection,
+    /// Print JSON (always so; for symmetry with the other listings)
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Inspect {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let names = self.which.required(&engine)?;
+        let found = names
+            .iter()
+            .map(|name| engine.inspect(name))
+            .collect::<Result<Vec<_>>>()?;
+        match found.as_slice() {
+            [one] => listing::json(one),
+            several => listing::json(&several),
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,37 @@
+//! `msb kill`: a signal for a command.
+
+use super::bare_engine;
+use crate::table::Act;
+use crate::words::Outcome;
+use clap::Parser;
+use msb_spec::{Error, Name};
+
+/// Sends a signal to commands that run in a sandbox.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb kill [OPTIONS] NAME ID...")]
+pub(crate) struct Kill {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Which commands
+    #[arg(value_name = "ID", required = true)]
+    execs: Vec<u64>,
+    /// Signal, by name or number
+    #[arg(long, short, default_value = "TERM", value_name = "SIGNAL")]
+    signal: String,
+}
+
+impl Act for Kill {
+    fn act(self) -> Outcome {
+        let name = Name::parse(&self.name)?;
+        let signal = msb_sys::signal::parse(&self.signal).ok_or_else(|| {
+            Error::invalid(format!("no such signal: `{}`", self.signal.escape_debug()))
+                .hint("write it as `TERM`, `SIGKILL` or `9`")
+        })?;
+        let engine = bare_engine()?;
+        for exec in self.execs {
+            engine.kill(&name, exec, signal)?;
+        }
+        Ok(0)
+    }
+}

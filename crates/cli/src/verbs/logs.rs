@@ -1,0 +1,122 @@
+//! `msb logs`: what commands have said.
+
+use super::engine;
+use crate::clock;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::logs::{Filter, Line};
+use msb_spec::{Error, Name};
+use msb_wire::record::Source;
+use std::time::Duration;
+
+/// Shows what commands have said, from the sandbox's own bounded log.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb logs [OPTIONS] NAME")]
+pub(crate) struct Logs {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Go on as more is said, until the sandbox ends
+    #[arg(long, short)]
+    follow: bool,
+    /// Only the last lines
+    #[arg(long, value_name = "N")]
+    tail: Option<usize>,
+    /// Only since a time (`10m` ago, or `2026-01-02T03:04:05Z`)
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only until a time
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// Only lines that hold this text
+    #[arg(long, value_name = "TEXT")]
+    grep: Option<String>,
+    /// Only this stream: stdout, stderr or system
+    #[arg(long, value_name = "STREAM")]
+    source: Option<String>,
+    /// Only this command
+    #[arg(long = "exec", value_name = "ID")]
+    exec: Option<u64>,
+    /// Put the time before each line
+    #[arg(long, short = 't')]
+    timestamps: bool,
+    /// Print a JSON object for each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Often enough to feel immediate; a file has no better way to say that it grew.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+impl Act for Logs {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        let source = match self.source.as_deref() {
+            None | Some("all") => None,
+            Some("stdout") => Some(Source::Stdout),
+            Some("stderr") => Some(Source::Stderr),
+            Some("system") => Some(Source::System),
+            Some(other) => {
+                let message = format!("no such stream: `{}`", other.escape_debug());
+                return Err(Error::invalid(message)
+                    .hint("it is stdout, stderr or system")
+                    .into());
+            }
+        };
+        let filter = Filter {
+            exec: self.exec,
+            source,
+            since: self.since.as_deref().map(clock::moment).transpose()?,
+            until: self.until.as_deref().map(clock::moment).transpose()?,
+            grep: self.grep.clone(),
+        };
+        let mut reader = engine.logs(&name, filter)?;
+        let mut lines = reader.all()?;
+        if !self.follow {
+            lines.extend(reader.rest());
+        }
+        let skipped = self.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
+        self.show(&lines[skipped..]);
+        if !self.follow {
+            return Ok(0);
+        }
+        loop {
+            let running = engine.is_running(&name);
+            self.show(&reader.more()?);
+            if !running {
+                self.show(&reader.rest());
+                return Ok(0);
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+impl Logs {
+    fn show(&self, lines: &[Line]) {
+        let mut out = Vec::new();
+        for line in lines {
+            if self.json {
+                let value = serde_json::json!({
+                    "time": clock::written(line.time),
+                    "source": line.source,
+                    "exec": line.exec,
+                    "text": String::from_utf8_lossy(&line.bytes).trim_end_matches('\n'),
+                });
+                out.extend_from_slice(value.to_string().as_bytes());
+                out.push(b'\n');
+                continue;
+            }
+            if self.timestamps {
+                out.extend_from_slice(clock::written(line.time).as_bytes());
+                out.push(b' ');
+            }
+            out.extend_from_slice(&line.bytes);
+        }
+        if !out.is_empty() {
+            words::stdout(&out);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `msb ls`: the sandboxes there are.
+
+use super::engine;
+use crate::listing::{self, Listing};
+use crate::selection::pair;
+use crate::table::Act;
+use crate::{clock, words};
+use clap::Parser;
+use msb_spec::Result;
+
+/// Lists sandboxes.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb ls [OPTIONS]")]
+pub(crate) struct Ls {
+    /// Only those with this label (may be given several times; all must match)
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print names only
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Act for Ls {
+    fn act(self) -> words::Outcome {
+        let engine = engine()?;
+        let labels = self
+            .labels
+            .iter()
+            .map(|label| pair(label))
+            .collect::<Result<Vec<_>>>()?;
+        let mut sandboxes = engine.list();
+        sandboxes.retain(|sandbox| {
+            labels
+                .iter()
+                .all(|(key, value)| sandbox.labels.get(*key).is_some_and(|own| own == value))
+        });
+        if self.json {
+            listing::json(&sandboxes);
+        } else if self.quiet {
+            sandboxes
+                .iter()
+                .for_each(|sandbox| words::say(&sandbox.name));
+        } else {
+            let mut table =
+                Listing::new(&["NAME", "STATUS", "IMAGE", "ISOLATION", "AGE", "LABELS"]);
+            for sandbox in sandboxes {
+                let labels = sandbox
+                    .labels
+                    .iter()
+                    .map(|(key, value)| format!("{key}={value}"));
+                table.row(vec![
+                    sandbox.name.to_string(),
+                    sandbox.status.as_str().to_owned(),
+                    sandbox.image,
+                    sandbox.isolation,
+                    clock::ago(sandbox.created),
+                    labels.collect::<Vec<_>>().join(","),
+                ]);
+            }
+            table.print();
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,99 @@
+//! `msb metrics`: how much sandboxes use.
+
+use super::engine;
+use crate::listing::{self, Listing};
+use crate::selection::Selection;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::{Engine, Metrics as Measured};
+use msb_spec::{Bytes, Result, Span};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Shows how much running sandboxes use.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb metrics [OPTIONS] [NAME...]")]
+pub(crate) struct Metrics {
+    #[command(flatten)]
+    which: Selection,
+    /// Show it again every second
+    #[arg(long, short)]
+    watch: bool,
+    /// How often with --watch
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Span,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Metrics {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let mut before = BTreeMap::new();
+        loop {
+            let measured = self.measure(&engine)?;
+            if self.json {
+                listing::json(&measured);
+            } else {
+                if self.watch && std::io::stdout().is_terminal() {
+                    words::stdout(b"\x1b[H\x1b[2J");
+                }
+                table(&measured, &before).print();
+            }
+            if !self.watch {
+                return Ok(0);
+            }
+            let now = Instant::now();
+            before = measured
+                .into_iter()
+                .map(|one| (one.name.clone(), (now, one.cpu_us)))
+                .collect();
+            std::thread::sleep(self.interval.0.max(Duration::from_millis(100)));
+        }
+    }
+}
+
+impl Metrics {
+    fn measure(&self, engine: &Engine) -> Result<Vec<Measured>> {
+        let names = self.which.optional(engine)?;
+        if self.which.is_given() {
+            return names.iter().map(|name| engine.metrics(name)).collect();
+        }
+        // One may end while we look.
+        let running = names.iter().filter(|name| engine.is_running(name));
+        Ok(running
+            .filter_map(|name| engine.metrics(name).ok())
+            .collect())
+    }
+}
+
+fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
+    let mut table = Listing::new(&[
+        "NAME", "CPU", "CPU TIME", "MEMORY", "LIMIT", "PIDS", "DISK", "UP",
+    ]);
+    for one in measured {
+        let share = before.get(&one.name).map(|(at, cpu_us)| {
+            let used = one.cpu_us.saturating_sub(*cpu_us) as f64;
+            format!(
+                "{:.0}%",
+                used * 100.0 / at.elapsed().as_micros().max(1) as f64
+            )
+        });
+        let dash = || "-".to_owned();
+        table.row(vec![
+            one.name.clone(),
+            share.unwrap_or_else(dash),
+            format!("{:.2}s", one.cpu_us as f64 / 1e6),
+            Bytes(one.memory).to_string(),
+            one.memory_limit
+                .map_or_else(dash, |limit| Bytes(limit).to_string()),
+            one.pids.to_string(),
+            one.disk.map_or_else(dash, |disk| Bytes(disk).to_string()),
+            format!("{}s", one.uptime_ms / 1000),
+        ]);
+    }
+    table
+}

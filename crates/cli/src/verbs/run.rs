@@ -1,0 +1,98 @@
+//! `msb run`: a new sandbox for one command.
+
+use super::{bare_engine, finished, say_isolation};
+use crate::arguments::SandboxArgs;
+use crate::session::{Attended, Part, attend};
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use crate::{listing, terminal};
+use clap::Parser;
+use msb_spec::{Span, Stdin};
+
+/// Runs one command in a sandbox made for it.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb run [OPTIONS] [IMAGE] [-- COMMAND...]")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// Print the name and leave it running
+    #[arg(long, short)]
+    detach: bool,
+    /// Remove it when its command ends (the default without --name and --detach)
+    #[arg(long)]
+    rm: bool,
+    /// Kill the command after this long (exit code 124)
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+    /// Give the command a terminal
+    #[arg(long, short, conflicts_with = "no_tty")]
+    tty: bool,
+    /// Give the command pipes, even at a terminal
+    #[arg(long)]
+    no_tty: bool,
+    /// Close the command's stdin
+    #[arg(long)]
+    no_stdin: bool,
+    /// Command and arguments; a shell if there is none
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Act for Run {
+    fn act(self) -> Outcome {
+        let engine = bare_engine()?;
+        let mut spec = self.sandbox.spec()?;
+        spec.ephemeral = self.rm || (spec.name.is_none() && !self.detach);
+        spec.timeout = self.timeout.or(spec.timeout);
+        if !self.command.is_empty() {
+            spec.command = self.command;
+        }
+        if spec.command.is_empty() && spec.entrypoint.is_empty() {
+            spec.command = vec![spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned())];
+        }
+        let mut plan = engine.plan(&spec)?;
+        let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
+        let stdin = if self.no_stdin || self.detach {
+            Stdin::Closed
+        } else {
+            Stdin::Streamed
+        };
+        if let Some(command) = &mut plan.command {
+            command.tty = tty.then(terminal::size);
+            command.stdin = stdin;
+            command.detached = self.detach;
+            pass_term(tty, &mut command.env);
+        }
+        if self.sandbox.dry_run {
+            listing::json(&plan);
+            return Ok(0);
+        }
+        say_isolation(&plan, self.sandbox.quiet);
+        let mut caller = engine.create(&plan, self.sandbox.replace)?;
+        // While the sandbox comes up there is time to tidy up behind others.
+        for note in engine.repair() {
+            words::note(note);
+        }
+        engine.begin(&plan, &mut caller)?;
+        let part = Part {
+            stdin,
+            tty,
+            leave_at_once: self.detach,
+        };
+        match attend(caller.into_stream(), part)? {
+            Attended::Exited(exit) => Ok(finished(&exit)),
+            Attended::Left { .. } => {
+                words::say(&plan.name);
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// Programs at a terminal must know which.
+pub(super) fn pass_term(tty: bool, env: &mut Vec<(String, String)>) {
+    if tty && !env.iter().any(|(name, _)| name == "TERM") {
+        let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
+        env.push(("TERM".to_owned(), term));
+    }
+}

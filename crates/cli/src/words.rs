@@ -1,0 +1,105 @@
+//! Everything that is said to a person: the only place that prints talk.
+
+use msb_spec::{Error, Kind};
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+
+/// Exit code for a failure of ours rather than the command's.
+pub(crate) const OUR_FAILURE: u8 = 125;
+
+/// Why a verb did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something failed, and this is how it is told.
+    Error(Box<Error>),
+    /// Several did, and each was told already.
+    Told,
+    /// The command line made no sense; clap tells it best.
+    Usage(Box<clap::Error>),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(Box::new(error))
+    }
+}
+
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        Self::Usage(Box::new(error))
+    }
+}
+
+/// What a verb returns: the exit code of the process.
+pub(crate) type Outcome = Result<i32, Failure>;
+
+/// Tells a failure and gives the exit code for it.
+pub(crate) fn report(failure: &Failure) -> i32 {
+    match failure {
+        Failure::Error(error) => {
+            tell(error);
+            code(error.kind())
+        }
+        Failure::Told => i32::from(OUR_FAILURE),
+        Failure::Usage(error) => {
+            let _ = error.print();
+            if error.use_stderr() {
+                i32::from(OUR_FAILURE)
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// The exit code for a kind of failure, as shells have it.
+fn code(kind: Kind) -> i32 {
+    match kind {
+        Kind::CommandNotFound => 127,
+        Kind::NotExecutable => 126,
+        _ => i32::from(OUR_FAILURE),
+    }
+}
+
+/// Tells an error: what failed, the causes, what to do.
+pub(crate) fn tell(error: &Error) {
+    let mut text = format!("{} {}\n", paint("error:", RED), error.message());
+    for cause in error.causes() {
+        text.push_str(&format!("  cause: {cause}\n"));
+    }
+    if let Some(hint) = error.advice() {
+        text.push_str(&format!("{} {hint}\n", paint("hint:", CYAN)));
+    }
+    stderr(&text);
+}
+
+/// Tells something that is not an error and not a result.
+pub(crate) fn note(text: impl Display) {
+    stderr(&format!("{} {text}\n", paint("note:", CYAN)));
+}
+
+/// Writes a result. A reader that has gone is not an error.
+pub(crate) fn say(text: impl Display) {
+    stdout(format!("{text}\n").as_bytes());
+}
+
+/// Writes bytes of a result as they are.
+pub(crate) fn stdout(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+fn stderr(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+const RED: &str = "31;1";
+const CYAN: &str = "36";
+
+fn paint(word: &str, colour: &str) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if plain || !std::io::stderr().is_terminal() {
+        return word.to_owned();
+    }
+    format!("\x1b[{colour}m{word}\x1b[0m")
+}

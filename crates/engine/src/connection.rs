@@ -1,0 +1,85 @@
+//! A connection to a running sandbox's worker.
+
+use crate::launch::greet;
+use msb_spec::{Error, Kind, Name, Result, state};
+use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Reply, Request};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// One request and what comes back.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to the worker of a sandbox and says what for.
+    pub(crate) fn open(directory: &Path, name: &Name, request: Request) -> Result<Self> {
+        let socket = msb_sys::socket::connect(directory, state::SOCKET).map_err(|error| {
+            Error::new(Kind::State, format!("sandbox `{name}` is not running"))
+                .cause(error)
+                .hint(format!("`msb start {name}` starts it"))
+        })?;
+        let mut stream = UnixStream::from(socket);
+        greet(&mut stream, request).map_err(gone)?;
+        Ok(Self {
+            stream,
+            decoder: Decoder::new(MAX_REQUEST),
+            buffer: vec![0; 64 << 10],
+        })
+    }
+
+    /// The next frame; none when the other side has closed.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>> {
+        loop {
+            let frame = self.decoder.next_frame();
+            if let Some(frame) = frame.map_err(|error| gone(io::Error::other(error)))? {
+                return Ok(Some(frame));
+            }
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.decoder.push(&self.buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(gone(error)),
+            }
+        }
+    }
+
+    /// The worker's answer; a failure is an error.
+    pub fn reply(&mut self) -> Result<Reply> {
+        match self.next_frame()? {
+            Some(frame) if frame.kind == FrameKind::Reply => match frame.value() {
+                Ok(Reply::Failed(error)) => Err(error),
+                Ok(reply) => Ok(reply),
+                Err(error) => Err(gone(io::Error::other(error))),
+            },
+            _ => Err(Error::new(Kind::Protocol, "the worker went away")),
+        }
+    }
+
+    /// The same, but no longer than this.
+    pub(crate) fn reply_within(&mut self, limit: std::time::Duration) -> Result<Reply> {
+        let limit = limit.max(std::time::Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(limit)).map_err(gone)?;
+        let reply = self.reply();
+        self.stream.set_read_timeout(None).map_err(gone)?;
+        reply
+    }
+
+    /// Sends bytes that are frames already.
+    pub fn send(&mut self, frames: &[u8]) -> Result<()> {
+        self.stream.write_all(frames).map_err(gone)
+    }
+
+    /// The stream itself, if nothing was read from it yet.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+}
+
+fn gone(error: io::Error) -> Error {
+    Error::new(Kind::Protocol, "the worker went away").cause(error)
+}

@@ -1,0 +1,327 @@
+//! What this host can do, tier by tier, and how to get what is missing.
+
+use crate::host::{Controllers, User, subordinate};
+use msb_spec::Cgroup;
+use msb_sys::process::{self, Fork};
+use serde::Serialize;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// How a finding bears on running sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// It is there.
+    Good,
+    /// Something is weaker or missing without it.
+    Weaker,
+    /// The tier does not work without it.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Which tier it is for.
+    pub tier: &'static str,
+    /// What was looked at.
+    pub what: &'static str,
+    /// How it is.
+    pub grade: Grade,
+    /// What was found.
+    pub found: String,
+    /// How to get it.
+    pub fix: Option<String>,
+}
+
+/// Looks at everything. Changes nothing.
+pub fn examine() -> Vec<Finding> {
+    let user = User::current();
+    vec![
+        kernel(user),
+        user_namespaces(),
+        landlock(),
+        seccomp(),
+        ids(user),
+        cgroups(),
+        container(),
+        hardware(),
+        kvm_device(),
+        vm_tier(),
+    ]
+}
+
+fn finding(
+    tier: &'static str,
+    what: &'static str,
+    grade: Grade,
+    found: impl Into<String>,
+    fix: Option<&str>,
+) -> Finding {
+    let fix = fix.filter(|_| grade != Grade::Good).map(str::to_owned);
+    Finding {
+        tier,
+        what,
+        grade,
+        found: found.into(),
+        fix,
+    }
+}
+
+fn kernel(user: User) -> Finding {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let numbers: Vec<u32> = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok())
+        .take(2)
+        .collect();
+    // Landlock that governs renames is 5.19 for everybody; idmapped layers as root need the same.
+    let _ = user;
+    let grade = if numbers.as_slice() >= [5, 19].as_slice() {
+        Grade::Good
+    } else {
+        Grade::Missing
+    };
+    finding(
+        "process",
+        "kernel",
+        grade,
+        format!("Linux {release}"),
+        Some("Linux 5.19 or newer is needed"),
+    )
+}
+
+fn user_namespaces() -> Finding {
+    let fix = if Path::new("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").exists() {
+        "AppArmor restricts them: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or an \
+         AppArmor profile for msb that allows `userns`"
+    } else {
+        "`sysctl kernel.unprivileged_userns_clone=1` and `user.max_user_namespaces` above 0"
+    };
+    match try_namespaces() {
+        Ok(()) => finding(
+            "process",
+            "user namespaces",
+            Grade::Good,
+            "can be made, with mounts",
+            None,
+        ),
+        Err(error) => finding(
+            "process",
+            "user namespaces",
+            Grade::Missing,
+            error,
+            Some(fix),
+        ),
+    }
+}
+
+/// Makes what a sandbox would make and takes its word for it.
+fn try_namespaces() -> Result<(), String> {
+    match process::fork_into(process::ALL_NAMESPACES, None) {
+        Err(error) => Err(format!("cannot be made: {error}")),
+        Ok(Fork::Child) => {
+            let private = rustix::mount::MountPropagationFlags::PRIVATE
+                | rustix::mount::MountPropagationFlags::REC;
+            let mounted = rustix::mount::mount_change("/", private);
+            process::leave(i32::from(mounted.is_err()))
+        }
+        Ok(Fork::Parent { pidfd, .. }) => {
+            let status = rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            );
+            match status
+                .ok()
+                .flatten()
+                .and_then(|status| status.exit_status())
+            {
+                Some(0) => Ok(()),
+                _ => Err("can be made, but nothing can be mounted in them".to_owned()),
+            }
+        }
+    }
+}
+
+fn landlock() -> Finding {
+    let fix = "boot with `landlock` in the kernel's `lsm=` list (Linux 5.19 or newer)";
+    match process::landlock_version() {
+        Some(version) if version >= 2 => finding(
+            "process",
+            "Landlock",
+            Grade::Good,
+            format!("version {version}"),
+            None,
+        ),
+        Some(version) => finding(
+            "process",
+            "Landlock",
+            Grade::Missing,
+            format!("version {version}"),
+            Some(fix),
+        ),
+        None => finding(
+            "process",
+            "Landlock",
+            Grade::Missing,
+            "not offered",
+            Some(fix),
+        ),
+    }
+}
+
+fn seccomp() -> Finding {
+    let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    let there = actions.split_whitespace().any(|action| action == "errno");
+    let grade = if there { Grade::Good } else { Grade::Missing };
+    let found = if there {
+        "filters can be installed"
+    } else {
+        "not offered"
+    };
+    finding(
+        "process",
+        "seccomp",
+        grade,
+        found,
+        Some("a kernel with CONFIG_SECCOMP_FILTER is needed"),
+    )
+}
+
+fn ids(user: User) -> Finding {
+    if user.is_root() {
+        return finding(
+            "process",
+            "user ids",
+            Grade::Good,
+            "64 Ki unused host ids for each sandbox",
+            None,
+        );
+    }
+    match subordinate(&user.name().unwrap_or_default(), user.uid) {
+        Some((uids, _)) => finding(
+            "process",
+            "user ids",
+            Grade::Good,
+            format!("newuidmap grants {}", uids.count),
+            None,
+        ),
+        None => finding(
+            "process",
+            "user ids",
+            Grade::Weaker,
+            "only root exists in sandboxes of this user: `--user` and sudo are refused",
+            Some("install `uidmap`, and have /etc/subuid and /etc/subgid grant this user ids"),
+        ),
+    }
+}
+
+fn cgroups() -> Finding {
+    let controllers = Controllers::find();
+    let held: Vec<&str> = ["memory", "pids", "cpu"]
+        .into_iter()
+        .filter(|name| controllers.has(name))
+        .collect();
+    let version = match controllers.cgroup {
+        Cgroup::None => "",
+        Cgroup::V1 { .. } => "v1",
+        Cgroup::V2 { .. } => "v2",
+    };
+    if held.len() == 3 {
+        return finding(
+            "process",
+            "cgroups",
+            Grade::Good,
+            format!("{version}: {}", held.join(", ")),
+            None,
+        );
+    }
+    finding(
+        "process",
+        "cgroups",
+        Grade::Weaker,
+        "none that this user may write: memory is watched, processes are limited by rlimit",
+        Some(
+            "run as root, or in a delegated cgroup: \
+             `systemd-run --user --scope -p Delegate=yes -- $SHELL`",
+        ),
+    )
+}
+
+fn container() -> Finding {
+    let inside = ["/.dockerenv", "/run/.containerenv"]
+        .iter()
+        .any(|path| Path::new(path).exists());
+    if inside {
+        return finding(
+            "process",
+            "surroundings",
+            Grade::Weaker,
+            "inside a container, which may mask /proc and forbid namespaces",
+            Some(
+                "start it with `--security-opt systempaths=unconfined --security-opt seccomp=unconfined`",
+            ),
+        );
+    }
+    finding(
+        "process",
+        "surroundings",
+        Grade::Good,
+        "not in a container",
+        None,
+    )
+}
+
+fn hardware() -> Finding {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = info
+        .lines()
+        .find(|line| line.starts_with("flags"))
+        .unwrap_or_default();
+    match ["svm", "vmx"]
+        .iter()
+        .find(|flag| flags.split_whitespace().any(|word| word == **flag))
+    {
+        Some(flag) => finding(
+            "vm",
+            "processor",
+            Grade::Good,
+            format!("virtualises (`{flag}`)"),
+            None,
+        ),
+        None => finding(
+            "vm",
+            "processor",
+            Grade::Missing,
+            "no hardware virtualisation (neither `svm` nor `vmx`)",
+            Some("switch it on in the firmware, or allow nested virtualisation for this machine"),
+        ),
+    }
+}
+
+fn kvm_device() -> Finding {
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    match rustix::fs::access("/dev/kvm", access) {
+        Ok(()) => finding("vm", "/dev/kvm", Grade::Good, "can be opened", None),
+        Err(error) => finding(
+            "vm",
+            "/dev/kvm",
+            Grade::Missing,
+            format!("cannot be opened: {error}"),
+            Some("load the kvm module, and join the group that owns /dev/kvm"),
+        ),
+    }
+}
+
+fn vm_tier() -> Finding {
+    let fix = "use `--isolation process` until it is there";
+    finding(
+        "vm",
+        "microVM",
+        Grade::Missing,
+        "not in this version of msb",
+        Some(fix),
+    )
+}

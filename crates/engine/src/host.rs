@@ -1,0 +1,239 @@
+//! What this host offers, as far as a Plan depends on it. Cheap: asked before every start.
+
+use msb_spec::{Cgroup, IdRange};
+use rustix::fs::Access;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The controllers whose limits we set, and the one that counts processor time.
+const CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
+
+/// The user that msb runs as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl User {
+    pub(crate) fn current() -> Self {
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    pub(crate) fn is_root(self) -> bool {
+        self.uid == 0
+    }
+
+    /// Its name, if /etc/passwd has one.
+    pub(crate) fn name(self) -> Option<String> {
+        let passwd = fs::read_to_string("/etc/passwd").ok()?;
+        passwd.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)?.parse() == Ok(self.uid)).then(|| name.to_owned())
+        })
+    }
+}
+
+/// Which controllers can be used, and where.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Controllers {
+    pub(crate) cgroup: Cgroup,
+}
+
+impl Controllers {
+    /// Looks for a cgroup directory that we may write.
+    pub(crate) fn find() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let cgroup = v1(&mounts, &own)
+            .or_else(|| v2(&mounts, &own))
+            .unwrap_or_default();
+        Self { cgroup }
+    }
+
+    /// Whether a limit can be held by this controller.
+    pub(crate) fn has(&self, controller: &str) -> bool {
+        match &self.cgroup {
+            Cgroup::None => false,
+            Cgroup::V1 { controllers } => controllers.contains_key(controller),
+            Cgroup::V2 { parent } => {
+                let file = fs::read_to_string(parent.join("cgroup.controllers"));
+                file.is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
+            }
+        }
+    }
+
+    /// Only these controllers: each one entered costs a fraction of a millisecond.
+    pub(crate) fn only(&self, wanted: &[&str]) -> Cgroup {
+        match &self.cgroup {
+            Cgroup::V1 { controllers } => {
+                let kept: BTreeMap<String, PathBuf> = controllers
+                    .iter()
+                    .filter(|(name, _)| wanted.contains(&name.as_str()))
+                    .map(|(name, path)| (name.clone(), path.clone()))
+                    .collect();
+                if kept.is_empty() {
+                    Cgroup::None
+                } else {
+                    Cgroup::V1 { controllers: kept }
+                }
+            }
+            other if wanted.is_empty() => {
+                let _ = other;
+                Cgroup::None
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// The v1 hierarchies that we may write: their roots as root, our own place in them else.
+fn v1(mounts: &str, own: &str) -> Option<Cgroup> {
+    let mut controllers = BTreeMap::new();
+    for line in mounts.lines() {
+        let mut fields = line.split_whitespace();
+        let (Some(root), Some("cgroup"), Some(options)) =
+            (fields.nth(1), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        for controller in CONTROLLERS
+            .iter()
+            .filter(|c| options.split(',').any(|o| o == **c))
+        {
+            let place = own.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                let (names, path) = rest.split_once(':')?;
+                names
+                    .split(',')
+                    .any(|name| name == *controller)
+                    .then(|| path.to_owned())
+            });
+            let place = Path::new(root).join(place.unwrap_or_default().trim_start_matches('/'));
+            let writable = [Path::new(root), &place]
+                .into_iter()
+                .find(|path| may_write(path));
+            if let Some(path) = writable {
+                controllers.insert((*controller).to_owned(), path.to_owned());
+            }
+        }
+    }
+    (!controllers.is_empty()).then_some(Cgroup::V1 { controllers })
+}
+
+/// The highest v2 directory on our own way that we may write and that hands controllers down.
+fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
+    let root = mounts.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let root = fields.nth(1)?;
+        (fields.next()? == "cgroup2").then(|| PathBuf::from(root))
+    })?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let own = root.join(own.trim_start_matches('/'));
+    let usable = |path: &&Path| {
+        let hands_down = fs::read_to_string(path.join("cgroup.controllers"))
+            .is_ok_and(|text| text.contains("pids") && text.contains("memory"));
+        // A directory with processes in it cannot hand anything down, but for the root.
+        let empty = fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
+            || **path == root;
+        path.starts_with(&root) && may_write(path) && hands_down && empty
+    };
+    let ancestors: Vec<&Path> = own.ancestors().collect();
+    let parent = ancestors.iter().rev().copied().find(|path| usable(path))?;
+    Some(Cgroup::V2 {
+        parent: parent.to_owned(),
+    })
+}
+
+fn may_write(path: &Path) -> bool {
+    rustix::fs::access(path, Access::WRITE_OK).is_ok()
+}
+
+/// The ranges that /etc/subuid and /etc/subgid grant a user, if newuidmap is installed.
+pub(crate) fn subordinate(user: &str, uid: u32) -> Option<(IdRange, IdRange)> {
+    let tools = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
+    if !tools.iter().all(|tool| fs::exists(tool).unwrap_or(false)) {
+        return None;
+    }
+    let range = |file| granted(&fs::read_to_string(file).ok()?, user, uid);
+    Some((range("/etc/subuid")?, range("/etc/subgid")?))
+}
+
+/// The first range of a user in a file of `user:start:count` lines.
+fn granted(file: &str, user: &str, uid: u32) -> Option<IdRange> {
+    file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let owner = fields.next()?;
+        let (start, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let ours = owner == user || owner.parse() == Ok(uid);
+        (ours && count >= 1000).then_some(IdRange { start, count })
+    })
+}
+
+/// Host ids that nothing else uses, for a sandbox made by root: 64 Ki of them, at random among
+/// 16 Ki such ranges, above everything that /etc/subuid hands out by default.
+pub(crate) fn unused_ids() -> IdRange {
+    const FIRST: u32 = 0x4000_0000;
+    const COUNT: u32 = 0x1_0000;
+    let slot = u32::from(u16::from_le_bytes(random())) & 0x3fff;
+    IdRange {
+        start: FIRST + slot * COUNT,
+        count: COUNT,
+    }
+}
+
+/// A few random bytes.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    let filled = rustix::rand::getrandom(&mut bytes, flags);
+    assert_eq!(
+        filled,
+        Ok(N),
+        "the kernel has randomness once it has started"
+    );
+    bytes
+}
+
+/// Half of the host's memory: what a memory file system may take before others suffer.
+pub(crate) fn half_of_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v2_is_not_found_among_v1_mounts() {
+        let mounts = "cgroup /nowhere/memory cgroup rw,memory 0 0\n";
+        assert!(v2(mounts, "0::/\n").is_none());
+        assert!(
+            v1(mounts, "1:memory:/\n").is_none(),
+            "nobody may write /nowhere"
+        );
+    }
+
+    #[test]
+    fn ids_are_above_those_of_people() {
+        for _ in 0..100 {
+            let range = unused_ids();
+            assert!(range.start >= 0x4000_0000 && range.start.checked_add(range.count).is_some());
+        }
+    }
+
+    #[test]
+    fn ranges_are_found_by_name_and_by_number() {
+        let file = "root:100000:65536\nann:165536:65536\n1001:300000:65536\nbob:9:10\n";
+        let range = |user, uid| granted(file, user, uid).map(|range| range.start);
+        assert_eq!(range("ann", 1000), Some(165536));
+        assert_eq!(range("eve", 1001), Some(300000));
+        assert_eq!(range("bob", 1002), None);
+    }
+}

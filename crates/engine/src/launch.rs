@@ -1,0 +1,279 @@
+//! Starting a worker: by forking ourselves, or by executing `msb` for a program that is not it.
+
+use msb_spec::{Error, Kind, Plan, Result, Stage, env};
+use msb_sys::socket;
+use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Everything a worker begins with.
+#[derive(Debug)]
+pub struct WorkerStart {
+    /// What was decided.
+    pub plan: Plan,
+    /// The sandbox's directory.
+    pub directory: PathBuf,
+    /// The lock on it.
+    pub lock: OwnedFd,
+    /// The connection to whoever started it.
+    pub caller: OwnedFd,
+    /// The number of the last event.
+    pub last_event: u64,
+    /// The number of the last Exec.
+    pub last_exec: u64,
+}
+
+/// How a worker comes to be.
+#[derive(Debug, Clone)]
+pub enum Launcher {
+    /// We are `msb`: fork, and call this in the child. The process has one thread.
+    Fork(fn(WorkerStart) -> i32),
+    /// We are not: execute `msb`, which reads how to begin from its stdin.
+    Execute(PathBuf),
+}
+
+/// The argument with which `msb` becomes a worker.
+pub const WORKER_ARGUMENT: &str = "__worker";
+
+impl Launcher {
+    /// Finds `msb` for a program that is not it: by `MSB_PATH`, beside the program, on PATH, in
+    /// the state directory.
+    pub fn find(home: &Path) -> Result<Self> {
+        let named = std::env::var_os(env::PATH).map(PathBuf::from);
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|exe| Some(exe.parent()?.join("msb")));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path = std::env::split_paths(&path).map(|dir| dir.join("msb"));
+        if let Some(named) = &named
+            && !named.is_file()
+        {
+            return Err(
+                Error::new(Kind::NotFound, format!("no `msb` at `{}`", named.display()))
+                    .hint(format!("{} must name the msb executable", env::PATH)),
+            );
+        }
+        let places = named
+            .into_iter()
+            .chain(beside)
+            .chain(on_path)
+            .chain([home.join("bin/msb")]);
+        places
+            .into_iter()
+            .find(|place| place.is_file())
+            .map(Self::Execute)
+            .ok_or_else(|| {
+                Error::new(Kind::NotFound, "the `msb` executable was not found")
+                    .hint(format!("install it on PATH, or set {} to it", env::PATH))
+            })
+    }
+}
+
+/// What travels to an executed worker as JSON; the lock goes beside it.
+#[derive(Serialize, Deserialize)]
+struct Letter {
+    plan: Plan,
+    directory: PathBuf,
+    last_event: u64,
+    last_exec: u64,
+}
+
+/// The connection to a worker that we have started.
+#[derive(Debug)]
+pub struct Caller {
+    stream: UnixStream,
+    decoder: Decoder,
+}
+
+/// Starts a worker. The answer is read with [`Caller::ready`].
+pub(crate) fn launch(
+    launcher: &Launcher,
+    plan: Plan,
+    directory: PathBuf,
+    lock: File,
+    last: (u64, u64),
+) -> Result<Caller> {
+    let about = |error: io::Error| Error::host("cannot start a worker", error).at(Stage::Boot);
+    let (ours, theirs) = socket::pair().map_err(about)?;
+    let (last_event, last_exec) = last;
+    match launcher {
+        Launcher::Fork(work) => {
+            // Twice, so that the worker is nobody's child and leaves no zombie.
+            if msb_sys::process::fork().map_err(about)? {
+                drop(ours);
+                let code = match msb_sys::process::fork() {
+                    Ok(true) => {
+                        let _ = silence();
+                        let start = WorkerStart {
+                            plan,
+                            directory,
+                            lock: lock.into(),
+                            caller: theirs,
+                            last_event,
+                            last_exec,
+                        };
+                        work(start)
+                    }
+                    Ok(false) => 0,
+                    Err(_) => 125,
+                };
+                msb_sys::process::leave(code);
+            }
+            let _ = rustix::process::wait(rustix::process::WaitOptions::empty());
+        }
+        Launcher::Execute(path) => {
+            let mut child = Command::new(path)
+                .arg(WORKER_ARGUMENT)
+                .stdin(Stdio::from(theirs))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .map_err(|error| {
+                    Error::host(format!("cannot execute `{}`", path.display()), error)
+                        .at(Stage::Boot)
+                })?;
+            let letter = Letter {
+                plan,
+                directory,
+                last_event,
+                last_exec,
+            };
+            let text = serde_json::to_vec(&letter).expect("our own types always serialise");
+            let mut message = (text.len() as u64).to_le_bytes().to_vec();
+            message.extend_from_slice(&text);
+            socket::send_all(ours.as_fd(), &message, &[lock.as_fd()]).map_err(about)?;
+            // It forks at once and this one ends.
+            child.wait().map_err(about)?;
+        }
+    }
+    Ok(Caller {
+        stream: UnixStream::from(ours),
+        decoder: Decoder::new(MAX_REQUEST),
+    })
+}
+
+/// The worker's side of an execution: reads from stdin how to begin.
+pub fn receive_start() -> Result<WorkerStart> {
+    let about = |error: io::Error| Error::host("cannot read how to begin", error);
+    let caller = rustix::stdio::stdin().try_clone_to_owned().map_err(about)?;
+    let mut fds = Vec::new();
+    let mut length = [0u8; 8];
+    let received = socket::receive(caller.as_fd(), &mut length, &mut fds).map_err(about)?;
+    let (8, Some(lock)) = (received, fds.pop()) else {
+        return Err(Error::invalid("this is for msb itself to call"));
+    };
+    let mut stream = UnixStream::from(caller.try_clone().map_err(about)?);
+    let mut text = vec![
+        0;
+        usize::try_from(u64::from_le_bytes(length))
+            .unwrap_or(0)
+            .min(64 << 20)
+    ];
+    stream.read_exact(&mut text).map_err(about)?;
+    let letter: Letter = serde_json::from_slice(&text)
+        .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
+    silence().map_err(about)?;
+    let Letter {
+        plan,
+        directory,
+        last_event,
+        last_exec,
+    } = letter;
+    Ok(WorkerStart {
+        plan,
+        directory,
+        lock,
+        caller,
+        last_event,
+        last_exec,
+    })
+}
+
+/// Lets go of the caller's terminal and files.
+fn silence() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+impl Caller {
+    /// Waits until the guest runs, or tells why it does not.
+    pub fn ready(&mut self) -> Result<()> {
+        match self.next_reply()? {
+            Reply::Ready => Ok(()),
+            Reply::Failed(error) => Err(error),
+            other => Err(Error::new(
+                Kind::Protocol,
+                format!("the worker answered {other:?}"),
+            )),
+        }
+    }
+
+    /// Lets the first command start.
+    pub fn go(&mut self) -> Result<()> {
+        self.stream
+            .write_all(&msb_wire::header(FrameKind::Go, 0))
+            .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
+    }
+
+    /// Lets go of the sandbox: it goes on without us.
+    pub fn detach(&mut self) -> Result<()> {
+        self.stream
+            .write_all(&msb_wire::header(FrameKind::Detach, 0))
+            .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
+    }
+
+    /// The next answer.
+    pub fn next_reply(&mut self) -> Result<Reply> {
+        let gone = |cause: &dyn std::fmt::Display| {
+            Error::new(Kind::Protocol, "the worker went away").cause(cause)
+        };
+        loop {
+            if let Some(frame) = self.decoder.next_frame().map_err(|error| gone(&error))? {
+                return frame.value().map_err(|error| gone(&error));
+            }
+            // Not a byte further: what follows may be a command's output, for somebody else.
+            let missing = self
+                .decoder
+                .missing()
+                .map_err(|error| gone(&error))?
+                .min(4096);
+            let mut buffer = [0u8; 4096];
+            match self.stream.read(&mut buffer[..missing]) {
+                Ok(0) => return Err(gone(&"it closed the connection")),
+                Ok(n) => self.decoder.push(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(gone(&error)),
+            }
+        }
+    }
+
+    /// The connection itself, from here on: the first command's.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+}
+
+/// Sends a greeting on a new connection.
+pub(crate) fn greet(stream: &mut UnixStream, request: msb_wire::Request) -> io::Result<()> {
+    stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request)))
+}
+
+impl std::os::fd::AsFd for Caller {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl AsRawFd for Caller {
+    fn as_raw_fd(&self) -> i32 {
+        self.stream.as_raw_fd()
+    }
+}

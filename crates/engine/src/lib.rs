@@ -1,0 +1,26 @@
+//! Plans, starts and keeps sandboxes on this machine.
+//!
+//! The registry of sandboxes is the file system: no daemon, no database. Whoever finds what a
+//! dead worker has left cleans it up and says so.
+
+pub mod conf;
+mod connection;
+mod disk;
+pub mod doctor;
+pub mod files;
+mod host;
+mod launch;
+pub mod logs;
+mod metrics;
+mod planning;
+mod pull;
+mod repair;
+mod sandboxes;
+mod store;
+mod subordinate;
+
+pub use connection::Connection;
+pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
+pub use metrics::Metrics;
+pub use sandboxes::{Engine, ExecEntry, Inspection, Status, Summary};
+pub use store::Home;

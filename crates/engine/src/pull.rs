@@ -1,0 +1,231 @@
+//! Writing a tree that a guest sends. Nothing it says is believed.
+//!
+//! Every path is checked, every directory on the way is opened below the target without
+//! following a link, files are made anew, and permissions lose their setuid and setgid bits.
+
+use crate::connection::Connection;
+use crate::files::{Copied, Progress, nonsense, understand, went_away};
+use msb_spec::{Error, Result};
+use msb_wire::{Entry, EntryKind, FrameKind};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A tree may not have more entries than this; a hostile one would have no end.
+const ENTRY_LIMIT: u64 = 10_000_000;
+
+pub(crate) fn receive(
+    connection: &mut Connection,
+    from: &[u8],
+    to: &Path,
+    progress: Progress<'_>,
+) -> Result<Copied> {
+    let mut tree: Option<Tree> = None;
+    let mut copied = Copied::default();
+    loop {
+        let frame = connection.next_frame()?.ok_or_else(went_away)?;
+        match frame.kind {
+            FrameKind::Entry => {}
+            FrameKind::Reply => {
+                understand(frame.value().map_err(|_| nonsense())?)?;
+                return Err(nonsense());
+            }
+            _ => return Err(nonsense()),
+        }
+        let entry: Entry = frame.value().map_err(|_| nonsense())?;
+        if !entry.is_safe() || copied.entries >= ENTRY_LIMIT {
+            return Err(nonsense());
+        }
+        if entry.kind == EntryKind::End {
+            if let Some(tree) = tree {
+                tree.finish();
+            }
+            return Ok(copied);
+        }
+        let tree = match &mut tree {
+            None if !entry.path.is_empty() => return Err(nonsense()),
+            None => tree.insert(Tree::open(from, to)?),
+            Some(tree) => tree,
+        };
+        copied.entries += 1;
+        match &entry.kind {
+            EntryKind::Directory => tree.directory(&entry)?,
+            EntryKind::Symlink(target) => tree.link(&entry, target)?,
+            EntryKind::File => {
+                let mut file = tree.file(&entry)?;
+                copied.bytes += take_bytes(connection, &entry, &mut file, progress)?;
+                set_time(&file, &entry);
+            }
+            EntryKind::Other => copied.left_out += 1,
+            EntryKind::End => {}
+        }
+    }
+}
+
+fn take_bytes(
+    connection: &mut Connection,
+    entry: &Entry,
+    file: &mut File,
+    progress: Progress<'_>,
+) -> Result<u64> {
+    let mut left = entry.size;
+    while left > 0 {
+        let frame = connection.next_frame()?.ok_or_else(went_away)?;
+        let length = frame.payload.len() as u64;
+        if frame.kind != FrameKind::Bytes || length == 0 || length > left {
+            return Err(nonsense());
+        }
+        file.write_all(&frame.payload)
+            .map_err(|error| failed(&entry.path, error))?;
+        left -= length;
+        progress(length);
+    }
+    Ok(entry.size)
+}
+
+/// Where the tree goes: a directory that is open, and the name of the tree's root in it.
+struct Tree {
+    base: OwnedFd,
+    root: PathBuf,
+    /// Permissions of directories, set at the end so that a closed one can be filled.
+    directories: Vec<(PathBuf, u32)>,
+}
+
+impl Tree {
+    fn open(from: &[u8], to: &Path) -> Result<Self> {
+        let about = |error: std::io::Error| {
+            Error::host(format!("cannot write to `{}`", to.display()), error)
+        };
+        let (parent, name) = if to.is_dir() {
+            let trimmed = Path::new(OsStr::from_bytes(from));
+            let name = trimmed.file_name().unwrap_or(OsStr::new("root")).to_owned();
+            (to.to_owned(), name)
+        } else {
+            let name = to
+                .file_name()
+                .ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
+            let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+            (parent.unwrap_or(Path::new(".")).to_owned(), name.to_owned())
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = rustix::fs::openat(CWD, &parent, flags, Mode::empty())
+            .map_err(|error| about(error.into()))?;
+        Ok(Self {
+            base,
+            root: PathBuf::from(name),
+            directories: Vec::new(),
+        })
+    }
+
+    /// Opens the directory that an entry goes into, and gives its name there.
+    fn parent_of(&self, entry: &Entry) -> Result<(OwnedFd, PathBuf)> {
+        let path = self.root.join(OsStr::from_bytes(&entry.path));
+        // Joining nothing adds a slash, which the last part must not have.
+        let path: PathBuf = path.components().collect();
+        let name = path.file_name().ok_or_else(nonsense)?.to_owned();
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let opened = rustix::fs::openat2(
+            &self.base,
+            parent.unwrap_or(Path::new(".")),
+            flags,
+            Mode::empty(),
+            resolve,
+        )
+        .map_err(|error| failed(&entry.path, error.into()))?;
+        Ok((opened, PathBuf::from(name)))
+    }
+
+    fn directory(&mut self, entry: &Entry) -> Result<()> {
+        let (parent, name) = self.parent_of(entry)?;
+        match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o700)) {
+            Ok(()) => {
+                self.directories.push((
+                    self.root.join(OsStr::from_bytes(&entry.path)),
+                    entry.mode & 0o777,
+                ));
+                Ok(())
+            }
+            // Merged into a directory that is there, but not into where a link leads.
+            Err(Errno::EXIST) => {
+                let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(|error| failed(&entry.path, error.into()))?;
+                match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+                    rustix::fs::FileType::Directory => Ok(()),
+                    _ => Err(failed(&entry.path, Errno::NOTDIR.into())),
+                }
+            }
+            Err(error) => Err(failed(&entry.path, error.into())),
+        }
+    }
+
+    fn link(&self, entry: &Entry, target: &[u8]) -> Result<()> {
+        let (parent, name) = self.parent_of(entry)?;
+        clear(&parent, &name);
+        rustix::fs::symlinkat(target, &parent, &name)
+            .map_err(|error| failed(&entry.path, error.into()))
+    }
+
+    fn file(&self, entry: &Entry) -> Result<File> {
+        let (parent, name) = self.parent_of(entry)?;
+        // Made anew: an old file could be a hard link or a pipe.
+        clear(&parent, &name);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(entry.mode & 0o777 | 0o200);
+        let file = rustix::fs::openat(&parent, &name, flags, mode)
+            .map_err(|error| failed(&entry.path, error.into()))?;
+        let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777));
+        Ok(File::from(file))
+    }
+
+    fn finish(self) {
+        for (path, mode) in self.directories.into_iter().rev() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let resolve =
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            let path: PathBuf = path.components().collect();
+            if let Ok(fd) = rustix::fs::openat2(&self.base, &path, flags, Mode::empty(), resolve) {
+                let _ = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
+            }
+        }
+    }
+}
+
+/// Removes what a new file or link would replace; a directory is left, and making fails.
+fn clear(parent: &OwnedFd, name: &Path) {
+    let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+}
+
+fn set_time(file: &File, entry: &Entry) {
+    let time = Timespec {
+        tv_sec: entry.modified.div_euclid(1000),
+        tv_nsec: (entry.modified.rem_euclid(1000) * 1_000_000) as _,
+    };
+    // A time is a nicety.
+    let _ = rustix::fs::futimens(
+        file,
+        &Timestamps {
+            last_access: time,
+            last_modification: time,
+        },
+    );
+}
+
+fn failed(path: &[u8], error: std::io::Error) -> Error {
+    let shown: String = String::from_utf8_lossy(path)
+        .chars()
+        .take(300)
+        .flat_map(char::escape_debug)
+        .collect();
+    Error::host(format!("cannot write `{shown}`"), error)
+}

@@ -1,0 +1,606 @@
+//! The Operations on sandboxes: every surface calls these and decides nothing itself.
+
+use crate::connection::Connection;
+use crate::files::Files;
+use crate::host::User;
+use crate::launch::{Caller, Launcher, launch};
+use crate::logs::{Filter, Reader};
+use crate::metrics::Metrics;
+use crate::store::Home;
+use crate::{disk, planning, repair};
+use msb_spec::{
+    Command, Ending, Error, Exit, Ids, Kind, Name, Plan, Result, Spec, Stage, Upper, state,
+};
+use msb_wire::record::{ExecRecord, Happened};
+use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Sandboxes on this machine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    home: Home,
+    launcher: Launcher,
+}
+
+/// Where a sandbox is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Its worker lives.
+    Running,
+    /// It takes no new Execs.
+    Draining,
+    /// It was never started, or has ended.
+    Stopped,
+    /// Its worker was killed.
+    Crashed,
+}
+
+impl Status {
+    /// As people read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+            Self::Crashed => "crashed",
+        }
+    }
+}
+
+/// One line of a list of sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Its name.
+    pub name: Name,
+    /// Where it is in its life.
+    pub status: Status,
+    /// Its tier.
+    pub isolation: String,
+    /// Why that is not the microVM that `auto` prefers.
+    pub isolation_reason: Option<String>,
+    /// What it started from.
+    pub image: String,
+    /// When it was made, in milliseconds since 1970.
+    pub created: u64,
+    /// For finding it.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it is removed when it ends.
+    pub ephemeral: bool,
+}
+
+/// Everything there is to know about one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inspection {
+    /// Its name.
+    pub name: Name,
+    /// Where it is in its life.
+    pub status: Status,
+    /// Its worker, if it lives.
+    pub worker: Option<WorkerStatus>,
+    /// How it last ended.
+    pub stopped: Option<Stopped>,
+    /// The same in words.
+    pub reason: Option<String>,
+    /// What was decided.
+    pub plan: Plan,
+}
+
+/// One Exec of a sandbox, running or over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExecEntry {
+    /// Its number.
+    pub id: u64,
+    /// Its pid inside.
+    pub pid: u32,
+    /// What was started.
+    pub argv: Vec<String>,
+    /// Whether it has a terminal.
+    pub tty: bool,
+    /// When, in milliseconds since 1970.
+    pub started: u64,
+    /// How it ended, if it has.
+    pub exit: Option<Exit>,
+}
+
+/// A worker that is asked to stop kills after its grace; this much longer and it is stuck.
+const STOP_MARGIN: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// Opens the state directory of this user.
+    pub fn open(launcher: Launcher) -> Result<Self> {
+        Ok(Self {
+            home: Home::open()?,
+            launcher,
+        })
+    }
+
+    /// Uses this state directory.
+    pub fn at(home: Home, launcher: Launcher) -> Self {
+        Self { home, launcher }
+    }
+
+    /// The state directory.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Cleans up behind workers that were killed; says what it did.
+    pub fn repair(&self) -> Vec<String> {
+        repair::all(&self.home)
+    }
+
+    /// Decides everything about a sandbox and does nothing.
+    pub fn plan(&self, spec: &Spec) -> Result<Plan> {
+        planning::plan(&self.home, spec)
+    }
+
+    /// Makes a sandbox and starts its worker. Its first command waits for [`Engine::begin`]
+    /// only where the Plan has patches.
+    pub fn create(&self, plan: &Plan, replace: bool) -> Result<Caller> {
+        let about = |error: Error| error.under(format!("cannot create sandbox `{}`", plan.name));
+        let name = &plan.name;
+        if self.home.has(name) {
+            if let Some(note) = repair::one(&self.home, name)? {
+                // Whoever made the sandbox anew learns of it in the next listing's events.
+                drop(note);
+            }
+            if replace && self.home.has(name) {
+                self.remove(name, true)?;
+            }
+        }
+        let claim = self
+            .home
+            .claim(plan, |directory| fill(plan, directory))
+            .map_err(|error| {
+                if error.kind() == Kind::Exists {
+                    error
+                } else {
+                    about(error)
+                }
+            })?;
+        let first = (0, 0);
+        launch(
+            &self.launcher,
+            plan.clone(),
+            claim.directory,
+            claim.lock,
+            first,
+        )
+        .map_err(about)
+    }
+
+    /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first
+    /// command start.
+    pub fn begin(&self, plan: &Plan, caller: &mut Caller) -> Result<()> {
+        caller
+            .ready()
+            .map_err(|error| error.under(format!("cannot start sandbox `{}`", plan.name)))?;
+        for patch in &plan.patches {
+            let patched = self.files(&plan.name).and_then(|files| files.patch(patch));
+            patched.map_err(|error| {
+                error
+                    .under(format!("cannot prepare sandbox `{}`", plan.name))
+                    .at(Stage::Boot)
+            })?;
+        }
+        if plan.patches.is_empty() {
+            Ok(())
+        } else {
+            caller.go()
+        }
+    }
+
+    /// Starts a sandbox that has stopped. False if it runs already.
+    pub fn start(&self, name: &Name) -> Result<bool> {
+        let mut plan = self.existing(name)?;
+        if plan.ephemeral {
+            return Err(Error::new(
+                Kind::State,
+                format!("sandbox `{name}` is gone when it ends"),
+            ));
+        }
+        repair::one(&self.home, name)?;
+        let Some(claim) = self.home.lock(name)? else {
+            return Ok(false);
+        };
+        // The changes were made when it was created, and its first command was for then.
+        plan.patches.clear();
+        plan.command = None;
+        let last_event =
+            repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
+        let last = (last_event, repair::last_exec(&claim.directory));
+        let mut caller = launch(
+            &self.launcher,
+            plan.clone(),
+            claim.directory,
+            claim.lock,
+            last,
+        )?;
+        self.begin(&plan, &mut caller)?;
+        caller.detach()?;
+        Ok(true)
+    }
+
+    /// Ends a sandbox: asks, waits for `grace`, kills. False if it was not running.
+    pub fn stop(&self, name: &Name, grace: Duration) -> Result<bool> {
+        let plan = self.existing(name)?;
+        if !self.home.is_running(name) {
+            repair::one(&self.home, name)?;
+            return Ok(false);
+        }
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let asked = self
+            .connect(name, Request::Stop { grace: grace_ms })
+            .and_then(|mut connection| connection.reply_within(grace + STOP_MARGIN));
+        match asked {
+            Ok(_) => self.await_end(name, STOP_MARGIN).map(|()| true),
+            Err(_) if !self.home.is_running(name) => Ok(true),
+            // It speaks another version, or is stuck: its lock tells who it is.
+            Err(error) => self.kill_worker(&plan, error).map(|()| true),
+        }
+    }
+
+    /// Kills a worker that does not answer; the kernel ends what depends on it.
+    fn kill_worker(&self, plan: &Plan, error: Error) -> Result<()> {
+        let directory = self.home.directory(&plan.name);
+        let Some(Happened::Started { worker }) = started(&directory) else {
+            return Err(error);
+        };
+        let pid = i32::try_from(worker).map_err(|_| error.clone())?;
+        msb_sys::signal::send(pid, msb_sys::signal::SIGKILL).map_err(|cause| error.cause(cause))?;
+        self.await_end(&plan.name, STOP_MARGIN)?;
+        repair::one(&self.home, &plan.name).map(drop)
+    }
+
+    fn await_end(&self, name: &Name, limit: Duration) -> Result<()> {
+        let since = Instant::now();
+        while self.home.is_running(name) {
+            if since.elapsed() > limit {
+                return Err(Error::new(
+                    Kind::Timeout,
+                    format!("sandbox `{name}` does not end"),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Removes a sandbox with all it holds; a running one only with `force`.
+    pub fn remove(&self, name: &Name, force: bool) -> Result<()> {
+        if !self.home.directory(name).exists() {
+            return Err(self.home.unknown(name));
+        }
+        if self.home.is_running(name) {
+            if !force {
+                return Err(
+                    Error::new(Kind::State, format!("sandbox `{name}` is running")).hint(format!(
+                        "`msb stop {name}` ends it; `msb rm -f {name}` does both"
+                    )),
+                );
+            }
+            self.stop(name, Duration::ZERO)?;
+        }
+        let plan = self.home.plan(name);
+        if plan.as_ref().is_ok_and(|plan| plan.ephemeral) && !self.home.directory(name).exists() {
+            return Ok(());
+        }
+        let Some(claim) = self.home.lock(name)? else {
+            return Err(Error::new(
+                Kind::State,
+                format!("sandbox `{name}` is being used"),
+            ));
+        };
+        if let Ok(plan) = &plan {
+            repair::remove_cgroup(plan);
+            if let (Ids::Subordinate { .. }, Upper::Directory { path }) =
+                (&plan.ids, &plan.rootfs.upper)
+            {
+                crate::subordinate::remove(&plan.ids, path)?;
+            }
+        }
+        self.home.discard(&claim)
+    }
+
+    /// Takes no new Execs and ends with the last one. False if it was not running.
+    pub fn drain(&self, name: &Name) -> Result<bool> {
+        self.existing(name)?;
+        if !self.home.is_running(name) {
+            return Ok(false);
+        }
+        self.connect(name, Request::Drain)?.reply().map(|_| true)
+    }
+
+    /// Waits until a sandbox has ended, and tells how.
+    pub fn wait(&self, name: &Name) -> Result<Stopped> {
+        self.existing(name)?;
+        if self.home.is_running(name)
+            && let Ok(Reply::Stopped(stopped)) = self.connect(name, Request::Wait)?.reply()
+        {
+            return Ok(stopped);
+        }
+        repair::one(&self.home, name)?;
+        Ok(stopped(&self.home.directory(name)).unwrap_or(Stopped {
+            ending: Ending::Crashed,
+            exit: None,
+        }))
+    }
+
+    /// Every sandbox, sorted by name.
+    pub fn list(&self) -> Vec<Summary> {
+        self.home
+            .names()
+            .iter()
+            .filter_map(|name| self.summary(name).ok())
+            .collect()
+    }
+
+    /// One line about a sandbox.
+    pub fn summary(&self, name: &Name) -> Result<Summary> {
+        let plan = self.existing(name)?;
+        Ok(Summary {
+            status: self.status(name, None),
+            name: plan.name,
+            isolation: plan.isolation.to_string(),
+            isolation_reason: plan.isolation_reason,
+            image: plan.image.to_string(),
+            created: plan.created,
+            labels: plan.labels,
+            ephemeral: plan.ephemeral,
+        })
+    }
+
+    /// Everything about a sandbox.
+    pub fn inspect(&self, name: &Name) -> Result<Inspection> {
+        let plan = self.existing(name)?;
+        let worker = match self.home.is_running(name) {
+            true => match self.connect(name, Request::Status)?.reply()? {
+                Reply::Status(status) => Some(status),
+                _ => None,
+            },
+            false => None,
+        };
+        let stopped = stopped(&self.home.directory(name)).filter(|_| worker.is_none());
+        let reason = stopped
+            .and_then(|stopped| stopped.ending.reason())
+            .map(str::to_owned);
+        let status = self.status(name, worker.as_ref());
+        Ok(Inspection {
+            name: plan.name.clone(),
+            status,
+            worker,
+            stopped,
+            reason,
+            plan,
+        })
+    }
+
+    fn status(&self, name: &Name, worker: Option<&WorkerStatus>) -> Status {
+        if self.home.is_running(name) {
+            let draining = match worker {
+                Some(worker) => worker.draining,
+                None => matches!(
+                    repair::last_event(&self.home.directory(name)).map(|event| event.happened),
+                    Some(Happened::Draining)
+                ),
+            };
+            return if draining {
+                Status::Draining
+            } else {
+                Status::Running
+            };
+        }
+        match stopped(&self.home.directory(name)).map(|stopped| stopped.ending) {
+            Some(Ending::Crashed) | None => Status::Crashed,
+            Some(_) => Status::Stopped,
+        }
+    }
+
+    /// How much a running sandbox uses.
+    pub fn metrics(&self, name: &Name) -> Result<Metrics> {
+        let plan = self.existing(name)?;
+        match self.connect(name, Request::Usage)?.reply()? {
+            Reply::Usage(usage) => Ok(Metrics::new(&plan, usage)),
+            _ => Err(Error::new(
+                Kind::Protocol,
+                "the worker answered something else",
+            )),
+        }
+    }
+
+    /// Starts a command; what follows is read from the connection.
+    pub fn exec(&self, name: &Name, command: Command) -> Result<Connection> {
+        self.connect(name, Request::Exec(command))
+    }
+
+    /// Takes part in an Exec that runs.
+    pub fn attach(&self, name: &Name, exec: u64) -> Result<Connection> {
+        self.connect(name, Request::Attach { id: exec })
+    }
+
+    /// Sends a signal to an Exec.
+    pub fn kill(&self, name: &Name, exec: u64, signal: i32) -> Result<()> {
+        self.connect(name, Request::Kill { id: exec, signal })?
+            .reply()
+            .map(drop)
+    }
+
+    /// Keeps a sandbox only as long as the connection that is returned.
+    pub fn own(&self, name: &Name) -> Result<Connection> {
+        let mut connection = self.connect(name, Request::Own)?;
+        connection.reply()?;
+        Ok(connection)
+    }
+
+    /// Lets a sandbox live on when its owner goes.
+    pub fn disown(&self, name: &Name) -> Result<()> {
+        self.connect(name, Request::Disown)?.reply().map(drop)
+    }
+
+    /// The Execs that run.
+    pub fn running_execs(&self, name: &Name) -> Result<Vec<ExecStatus>> {
+        match self.connect(name, Request::List)?.reply()? {
+            Reply::Execs(execs) => Ok(execs),
+            _ => Err(Error::new(
+                Kind::Protocol,
+                "the worker answered something else",
+            )),
+        }
+    }
+
+    /// Every Exec that is recorded, the oldest first.
+    pub fn execs(&self, name: &Name) -> Result<Vec<ExecEntry>> {
+        self.existing(name)?;
+        let mut entries = recorded(&self.home.directory(name));
+        if self.home.is_running(name) {
+            for exec in self.running_execs(name)? {
+                let ExecStatus {
+                    id,
+                    pid,
+                    argv,
+                    tty,
+                    started,
+                    ..
+                } = exec;
+                entries.insert(
+                    id,
+                    ExecEntry {
+                        id,
+                        pid,
+                        argv,
+                        tty,
+                        started,
+                        exit: None,
+                    },
+                );
+            }
+        }
+        Ok(entries.into_values().collect())
+    }
+
+    /// One file operation in a running sandbox.
+    pub fn files(&self, name: &Name) -> Result<Files> {
+        Ok(Files::on(
+            self.connect(name, Request::Files { user: None })?,
+        ))
+    }
+
+    /// What commands have said.
+    pub fn logs(&self, name: &Name, filter: Filter) -> Result<Reader> {
+        self.existing(name)?;
+        Ok(Reader::new(&self.home.directory(name), filter))
+    }
+
+    /// Whether a worker lives.
+    pub fn is_running(&self, name: &Name) -> bool {
+        self.home.is_running(name)
+    }
+
+    fn existing(&self, name: &Name) -> Result<Plan> {
+        self.home.plan(name)
+    }
+
+    fn connect(&self, name: &Name, request: Request) -> Result<Connection> {
+        let directory = self.home.directory(name);
+        match Connection::open(&directory, name, request) {
+            Err(error) if error.kind() == Kind::State && !self.home.has(name) => {
+                Err(self.home.unknown(name))
+            }
+            opened => opened,
+        }
+    }
+}
+
+/// What a new sandbox's directory holds besides its Plan.
+fn fill(plan: &Plan, directory: &Path) -> Result<()> {
+    let about = |error: std::io::Error| Error::host("cannot make the writable layer", error);
+    let (uid, gid) = plan.ids.root();
+    match &plan.rootfs.upper {
+        Upper::Memory { .. } => Ok(()),
+        Upper::Directory { .. } => {
+            let layer = directory.join(state::LAYER);
+            fs::create_dir(&layer).map_err(about)?;
+            if User::current().is_root() {
+                std::os::unix::fs::chown(&layer, Some(uid), Some(gid)).map_err(about)?;
+            }
+            Ok(())
+        }
+        Upper::Disk { .. } => {
+            let size = plan
+                .limits
+                .disk
+                .map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
+            disk::make(&directory.join(state::DISK), size, uid)
+        }
+    }
+}
+
+/// How a sandbox last ended.
+fn stopped(directory: &Path) -> Option<Stopped> {
+    match repair::last_event(directory)?.happened {
+        Happened::Stopped { ending, exit } => Some(Stopped { ending, exit }),
+        _ => None,
+    }
+}
+
+/// The last start of a sandbox.
+fn started(directory: &Path) -> Option<Happened> {
+    let file = File::open(directory.join(state::EVENTS)).ok()?;
+    let lines = BufReader::new(file).lines().map_while(Result::ok);
+    let events =
+        lines.filter_map(|line| serde_json::from_str::<msb_wire::record::Event>(&line).ok());
+    events
+        .map(|event| event.happened)
+        .filter(|what| matches!(what, Happened::Started { .. }))
+        .last()
+}
+
+/// The Execs that a sandbox's files tell of.
+fn recorded(directory: &Path) -> BTreeMap<u64, ExecEntry> {
+    let mut entries: BTreeMap<u64, ExecEntry> = BTreeMap::new();
+    for name in [
+        format!("{}{}", state::EXECS, state::ROTATED),
+        state::EXECS.to_owned(),
+    ] {
+        let Ok(file) = File::open(directory.join(name)) else {
+            continue;
+        };
+        for line in BufReader::new(file).lines().map_while(Result::ok) {
+            match serde_json::from_str(&line) {
+                Ok(ExecRecord::Started {
+                    exec: id,
+                    time,
+                    pid,
+                    argv,
+                    tty,
+                    ..
+                }) => {
+                    entries.insert(
+                        id,
+                        ExecEntry {
+                            id,
+                            pid,
+                            argv,
+                            tty,
+                            started: time,
+                            exit: None,
+                        },
+                    );
+                }
+                Ok(ExecRecord::Ended { exec, exit, .. }) => {
+                    if let Some(entry) = entries.get_mut(&exec) {
+                        entry.exit = Some(exit);
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    entries
+}

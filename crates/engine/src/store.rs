@@ -1,0 +1,356 @@
+//! The state directory: every path in it is made here.
+
+use msb_spec::{Error, Kind, Name, Plan, Result, env, state};
+use rustix::fs::{AtFlags, CWD};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The state directory, found and checked.
+#[derive(Debug, Clone)]
+pub struct Home {
+    root: PathBuf,
+}
+
+/// A sandbox's directory whose lock we hold.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) directory: PathBuf,
+    pub(crate) lock: File,
+}
+
+/// A Plan is a few kilobytes; one with patches may carry texts.
+const PLAN_LIMIT: u64 = 64 << 20;
+
+impl Home {
+    /// Opens `MSB_HOME` or `~/.msb`, and makes it if it is missing.
+    pub fn open() -> Result<Self> {
+        let root = match std::env::var_os(env::HOME) {
+            Some(path) if !path.is_empty() => PathBuf::from(path),
+            _ => match std::env::var_os("HOME") {
+                Some(home) if !home.is_empty() => PathBuf::from(home).join(".msb"),
+                _ => {
+                    return Err(Error::invalid("no state directory: HOME is not set")
+                        .hint(format!("set {} to a directory of your own", env::HOME)));
+                }
+            },
+        };
+        Self::at(&root)
+    }
+
+    /// Opens a state directory at this place.
+    pub fn at(root: &Path) -> Result<Self> {
+        let about = |error: io::Error| {
+            Error::host(
+                format!("cannot use the state directory `{}`", root.display()),
+                error,
+            )
+            .hint(format!("{} names another place", env::HOME))
+        };
+        let root = std::path::absolute(root).map_err(about)?;
+        match fs::metadata(&root) {
+            Ok(meta) => check(&root, &meta)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(&root)
+                    .map_err(about)?;
+                // A shared parent may have handed down wider permissions.
+                fs::set_permissions(&root, Permissions::from_mode(0o700)).map_err(about)?;
+            }
+            Err(error) => return Err(about(error)),
+        }
+        Ok(Self { root })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where derived image layers are kept.
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    fn sandboxes(&self) -> PathBuf {
+        self.root.join("sandboxes")
+    }
+
+    /// A sandbox's directory.
+    pub(crate) fn directory(&self, name: &Name) -> PathBuf {
+        self.sandboxes().join(name.as_str())
+    }
+
+    /// Every sandbox, sorted. What is not a name of ours is not one.
+    pub(crate) fn names(&self) -> Vec<Name> {
+        let entries = fs::read_dir(self.sandboxes())
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        let mut names: Vec<Name> = entries
+            .filter_map(|entry| Name::parse(entry.file_name().to_str()?).ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Whether there is such a sandbox.
+    pub(crate) fn has(&self, name: &Name) -> bool {
+        self.directory(name).join(state::PLAN).exists()
+    }
+
+    /// Makes a sandbox's directory with its Plan, locked. Of two who try, one wins.
+    ///
+    /// `prepare` fills the directory before anybody can see it.
+    pub(crate) fn claim(
+        &self,
+        plan: &Plan,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Claim> {
+        let sandboxes = self.sandboxes();
+        let aside = sandboxes.join(format!(".making-{}-{}", plan.name, std::process::id()));
+        let failed = |error: io::Error| full_disk(error, &sandboxes);
+        make_private(&aside)
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    make_private(&sandboxes).and_then(|()| make_private(&aside))
+                }
+                _ => Err(error),
+            })
+            .map_err(failed)?;
+        let guard = Aside(aside.clone());
+        let lock = File::create_new(aside.join(state::LOCK)).map_err(failed)?;
+        msb_sys::lock::try_lock(&lock).map_err(failed)?;
+        write_plan(&aside, plan)?;
+        prepare(&aside)?;
+        let directory = self.directory(&plan.name);
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(CWD, &aside, CWD, &directory, flags) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => {
+                return Err(Error::new(
+                    Kind::Exists,
+                    format!("sandbox `{}` already exists", plan.name),
+                )
+                .hint(format!(
+                    "`msb rm {0}` removes it, `--replace` replaces it",
+                    plan.name
+                )));
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        std::mem::forget(guard);
+        Ok(Claim { directory, lock })
+    }
+
+    /// Takes the lock of a sandbox that is not running; none if its worker lives.
+    pub(crate) fn lock(&self, name: &Name) -> Result<Option<Claim>> {
+        let directory = self.directory(name);
+        let about = |error| Error::host(format!("cannot lock sandbox `{name}`"), error);
+        let lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(directory.join(state::LOCK))
+            .map_err(about)?;
+        if !msb_sys::lock::try_lock(&lock).map_err(about)? {
+            return Ok(None);
+        }
+        // It may have been removed while we opened it; then the lock is on nothing.
+        let same = rustix::fs::statat(CWD, directory.join(state::LOCK), AtFlags::empty())
+            .is_ok_and(|stat| lock.metadata().is_ok_and(|meta| meta.ino() == stat.st_ino));
+        if same {
+            Ok(Some(Claim { directory, lock }))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Whether a worker holds the sandbox.
+    pub(crate) fn is_running(&self, name: &Name) -> bool {
+        let lock = File::options()
+            .read(true)
+            .write(true)
+            .open(self.directory(name).join(state::LOCK));
+        lock.is_ok_and(|lock| msb_sys::lock::is_locked(&lock).unwrap_or(false))
+    }
+
+    /// A sandbox's Plan, read back as something that anybody could have written.
+    pub(crate) fn plan(&self, name: &Name) -> Result<Plan> {
+        let path = self.directory(name).join(state::PLAN);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
+            file => file
+                .map_err(|error| Error::host(format!("cannot read the plan of `{name}`"), error))?,
+        };
+        let mut text = Vec::new();
+        file.take(PLAN_LIMIT)
+            .read_to_end(&mut text)
+            .map_err(|error| Error::host(format!("cannot read the plan of `{name}`"), error))?;
+        let plan: Plan = serde_json::from_slice(&text).map_err(|error| {
+            Error::new(
+                Kind::State,
+                format!("the plan of sandbox `{name}` cannot be read"),
+            )
+            .cause(error)
+            .hint(format!("`msb rm -f {name}` removes the sandbox"))
+        })?;
+        plan.check()?;
+        if plan.name != *name {
+            return Err(Error::new(
+                Kind::State,
+                format!("the plan of sandbox `{name}` is another's"),
+            ));
+        }
+        Ok(plan)
+    }
+
+    /// There is no such sandbox; perhaps another was meant.
+    pub(crate) fn unknown(&self, name: &Name) -> Error {
+        let error = Error::new(Kind::NotFound, format!("no sandbox `{name}`"));
+        let names = self.names();
+        match msb_spec::nearest(name.as_str(), names.iter().map(Name::as_str)) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error.hint("`msb ls` lists the sandboxes there are"),
+        }
+    }
+
+    /// Removes a sandbox whose lock we hold: first its name, at once, then what it holds.
+    pub(crate) fn discard(&self, claim: &Claim) -> Result<()> {
+        let directory = &claim.directory;
+        let about = |error| Error::host(format!("cannot remove `{}`", directory.display()), error);
+        let name = directory.file_name().unwrap_or_default().to_string_lossy();
+        let gone = self
+            .sandboxes()
+            .join(format!(".gone-{name}-{}", std::process::id()));
+        fs::rename(directory, &gone).map_err(about)?;
+        remove_tree(&gone).map_err(about)
+    }
+
+    /// What was begun or removed by somebody who died in between.
+    pub(crate) fn debris(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.sandboxes())
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        let ours = |path: &PathBuf| {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let pid = name
+                .rsplit_once('-')
+                .and_then(|(_, pid)| pid.parse::<u32>().ok());
+            let begun = name.starts_with(".making-") || name.starts_with(".gone-");
+            begun && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+        };
+        entries.map(|entry| entry.path()).filter(ours).collect()
+    }
+}
+
+/// Removes a tree, with the directories in it that even its owner may not enter.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(path);
+            fs::remove_dir_all(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn open_up(path: &Path) {
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+    {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}
+
+/// Removed again unless the sandbox was made.
+struct Aside(PathBuf);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)
+}
+
+fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
+    let text = serde_json::to_vec(plan).expect("our own types always serialise");
+    let write = || -> io::Result<()> {
+        let mut file = File::create_new(directory.join(state::PLAN))?;
+        file.write_all(&text)?;
+        // What lasts must survive a power cut; what is gone in a second need not.
+        if plan.ephemeral {
+            Ok(())
+        } else {
+            file.sync_all()
+        }
+    };
+    write().map_err(|error| full_disk(error, directory))
+}
+
+fn full_disk(error: io::Error, path: &Path) -> Error {
+    let kind = error.kind();
+    let wrapped = Error::host(
+        format!("cannot make the sandbox in `{}`", path.display()),
+        error,
+    );
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => wrapped.hint(format!(
+            "free some space, or set {} to a directory on another disk",
+            env::HOME
+        )),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => wrapped.hint(
+            format!("set {} to a directory that you may write", env::HOME),
+        ),
+        _ => wrapped,
+    }
+}
+
+/// A state directory that others can enter could be filled by them.
+fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let refuse = |why: String, hint: String| {
+        Err(Error::invalid(format!(
+            "will not use the state directory `{}`",
+            root.display()
+        ))
+        .cause(why)
+        .hint(hint))
+    };
+    let shown = root.display();
+    if !meta.is_dir() {
+        return refuse(
+            "it is not a directory".to_owned(),
+            format!("{} names another place", env::HOME),
+        );
+    }
+    if meta.uid() != own {
+        let hint = format!("set {} to a directory of your own", env::HOME);
+        return refuse(
+            format!("it belongs to user {}, not to {own}", meta.uid()),
+            hint,
+        );
+    }
+    if meta.mode() & 0o077 != 0 {
+        let why = format!("others may enter it (mode {:o})", meta.mode() & 0o777);
+        return refuse(why, format!("`chmod 700 {shown}` closes it"));
+    }
+    Ok(())
+}

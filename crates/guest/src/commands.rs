@@ -1,0 +1,198 @@
+//! The commands that run in here: started, signalled, reaped.
+
+use crate::users::{self, NoUser};
+use msb_spec::{Rlimit, RlimitName, TermSize, UserRef};
+use msb_sys::process::{c_string, c_strings};
+use msb_sys::spawn::{Failed, RawRlimit, Spawn, Step};
+use msb_wire::{FromGuest, SpawnFailure};
+use rustix::pty::OpenptFlags;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What the worker asks for.
+pub(crate) struct Asked {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) workdir: String,
+    pub(crate) user: Option<UserRef>,
+    pub(crate) tty: Option<TermSize>,
+    pub(crate) rlimits: Vec<Rlimit>,
+}
+
+/// Commands by pid, with the worker's number for each.
+#[derive(Default)]
+pub(crate) struct Commands {
+    running: HashMap<i32, u64>,
+}
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+type Failure = (SpawnFailure, i32);
+
+impl Commands {
+    /// Starts a command; the answer, and the terminal's other end if it has one.
+    pub(crate) fn start(
+        &mut self,
+        id: u64,
+        asked: &Asked,
+        fds: &[OwnedFd],
+    ) -> (FromGuest, Option<OwnedFd>) {
+        match self.try_start(id, asked, fds) {
+            Ok((pid, terminal)) => (
+                FromGuest::Started {
+                    id,
+                    pid: pid.cast_unsigned(),
+                },
+                terminal,
+            ),
+            Err((failure, errno)) => (FromGuest::Failed { id, failure, errno }, None),
+        }
+    }
+
+    fn try_start(
+        &mut self,
+        id: u64,
+        asked: &Asked,
+        fds: &[OwnedFd],
+    ) -> Result<(i32, Option<OwnedFd>), Failure> {
+        let user = match asked.user.as_ref().filter(|user| !user.is_root()) {
+            None => None,
+            Some(user) => Some(users::find(user).map_err(|none| match none {
+                NoUser::Unknown => (SpawnFailure::User, 0),
+                NoUser::OnlyRoot => (SpawnFailure::OnlyRoot, 0),
+            })?),
+        };
+        let terminal = asked.tty.map(Terminal::open).transpose()?;
+        let stdio = match (&terminal, fds) {
+            (Some(terminal), _) => [terminal.inner.as_fd(); 3],
+            (None, [stdin, stdout, stderr]) => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            _ => return Err((SpawnFailure::Process, libc::EBADF)),
+        };
+        let mut env = asked.env.clone();
+        if !env.iter().any(|(name, _)| name == "HOME") {
+            let home = user
+                .as_ref()
+                .map_or_else(users::root_home, |user| user.home.clone());
+            env.push(("HOME".to_owned(), home));
+        }
+        let bad = |_| (SpawnFailure::Process, libc::EINVAL);
+        let spawn = Spawn {
+            candidates: &candidates(asked, &env).map_err(bad)?,
+            argv: &c_strings(&asked.argv).map_err(bad)?,
+            env: &c_strings(env.iter().map(|(name, value)| format!("{name}={value}")))
+                .map_err(bad)?,
+            stdio,
+            terminal: terminal.is_some(),
+            workdir: &c_string(asked.workdir.as_bytes()).map_err(bad)?,
+            identity: user.as_ref().map(|user| &user.identity),
+            rlimits: &asked.rlimits.iter().map(raw).collect::<Vec<_>>(),
+        };
+        let pid = msb_sys::spawn::spawn(&spawn).map_err(|failed| told(&failed))?;
+        self.running.insert(pid, id);
+        Ok((pid, terminal.map(|terminal| terminal.outer)))
+    }
+
+    /// Signals a command and everything in its session's first process group.
+    pub(crate) fn signal(&self, id: u64, signal: i32) {
+        for (pid, _) in self.running.iter().filter(|(_, running)| **running == id) {
+            let _ = msb_sys::signal::send(-pid, signal);
+        }
+    }
+
+    /// Collects everything that has died; commands are reported, orphans are not.
+    pub(crate) fn reap(&mut self) -> Vec<FromGuest> {
+        let mut exited = Vec::new();
+        let options = rustix::process::WaitOptions::NOHANG;
+        while let Ok(Some((pid, status))) = rustix::process::wait(options) {
+            if let Some(id) = self.running.remove(&pid.as_raw_nonzero().get()) {
+                let (code, signal) = (status.exit_status(), status.terminating_signal());
+                exited.push(FromGuest::Exited { id, code, signal });
+            }
+        }
+        exited
+    }
+}
+
+/// The paths to try, as a shell would.
+fn candidates(asked: &Asked, env: &[(String, String)]) -> std::io::Result<Vec<CString>> {
+    let program = asked.argv.first().map_or("", String::as_str);
+    if program.contains('/') {
+        return c_strings([program]);
+    }
+    if program.is_empty() {
+        return Ok(Vec::new());
+    }
+    let path = env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = path.map_or(DEFAULT_PATH, |(_, path)| path);
+    c_strings(path.split(':').map(|dir| match dir {
+        "" => program.to_owned(),
+        dir => format!("{dir}/{program}"),
+    }))
+}
+
+fn raw(limit: &Rlimit) -> RawRlimit {
+    let resource = match limit.name {
+        RlimitName::Cpu => libc::RLIMIT_CPU,
+        RlimitName::Fsize => libc::RLIMIT_FSIZE,
+        RlimitName::Data => libc::RLIMIT_DATA,
+        RlimitName::Stack => libc::RLIMIT_STACK,
+        RlimitName::Core => libc::RLIMIT_CORE,
+        RlimitName::Rss => libc::RLIMIT_RSS,
+        RlimitName::Nproc => libc::RLIMIT_NPROC,
+        RlimitName::Nofile => libc::RLIMIT_NOFILE,
+        RlimitName::Memlock => libc::RLIMIT_MEMLOCK,
+        RlimitName::As => libc::RLIMIT_AS,
+        RlimitName::Locks => libc::RLIMIT_LOCKS,
+        RlimitName::Sigpending => libc::RLIMIT_SIGPENDING,
+        RlimitName::Msgqueue => libc::RLIMIT_MSGQUEUE,
+        RlimitName::Nice => libc::RLIMIT_NICE,
+        RlimitName::Rtprio => libc::RLIMIT_RTPRIO,
+        RlimitName::Rttime => libc::RLIMIT_RTTIME,
+    };
+    let amount = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
+    RawRlimit {
+        resource,
+        soft: amount(limit.soft),
+        hard: amount(limit.hard),
+    }
+}
+
+fn told(failed: &Failed) -> Failure {
+    let errno = failed.error.raw_os_error().unwrap_or(libc::EIO);
+    let failure = match (failed.step, errno) {
+        (Step::Process, _) => SpawnFailure::Process,
+        (Step::Rlimit, _) => SpawnFailure::Rlimit,
+        (Step::Identity, _) => SpawnFailure::OnlyRoot,
+        (Step::Workdir, _) => SpawnFailure::Workdir,
+        (Step::Exec, libc::ENOENT | libc::ENOTDIR) => SpawnFailure::NotFound,
+        (Step::Exec, _) => SpawnFailure::NotExecutable,
+    };
+    (failure, errno)
+}
+
+/// A terminal of the sandbox's own: the command has one end, the worker the other.
+struct Terminal {
+    outer: OwnedFd,
+    inner: OwnedFd,
+}
+
+impl Terminal {
+    fn open(size: TermSize) -> Result<Self, Failure> {
+        let open = || -> rustix::io::Result<Self> {
+            let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+            let outer = rustix::pty::openpt(flags)?;
+            rustix::pty::unlockpt(&outer)?;
+            let inner = rustix::pty::ioctl_tiocgptpeer(&outer, flags)?;
+            let size = rustix::termios::Winsize {
+                ws_row: size.rows,
+                ws_col: size.cols,
+                ws_xpixel: 0,
+                ws_ypixel: 0,
+            };
+            rustix::termios::tcsetwinsize(&outer, size)?;
+            Ok(Self { outer, inner })
+        };
+        open().map_err(|error| (SpawnFailure::Process, error.raw_os_error()))
+    }
+}

@@ -1,0 +1,360 @@
+//! File operations, each in a process of its own that becomes the asking user first.
+//!
+//! Everything happens inside the sandbox, under its Landlock and seccomp rules, so no path can
+//! lead out of it whatever links it meets.
+
+use crate::{tree, users};
+use msb_spec::UserRef;
+use msb_wire::{
+    Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameKind, HEADER, MAX_CHUNK,
+    MAX_REQUEST, Meta, encode, header,
+};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// An operation that failed: what was being done, and what the kernel said.
+pub(crate) struct Failure {
+    pub(crate) doing: String,
+    pub(crate) error: io::Error,
+}
+
+pub(crate) type Done<T> = Result<T, Failure>;
+
+/// Names what was being done when a call fails.
+pub(crate) trait Doing<T> {
+    fn doing(self, verb: &str, path: &Path) -> Done<T>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, verb: &str, path: &Path) -> Done<T> {
+        self.map_err(|error| Failure {
+            doing: format!("{verb} {}", path.display()),
+            error,
+        })
+    }
+}
+
+/// Serves one operation on this descriptor in a child, and goes on.
+pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
+    let Some(socket) = fds.pop() else { return };
+    if let Ok(true) = msb_sys::process::fork() {
+        msb_sys::signal::reset();
+        msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
+        let mut stream = Stream::new(socket);
+        let _ = become_user(user)
+            .and_then(|()| serve(&mut stream))
+            .or_else(|failure| {
+                let errno = failure.error.raw_os_error().unwrap_or(0);
+                let failed = FileFailure {
+                    doing: failure.doing,
+                    errno,
+                };
+                stream.send(FrameKind::Reply, &FileReply::Failed(failed))
+            });
+        let _ = stream.flush();
+        msb_sys::process::leave(0);
+    }
+}
+
+fn become_user(user: Option<&UserRef>) -> Done<()> {
+    let Some(user) = user.filter(|user| !user.is_root()) else {
+        return Ok(());
+    };
+    let fail = |error| Failure {
+        doing: format!("become user {user}"),
+        error,
+    };
+    let found = users::find(user).map_err(|_| fail(io::ErrorKind::NotFound.into()))?;
+    msb_sys::process::become_user(&found.identity).map_err(fail)
+}
+
+fn serve(stream: &mut Stream) -> Done<()> {
+    let frame = stream.next()?;
+    let request: FileRequest = frame.value().map_err(|_| protocol("read the request"))?;
+    match request {
+        FileRequest::Read {
+            path,
+            offset,
+            length,
+        } => read(stream, as_path(&path), offset, length),
+        FileRequest::Write { path, mode, append } => write(stream, as_path(&path), mode, append),
+        FileRequest::List { path } => list(stream, as_path(&path)),
+        FileRequest::Stat { path, follow } => {
+            let path = as_path(&path);
+            let meta = if follow {
+                fs::metadata(path)
+            } else {
+                fs::symlink_metadata(path)
+            };
+            let meta = describe(path, &meta.doing("look at", path)?);
+            stream.send(FrameKind::Reply, &FileReply::Meta(meta))
+        }
+        FileRequest::Mkdir { path, parents } => {
+            let path = as_path(&path);
+            let made = if parents {
+                fs::create_dir_all(path)
+            } else {
+                fs::create_dir(path)
+            };
+            made.doing("make directory", path)?;
+            stream.done(1, 0)
+        }
+        FileRequest::Remove { path, recursive } => {
+            remove(as_path(&path), recursive)?;
+            stream.done(1, 0)
+        }
+        FileRequest::Rename { from, to } => {
+            let from = as_path(&from);
+            fs::rename(from, as_path(&to)).doing("rename", from)?;
+            stream.done(1, 0)
+        }
+        FileRequest::Copy { from, to } => {
+            let (entries, bytes) = tree::copy(as_path(&from), as_path(&to))?;
+            stream.done(entries, bytes)
+        }
+        FileRequest::Symlink { path, target } => {
+            let path = as_path(&path);
+            make_parents(path)?;
+            if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_dir()) {
+                fs::remove_file(path).doing("replace", path)?;
+            }
+            std::os::unix::fs::symlink(as_path(&target), path).doing("link", path)?;
+            stream.done(1, 0)
+        }
+        FileRequest::Push { path, into } => {
+            let (entries, bytes) = tree::take_in(stream, as_path(&path), into.as_deref())?;
+            stream.done(entries, bytes)
+        }
+        FileRequest::Pull { path } => {
+            let (entries, bytes) = tree::give_out(stream, as_path(&path))?;
+            stream.done(entries, bytes)
+        }
+    }
+}
+
+fn read(stream: &mut Stream, path: &Path, offset: u64, length: Option<u64>) -> Done<()> {
+    let mut file = open_regular(path)?;
+    file.seek(SeekFrom::Start(offset)).doing("read", path)?;
+    let mut left = length.unwrap_or(u64::MAX);
+    let mut buffer = vec![0u8; MAX_CHUNK];
+    while left > 0 {
+        let wanted = left.min(buffer.len() as u64) as usize;
+        match file.read(&mut buffer[..wanted]).doing("read", path)? {
+            0 => break,
+            n => {
+                stream.bytes(&buffer[..n])?;
+                left -= n as u64;
+            }
+        }
+    }
+    stream.bytes(&[])
+}
+
+fn write(stream: &mut Stream, path: &Path, mode: u32, append: bool) -> Done<()> {
+    make_parents(path)?;
+    let mut file = create(path, mode, append)?;
+    let mut total = 0;
+    loop {
+        let frame = stream.next()?;
+        if frame.kind != FrameKind::Bytes {
+            return Err(protocol("write the file"));
+        }
+        if frame.payload.is_empty() {
+            return stream.done(1, total);
+        }
+        file.write_all(&frame.payload).doing("write", path)?;
+        total += frame.payload.len() as u64;
+    }
+}
+
+/// Entries in one frame; a name has at most 255 bytes, so the frame stays small.
+const BATCH: usize = 256;
+
+fn list(stream: &mut Stream, path: &Path) -> Done<()> {
+    let mut batch = Vec::new();
+    let mut total = 0;
+    for entry in fs::read_dir(path).doing("list", path)? {
+        let entry = entry.doing("list", path)?;
+        // What vanished meanwhile is not there.
+        let Ok(meta) = entry.metadata() else { continue };
+        batch.push(describe(&entry.path(), &meta));
+        total += 1;
+        if batch.len() == BATCH {
+            stream.send(
+                FrameKind::Reply,
+                &FileReply::Entries(std::mem::take(&mut batch)),
+            )?;
+        }
+    }
+    stream.send(FrameKind::Reply, &FileReply::Entries(batch))?;
+    stream.done(total, 0)
+}
+
+fn remove(path: &Path, recursive: bool) -> Done<()> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(error) if recursive && error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        meta => meta.doing("remove", path)?,
+    };
+    match (meta.is_dir(), recursive) {
+        (true, true) => fs::remove_dir_all(path),
+        (true, false) => fs::remove_dir(path),
+        (false, _) => fs::remove_file(path),
+    }
+    .doing("remove", path)
+}
+
+/// Opens a file for reading; a pipe would make us wait, a device never end.
+pub(crate) fn open_regular(path: &Path) -> Done<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .doing("open", path)?;
+    let meta = file.metadata().doing("open", path)?;
+    match meta.is_file() {
+        true => Ok(file),
+        false if meta.is_dir() => {
+            Err(io::Error::from_raw_os_error(libc::EISDIR)).doing("read", path)
+        }
+        false => Err(io::Error::from_raw_os_error(libc::EINVAL)).doing("read (not a file)", path),
+    }
+}
+
+/// Makes or replaces a file.
+pub(crate) fn create(path: &Path, mode: u32, append: bool) -> Done<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .append(append)
+        .truncate(!append)
+        .mode(mode & 0o777)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .doing("write", path)
+}
+
+pub(crate) fn make_parents(path: &Path) -> Done<()> {
+    match path.parent() {
+        Some(parent) if !parent.exists() => {
+            fs::create_dir_all(parent).doing("make directory", parent)
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+pub(crate) fn kind_of(path: &Path, meta: &Metadata) -> EntryKind {
+    let kind = meta.file_type();
+    if kind.is_file() {
+        EntryKind::File
+    } else if kind.is_dir() {
+        EntryKind::Directory
+    } else if kind.is_symlink() {
+        let target = fs::read_link(path).unwrap_or_default();
+        EntryKind::Symlink(target.as_os_str().as_bytes().to_vec())
+    } else {
+        debug_assert!(
+            kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device()
+        );
+        EntryKind::Other
+    }
+}
+
+fn describe(path: &Path, meta: &Metadata) -> Meta {
+    Meta {
+        name: path.file_name().unwrap_or_default().as_bytes().to_vec(),
+        kind: kind_of(path, meta),
+        mode: meta.permissions().mode() & 0o7777,
+        size: meta.len(),
+        modified: meta.mtime().saturating_mul(1000) + meta.mtime_nsec() / 1_000_000,
+        uid: meta.uid(),
+        gid: meta.gid(),
+    }
+}
+
+pub(crate) fn protocol(doing: &str) -> Failure {
+    Failure {
+        doing: doing.to_owned(),
+        error: io::ErrorKind::InvalidData.into(),
+    }
+}
+
+/// Frames on a connection, gathered so that many small files are few writes.
+pub(crate) struct Stream {
+    socket: File,
+    decoder: Decoder,
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Stream {
+    fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket: File::from(socket),
+            decoder: Decoder::new(MAX_REQUEST),
+            out: Vec::with_capacity(MAX_CHUNK + HEADER),
+            buffer: vec![0; MAX_CHUNK],
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Done<Frame> {
+        loop {
+            if let Some(frame) = self
+                .decoder
+                .next_frame()
+                .map_err(|_| protocol("read a frame"))?
+            {
+                return Ok(frame);
+            }
+            let n = self
+                .socket
+                .read(&mut self.buffer)
+                .doing("hear", Path::new("the client"))?;
+            if n == 0 {
+                return Err(protocol("hear the client"));
+            }
+            self.decoder.push(&self.buffer[..n]);
+        }
+    }
+
+    pub(crate) fn send<T: serde::Serialize>(&mut self, kind: FrameKind, value: &T) -> Done<()> {
+        self.out.extend_from_slice(&encode(kind, value));
+        self.flush_if_full()
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Done<()> {
+        self.out
+            .extend_from_slice(&header(FrameKind::Bytes, bytes.len()));
+        self.out.extend_from_slice(bytes);
+        self.flush_if_full()
+    }
+
+    pub(crate) fn done(&mut self, entries: u64, bytes: u64) -> Done<()> {
+        self.send(FrameKind::Reply, &FileReply::Done { entries, bytes })
+    }
+
+    fn flush_if_full(&mut self) -> Done<()> {
+        if self.out.len() >= MAX_CHUNK {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> Done<()> {
+        let sent = self
+            .socket
+            .write_all(&self.out)
+            .doing("tell", Path::new("the client"));
+        self.out.clear();
+        sent
+    }
+}

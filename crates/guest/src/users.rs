@@ -1,0 +1,144 @@
+//! Users as the image's own /etc/passwd and /etc/group tell them.
+//!
+//! Read by hand: the C library's way would load modules of the image into PID 1.
+
+use msb_spec::UserRef;
+use msb_sys::spawn::Identity;
+use std::fs;
+
+/// A user that was found.
+pub(crate) struct User {
+    pub(crate) identity: Identity,
+    pub(crate) home: String,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoUser {
+    /// Neither file has it.
+    Unknown,
+    /// Only root exists in this sandbox.
+    OnlyRoot,
+}
+
+/// Files larger than this are not lists of users.
+const FILE_LIMIT: u64 = 1 << 20;
+
+pub(crate) fn find(user: &UserRef) -> Result<User, NoUser> {
+    let found = resolve(user, &read("/etc/passwd"), &read("/etc/group"))?;
+    if !user.is_root() && only_root() {
+        return Err(NoUser::OnlyRoot);
+    }
+    Ok(found)
+}
+
+/// Root's home where the image says nothing.
+pub(crate) fn root_home() -> String {
+    entry(&read("/etc/passwd"), |fields| fields.get(2) == Some(&"0"))
+        .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
+        .filter(|home| home.starts_with('/'))
+        .unwrap_or_else(|| "/root".to_owned())
+}
+
+fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
+    let by_number = user.user().parse::<u32>().ok();
+    let line = entry(passwd, |fields| match by_number {
+        Some(_) => fields.get(2) == Some(&user.user()),
+        None => fields.first() == Some(&user.user()),
+    });
+    let number = |field: Option<&&str>| field.and_then(|text| text.parse::<u32>().ok());
+    let uid = by_number
+        .or_else(|| number(line.as_ref()?.get(2)))
+        .ok_or(NoUser::Unknown)?;
+    let own_gid = line.as_ref().and_then(|fields| number(fields.get(3)));
+    let gid = match user.group() {
+        None => own_gid.unwrap_or(0),
+        Some(name) => match name.parse::<u32>() {
+            Ok(gid) => gid,
+            Err(_) => entry(group, |fields| fields.first() == Some(&name))
+                .and_then(|fields| number(fields.get(2)))
+                .ok_or(NoUser::Unknown)?,
+        },
+    };
+    let name = line.as_ref().and_then(|fields| fields.first().copied());
+    let mut groups = vec![gid];
+    if let (Some(name), None) = (name, user.group()) {
+        groups.extend(group.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let member = fields.get(3)?.split(',').any(|member| member == name);
+            member.then(|| number(fields.get(2))).flatten()
+        }));
+    }
+    groups.dedup();
+    // The kernel takes 65536; an image that names more wants to be noticed, not obeyed.
+    groups.truncate(1024);
+    let home = line
+        .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
+        .filter(|home| home.starts_with('/'))
+        .unwrap_or_else(|| "/".to_owned());
+    Ok(User {
+        identity: Identity { uid, gid, groups },
+        home,
+    })
+}
+
+fn entry(file: &str, wanted: impl Fn(&[&str]) -> bool) -> Option<Vec<&str>> {
+    file.lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| wanted(fields))
+}
+
+fn read(path: &str) -> String {
+    let well = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_LIMIT);
+    let bytes = if well {
+        fs::read(path).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether the user namespace maps a single id.
+fn only_root() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let mut counts = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    counts.next() == Some("1") && counts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/var/www:/bin/sh\n";
+    const GROUP: &str = "root:x:0:\nweb:x:33:\ndocker:x:99:web,ann\n";
+
+    fn found(text: &str) -> Result<(u32, u32, Vec<u32>, String), NoUser> {
+        resolve(&UserRef::parse(text).unwrap(), PASSWD, GROUP)
+            .map(|u| (u.identity.uid, u.identity.gid, u.identity.groups, u.home))
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        assert_eq!(
+            found("web"),
+            Ok((33, 33, vec![33, 99], "/var/www".to_owned()))
+        );
+        assert_eq!(
+            found("33"),
+            Ok((33, 33, vec![33, 99], "/var/www".to_owned()))
+        );
+        assert_eq!(
+            found("web:docker"),
+            Ok((33, 99, vec![99], "/var/www".to_owned()))
+        );
+        assert_eq!(found("1000:7"), Ok((1000, 7, vec![7], "/".to_owned())));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        assert_eq!(found("eve"), Err(NoUser::Unknown));
+        assert_eq!(found("web:eve"), Err(NoUser::Unknown));
+    }
+}

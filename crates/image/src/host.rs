@@ -1,0 +1,372 @@
+//! The `host` image: the host's programs, without its files.
+//!
+//! Two small layers are derived from the host once and kept: a skeleton of `/` with an /etc made
+//! from an allowlist, and the directories of /usr that installers write into, owned by the
+//! sandbox. They are made anew when what they were derived from has changed.
+
+use crate::Prepared;
+use crate::layout::{
+    BESIDE_USR, DIRECTORY_LIMIT, EMPTY, ETC, EXTERNALLY_MANAGED, PROGRAMS, PYTHON, VERSION,
+    WRITABLE,
+};
+use msb_spec::{Error, ImageRef, Lower, Overlay, Result};
+use rustix::fs::{CWD, FileType, Mode};
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, Metadata, Permissions};
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
+    let derived = cache.join(format!("host-{:016x}", fingerprint()));
+    if !derived.is_dir() {
+        derive(cache, &derived).map_err(|error| {
+            Error::host(
+                format!("cannot derive the host image in `{}`", cache.display()),
+                error,
+            )
+        })?;
+    }
+    let own = |path: PathBuf| Lower { path, owned: true };
+    let host = |path: &str| Lower {
+        path: PathBuf::from(path),
+        owned: false,
+    };
+    let mut overlays = vec![Overlay {
+        at: "/".to_owned(),
+        lowers: vec![own(derived.join("root"))],
+    }];
+    for tree in PROGRAMS.iter().filter(|tree| Path::new(tree).is_dir()) {
+        let mut lowers = Vec::new();
+        let writable = derived.join(tree.trim_start_matches('/'));
+        if writable.is_dir() {
+            lowers.push(own(writable));
+        }
+        lowers.push(host(tree));
+        overlays.push(Overlay {
+            at: (*tree).to_owned(),
+            lowers,
+        });
+    }
+    for tree in ["/usr/local"].into_iter().chain(BESIDE_USR) {
+        if is_apart(tree) {
+            let mut lowers = vec![host(tree)];
+            let writable = derived.join(tree.trim_start_matches('/'));
+            if writable.is_dir() {
+                lowers.insert(0, own(writable));
+            }
+            overlays.push(Overlay {
+                at: tree.to_owned(),
+                lowers,
+            });
+        }
+    }
+    Ok(Prepared {
+        overlays,
+        image: ImageRef::Host,
+        path: extra_path(),
+    })
+}
+
+/// A tree that its parent's overlay does not show: a mount of its own, or a real directory
+/// beside /usr.
+fn is_apart(tree: &str) -> bool {
+    let device = |path: &Path| {
+        fs::symlink_metadata(path)
+            .ok()
+            .filter(Metadata::is_dir)
+            .map(|m| m.dev())
+    };
+    let path = Path::new(tree);
+    match (device(path), path.parent().and_then(device)) {
+        (Some(own), Some(parent)) => own != parent || parent_is_root(path),
+        _ => false,
+    }
+}
+
+fn parent_is_root(path: &Path) -> bool {
+    path.parent() == Some(Path::new("/"))
+}
+
+/// What the caller has on PATH below /usr and /opt: version managers put themselves there.
+fn extra_path() -> Vec<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let ours = |dir: &&str| PROGRAMS.iter().any(|tree| Path::new(dir).starts_with(tree));
+    path.split(':').filter(ours).map(str::to_owned).collect()
+}
+
+/// Changes when the host has installed or removed something that the layers depend on.
+fn fingerprint() -> u64 {
+    let mut hash = DefaultHasher::new();
+    VERSION.hash(&mut hash);
+    let mut add = |path: &Path| {
+        if let Ok(meta) = fs::symlink_metadata(path) {
+            (
+                path,
+                meta.ino(),
+                meta.mtime(),
+                meta.mtime_nsec(),
+                meta.mode(),
+            )
+                .hash(&mut hash);
+        }
+    };
+    for path in [
+        "/etc/passwd",
+        "/etc/group",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/etc/alternatives",
+    ] {
+        add(Path::new(path));
+    }
+    for path in [
+        "/etc",
+        "/etc/ssl/certs",
+        "/opt",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/local",
+    ] {
+        add(Path::new(path));
+    }
+    for path in [
+        "/usr/local/bin",
+        "/usr/local/lib",
+        "/usr/lib/node_modules",
+        "/usr/lib/python3/dist-packages",
+    ] {
+        add(Path::new(path));
+    }
+    hash.finish()
+}
+
+/// Makes the layers aside and shows them whole or not at all.
+fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
+    fs::create_dir_all(cache)?;
+    let aside = cache.join(format!(".making-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&aside);
+    fs::create_dir(&aside)?;
+    // The sandbox's root must be able to pass, whatever our umask.
+    fs::set_permissions(&aside, Permissions::from_mode(0o755))?;
+    let made = make_root(&aside.join("root"))
+        .and_then(|()| make_writable_usr(&aside.join("usr")))
+        .and_then(|()| make_directory(&aside.join("opt"), 0o755))
+        .and_then(|()| {
+            let mut left = DIRECTORY_LIMIT;
+            mirror_directories(Path::new("/opt"), &aside.join("opt"), &mut left)
+        })
+        .and_then(|()| match fs::rename(&aside, derived) {
+            // Somebody else was quicker; theirs is the same.
+            Err(_) if derived.is_dir() => Ok(()),
+            renamed => renamed,
+        });
+    let _ = fs::remove_dir_all(&aside);
+    made
+}
+
+fn make_root(root: &Path) -> io::Result<()> {
+    make_directory(root, 0o755)?;
+    for (name, mode) in EMPTY {
+        make_directory(&root.join(name), mode)?;
+    }
+    for beside in BESIDE_USR {
+        let target = root.join(beside.trim_start_matches('/'));
+        match fs::symlink_metadata(beside) {
+            Ok(meta) if meta.is_symlink() => symlink(fs::read_link(beside)?, target)?,
+            Ok(meta) if meta.is_dir() => make_directory(&target, 0o755)?,
+            _ => {}
+        }
+    }
+    for (link, target) in [
+        ("var/run", "/run"),
+        ("var/lock", "/run/lock"),
+        ("etc/mtab", "/proc/self/mounts"),
+    ] {
+        symlink(target, root.join(link))?;
+    }
+    make_etc(&root.join("etc"))
+}
+
+fn make_etc(etc: &Path) -> io::Result<()> {
+    let entries =
+        fs::read_dir("/etc")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names: Vec<String> = entries.collect();
+    for wanted in ETC {
+        match wanted.strip_suffix('*') {
+            Some(prefix) => {
+                for name in names.iter().filter(|name| name.starts_with(prefix)) {
+                    copy_readable(&Path::new("/etc").join(name), &etc.join(name))?;
+                }
+            }
+            None => {
+                let target = etc.join(wanted);
+                if let Some(parent) = target.parent().filter(|parent| !parent.is_dir()) {
+                    make_directory(parent, 0o755)?;
+                }
+                copy_readable(&Path::new("/etc").join(wanted), &target)?;
+            }
+        }
+    }
+    let users = |file: &str, field: usize| -> String {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let of_system = |line: &&str| {
+            let id = line
+                .split(':')
+                .nth(field)
+                .and_then(|id| id.parse::<u32>().ok());
+            id.is_some_and(|id| id < 1000 || id == 65534)
+        };
+        text.lines()
+            .filter(of_system)
+            .map(|line| format!("{line}\n"))
+            .collect()
+    };
+    write(&etc.join("passwd"), &users("/etc/passwd", 2))?;
+    write(
+        &etc.join("group"),
+        &members_removed(&users("/etc/group", 2)),
+    )?;
+    write(&etc.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
+    write(&etc.join("resolv.conf"), "")
+}
+
+/// Group members are people of the host.
+fn members_removed(groups: &str) -> String {
+    let line = |line: &str| {
+        line.rsplit_once(':')
+            .map_or(String::new(), |(rest, _)| format!("{rest}:\n"))
+    };
+    groups.lines().map(line).collect()
+}
+
+/// Copies a file, link or tree as far as everybody may read it.
+fn copy_readable(from: &Path, to: &Path) -> io::Result<()> {
+    let Ok(meta) = fs::symlink_metadata(from) else {
+        return Ok(());
+    };
+    if meta.is_symlink() {
+        return symlink(fs::read_link(from)?, to);
+    }
+    if meta.is_file() && meta.mode() & 0o004 != 0 {
+        fs::copy(from, to)?;
+        return fs::set_permissions(to, Permissions::from_mode(meta.mode() & 0o755 | 0o644));
+    }
+    if meta.is_dir() && meta.mode() & 0o005 == 0o005 {
+        make_directory(to, 0o755)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy_readable(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn make_writable_usr(usr: &Path) -> io::Result<()> {
+    let mut left = DIRECTORY_LIMIT;
+    for wanted in WRITABLE {
+        let (name, below) = match wanted.strip_suffix("/**") {
+            Some(name) => (name, true),
+            None => (wanted, false),
+        };
+        take_directory(Path::new("/usr"), usr, name, below, &mut left)?;
+    }
+    for entry in fs::read_dir("/usr/lib")?.filter_map(Result::ok) {
+        let name = entry.file_name();
+        if !name.to_string_lossy().starts_with(PYTHON) || !entry.path().is_dir() {
+            continue;
+        }
+        let name = format!("lib/{}", name.to_string_lossy());
+        take_directory(Path::new("/usr"), usr, &name, true, &mut left)?;
+        if entry.path().join(EXTERNALLY_MANAGED).exists() {
+            // An overlay hides what lies below a device with number zero.
+            let hidden = usr.join(&name).join(EXTERNALLY_MANAGED);
+            rustix::fs::mknodat(CWD, &hidden, FileType::CharacterDevice, Mode::empty(), 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes one directory of the host's tree anew, empty, and those below it if asked.
+fn take_directory(
+    host: &Path,
+    own: &Path,
+    name: &str,
+    below: bool,
+    left: &mut usize,
+) -> io::Result<()> {
+    let (from, to) = (host.join(name), own.join(name));
+    match fs::symlink_metadata(&from) {
+        Ok(meta) if meta.is_dir() => {}
+        // Not there, or a link whose target is taken by its own name.
+        _ if name != "local" => return Ok(()),
+        _ => {}
+    }
+    fs::create_dir_all(&to)?;
+    fs::set_permissions(&to, Permissions::from_mode(0o755))?;
+    if below {
+        mirror_directories(&from, &to, left)
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes every directory that everybody may enter anew, empty.
+fn mirror_directories(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
+    let Ok(entries) = fs::read_dir(from) else {
+        return Ok(());
+    };
+    for entry in entries.filter_map(Result::ok) {
+        let Ok(meta) = entry.metadata() else { continue };
+        if !meta.is_dir() || meta.mode() & 0o005 != 0o005 || *left == 0 {
+            continue;
+        }
+        *left -= 1;
+        let target = to.join(entry.file_name());
+        make_directory(&target, meta.mode() & 0o755)?;
+        mirror_directories(&entry.path(), &target, left)?;
+    }
+    Ok(())
+}
+
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    if !path.is_dir() {
+        fs::create_dir(path)?;
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_groups_are_not_shown() {
+        assert_eq!(
+            members_removed("sudo:x:27:ann,bob\nroot:x:0:\n"),
+            "sudo:x:27:\nroot:x:0:\n"
+        );
+    }
+
+    #[test]
+    fn what_not_everybody_may_read_is_not_copied() {
+        let directory = std::env::temp_dir().join(format!("msb-host-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (open, closed) = (directory.join("open"), directory.join("closed"));
+        for (path, mode) in [(&open, 0o644), (&closed, 0o640)] {
+            fs::write(path, "x").unwrap();
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            copy_readable(path, &path.with_extension("copy")).unwrap();
+        }
+        assert!(open.with_extension("copy").exists());
+        assert!(!closed.with_extension("copy").exists());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

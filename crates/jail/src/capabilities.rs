@@ -1,0 +1,44 @@
+//! What root inside may still do.
+
+use msb_spec::{Error, Profile, Result};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// What an ordinary image needs: owning and reading its own files, its own users, low ports.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
+
+/// Drops every capability that the profile does not keep, for good.
+pub(crate) fn drop(profile: Profile) -> Result<()> {
+    let kept = match profile {
+        Profile::Default => KEPT,
+        Profile::Restricted => CapabilitySet::empty(),
+    };
+    let refused = |error| Error::host("cannot drop capabilities", error);
+    for capability in CapabilitySet::all()
+        .iter()
+        .filter(|one| !kept.contains(*one))
+    {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // Capabilities that this kernel does not have yet.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(refused)?;
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, sets).map_err(refused)
+}

@@ -1,0 +1,196 @@
+//! /dev, /proc and /sys as a sandbox sees them.
+
+use crate::layers::{attach, detach, make_dir, mount_tmpfs};
+use msb_spec::{Error, Result};
+use msb_sys::mount::{Attributes, set_attributes};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Devices that every program expects and that lead nowhere.
+const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Files of /proc that tell of the host, or speak to it.
+const HIDDEN_FILES: [&str; 9] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kallsyms",
+    "/proc/kmsg",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/key-users",
+];
+
+/// Directories that tell of the host.
+const HIDDEN_DIRECTORIES: [&str; 5] = [
+    "/proc/acpi",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/kernel/debug",
+    "/sys/devices/virtual/powercap",
+];
+
+/// Parts of /proc that may be read and not written.
+const READ_ONLY: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
+
+/// What must be taken from the host before its root is left: the kernel shows a new /proc only
+/// to those who can see an old one, and device nodes cannot be made in a user namespace.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    proc: OwnedFd,
+    sys: OwnedFd,
+    nodes: Vec<OwnedFd>,
+}
+
+impl Kernel {
+    pub(crate) fn take() -> Result<Self> {
+        let nodes = NODES
+            .iter()
+            .map(|name| detach(&Path::new("/dev").join(name), false))
+            .collect::<Result<_>>()?;
+        let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        Ok(Self {
+            proc: file_system("proc", quiet)?,
+            sys: file_system("sysfs", quiet | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+            nodes,
+        })
+    }
+
+    /// No user namespaces in this one from now on: they would hand back every capability over
+    /// the kernel's network code that was just dropped.
+    pub(crate) fn forbid_user_namespaces(&self) -> Result<()> {
+        let path = "sys/user/max_user_namespaces";
+        let write = || -> rustix::io::Result<usize> {
+            let file = rustix::fs::openat(
+                &self.proc,
+                path,
+                OFlags::WRONLY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            rustix::io::write(file, b"0")
+        };
+        write()
+            .map(drop)
+            .map_err(|error| Error::host("cannot forbid user namespaces", error))
+    }
+
+    /// Puts everything in place below the sandbox's own root.
+    pub(crate) fn place(self, shm_size: u64) -> Result<()> {
+        for directory in ["/proc", "/sys", "/dev"] {
+            make_dir(Path::new(directory))?;
+        }
+        attach(self.proc.as_fd(), Path::new("/proc"))?;
+        attach(self.sys.as_fd(), Path::new("/sys"))?;
+        mount_tmpfs(Path::new("/dev"), "mode=755,size=1m")?;
+        for (name, node) in NODES.iter().zip(&self.nodes) {
+            let target = Path::new("/dev").join(name);
+            make_file(&target)?;
+            attach(node.as_fd(), &target)?;
+        }
+        for (link, target) in [
+            ("/dev/fd", "/proc/self/fd"),
+            ("/dev/stdin", "/proc/self/fd/0"),
+            ("/dev/stdout", "/proc/self/fd/1"),
+            ("/dev/stderr", "/proc/self/fd/2"),
+            ("/dev/ptmx", "pts/ptmx"),
+        ] {
+            rustix::fs::symlink(target, link)
+                .map_err(|error| Error::host(format!("cannot make `{link}`"), error))?;
+        }
+        for directory in ["/dev/pts", "/dev/shm"] {
+            make_dir(Path::new(directory))?;
+        }
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        let options = c"newinstance,ptmxmode=0666,mode=620";
+        rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, options)
+            .map_err(|error| Error::host("cannot mount terminals", error))?;
+        mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777,size={shm_size}"))?;
+        hide()
+    }
+}
+
+/// Covers what tells of the host and closes what speaks to it.
+fn hide() -> Result<()> {
+    for path in READ_ONLY.map(Path::new).iter().filter(|path| path.exists()) {
+        let part = detach(path, true)?;
+        let read_only = Attributes {
+            read_only: true,
+            recursive: true,
+            ..Attributes::default()
+        };
+        set_attributes(part.as_fd(), &read_only)
+            .map_err(|error| Error::host(format!("cannot close `{}`", path.display()), error))?;
+        attach(part.as_fd(), path)?;
+    }
+    for path in HIDDEN_FILES
+        .map(Path::new)
+        .iter()
+        .filter(|path| path.exists())
+    {
+        attach(detach(Path::new("/dev/null"), false)?.as_fd(), path)?;
+    }
+    let hidden: Vec<&Path> = HIDDEN_DIRECTORIES
+        .iter()
+        .map(Path::new)
+        .filter(|path| path.is_dir())
+        .collect();
+    for path in hidden {
+        let empty = file_system_with(
+            "tmpfs",
+            MountAttrFlags::MOUNT_ATTR_RDONLY,
+            &[("size", "4k"), ("mode", "555")],
+        )?;
+        attach(empty.as_fd(), path)?;
+    }
+    Ok(())
+}
+
+fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
+    file_system_with(name, attributes, &[])
+}
+
+/// A new mount of a file system, not attached yet.
+fn file_system_with(
+    name: &str,
+    attributes: MountAttrFlags,
+    options: &[(&str, &str)],
+) -> Result<OwnedFd> {
+    let make = || -> rustix::io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in options {
+            rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?;
+        }
+        rustix::mount::fsconfig_create(context.as_fd())?;
+        rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    make().map_err(|error| {
+        Error::host(format!("cannot mount {name}"), error).hint(
+            "inside a container, its masked /proc and /sys forbid this: run it with \
+             `--security-opt systempaths=unconfined`, or use the host",
+        )
+    })
+}
+
+fn make_file(path: &Path) -> Result<()> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666))
+        .map(drop)
+        .map_err(|error| Error::host(format!("cannot make `{}`", path.display()), error))
+}
+
+/// Directories that every program expects, made if the image lacks them.
+pub(crate) fn make_usual_directories() -> Result<()> {
+    for (path, mode) in [("/tmp", 0o1777), ("/run", 0o755), ("/root", 0o700)] {
+        if rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(mode)).is_ok() {
+            use std::os::unix::fs::PermissionsExt;
+            let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! From a list of decisions to the program that the kernel runs for every system call.
+//!
+//! The kernel walks the program once for every call number when it is installed, so a chain of
+//! 350 comparisons costs a millisecond; a binary search over ranges costs a tenth of it.
+
+use msb_sys::seccomp::Instruction;
+
+/// What happens to a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// It goes through.
+    Allow,
+    /// It returns this error; zero is success without doing anything.
+    Errno(u16),
+    /// It depends on its arguments: the first test that holds decides, else it goes through.
+    Depends(Vec<Test>),
+}
+
+/// One test of an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Test {
+    /// Refused with this error if any of these bits is set.
+    AnyBit { argument: u8, bits: u32, errno: u16 },
+    /// Refused if the argument is this.
+    Is {
+        argument: u8,
+        value: u32,
+        errno: u16,
+    },
+    /// Refused unless the argument is one of these.
+    IsNot {
+        argument: u8,
+        values: Vec<u32>,
+        errno: u16,
+    },
+    /// The call goes through if none of these bits is set; later tests do not apply.
+    PassWithout { argument: u8, bits: u32 },
+}
+
+const LOAD_WORD: u16 = 0x20;
+const JUMP_ALWAYS: u16 = 0x05;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const JUMP_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+const RETURN_ALLOW: u32 = 0x7fff_0000;
+const RETURN_ERRNO: u32 = 0x0005_0000;
+const RETURN_KILL: u32 = 0x8000_0000;
+
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCHITECTURE: u32 = 4;
+const OFFSET_ARGUMENTS: u32 = 16;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The program for these decisions: `(first number, action)`, sorted, each valid up to the next.
+pub(crate) fn compile(ranges: &[(u32, Action)]) -> Vec<Instruction> {
+    let mut program = vec![
+        load(OFFSET_ARCHITECTURE),
+        jump(JUMP_EQUAL, ARCHITECTURE, 1, 0),
+        // Another architecture has other numbers: nothing below would mean what it says.
+        result(RETURN_KILL),
+        load(OFFSET_NUMBER),
+    ];
+    search(ranges, &mut program);
+    program
+}
+
+fn search(ranges: &[(u32, Action)], program: &mut Vec<Instruction>) {
+    if let [(_, action)] = ranges {
+        return decide(action, program);
+    }
+    let (low, high) = ranges.split_at(ranges.len() / 2);
+    program.push(jump(JUMP_AT_LEAST, high[0].0, 0, 1));
+    let patch = program.len();
+    program.push(jump(JUMP_ALWAYS, 0, 0, 0));
+    search(low, program);
+    program[patch].operand = (program.len() - patch - 1) as u32;
+    search(high, program);
+}
+
+fn decide(action: &Action, program: &mut Vec<Instruction>) {
+    match action {
+        Action::Allow => program.push(result(RETURN_ALLOW)),
+        Action::Errno(errno) => program.push(error(*errno)),
+        Action::Depends(tests) => {
+            for test in tests {
+                test.emit(program);
+            }
+            program.push(result(RETURN_ALLOW));
+        }
+    }
+}
+
+impl Test {
+    fn emit(&self, program: &mut Vec<Instruction>) {
+        match self {
+            Self::AnyBit {
+                argument,
+                bits,
+                errno,
+            } => {
+                program.push(load_argument(*argument));
+                program.push(jump(JUMP_ANY_BIT, *bits, 0, 1));
+                program.push(error(*errno));
+            }
+            Self::Is {
+                argument,
+                value,
+                errno,
+            } => {
+                program.push(load_argument(*argument));
+                program.push(jump(JUMP_EQUAL, *value, 0, 1));
+                program.push(error(*errno));
+            }
+            Self::IsNot {
+                argument,
+                values,
+                errno,
+            } => {
+                program.push(load_argument(*argument));
+                for (i, value) in values.iter().enumerate() {
+                    let rest = u8::try_from(values.len() - i).expect("a handful of values");
+                    program.push(jump(JUMP_EQUAL, *value, rest, 0));
+                }
+                program.push(error(*errno));
+            }
+            Self::PassWithout { argument, bits } => {
+                program.push(load_argument(*argument));
+                program.push(jump(JUMP_ANY_BIT, *bits, 1, 0));
+                program.push(result(RETURN_ALLOW));
+            }
+        }
+    }
+}
+
+/// The low half of an argument: every value we test has 32 bits, and the kernel ignores the rest.
+fn load_argument(argument: u8) -> Instruction {
+    load(OFFSET_ARGUMENTS + 8 * u32::from(argument))
+}
+
+fn load(offset: u32) -> Instruction {
+    Instruction {
+        code: LOAD_WORD,
+        jump_true: 0,
+        jump_false: 0,
+        operand: offset,
+    }
+}
+
+fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
+    Instruction {
+        code,
+        jump_true,
+        jump_false,
+        operand,
+    }
+}
+
+fn result(value: u32) -> Instruction {
+    Instruction {
+        code: RETURN,
+        jump_true: 0,
+        jump_false: 0,
+        operand: value,
+    }
+}
+
+fn error(errno: u16) -> Instruction {
+    result(RETURN_ERRNO | u32::from(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel would.
+    fn run(program: &[Instruction], number: u32, arguments: [u32; 6]) -> u32 {
+        let (mut at, mut loaded) = (0usize, 0u32);
+        loop {
+            let step = program[at];
+            at += 1;
+            let taken = match step.code {
+                LOAD_WORD => {
+                    loaded = match step.operand {
+                        OFFSET_NUMBER => number,
+                        OFFSET_ARCHITECTURE => ARCHITECTURE,
+                        offset => arguments[(offset - OFFSET_ARGUMENTS) as usize / 8],
+                    };
+                    continue;
+                }
+                RETURN => return step.operand,
+                JUMP_ALWAYS => {
+                    at += step.operand as usize;
+                    continue;
+                }
+                JUMP_EQUAL => loaded == step.operand,
+                JUMP_AT_LEAST => loaded >= step.operand,
+                JUMP_ANY_BIT => loaded & step.operand != 0,
+                other => panic!("no such instruction: {other}"),
+            };
+            at += usize::from(if taken {
+                step.jump_true
+            } else {
+                step.jump_false
+            });
+        }
+    }
+
+    #[test]
+    fn every_number_meets_its_own_action() {
+        let errno = |n: u16| RETURN_ERRNO | u32::from(n);
+        let ranges: Vec<(u32, Action)> = (0..200u16)
+            .map(|n| (u32::from(n) * 3, Action::Errno(n)))
+            .collect();
+        let program = compile(&ranges);
+        for number in 0..600 {
+            assert_eq!(
+                run(&program, number, [0; 6]),
+                errno((number / 3) as u16),
+                "{number}"
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_decide_in_order() {
+        let program = compile(&[(
+            0,
+            Action::Depends(vec![
+                Test::PassWithout {
+                    argument: 0,
+                    bits: 0x40,
+                },
+                Test::AnyBit {
+                    argument: 1,
+                    bits: 0o6000,
+                    errno: 1,
+                },
+                Test::IsNot {
+                    argument: 2,
+                    values: vec![5, 6],
+                    errno: 2,
+                },
+                Test::Is {
+                    argument: 3,
+                    value: 9,
+                    errno: 3,
+                },
+            ]),
+        )]);
+        let run = |a, b, c, d| run(&program, 7, [a, b, c, d, 0, 0]);
+        assert_eq!(run(0, 0o6000, 0, 0), RETURN_ALLOW);
+        assert_eq!(run(0x40, 0o4755, 5, 0), RETURN_ERRNO | 1);
+        assert_eq!(run(0x40, 0o755, 7, 0), RETURN_ERRNO | 2);
+        assert_eq!(run(0x40, 0o755, 6, 9), RETURN_ERRNO | 3);
+        assert_eq!(run(0x40, 0o755, 5, 0), RETURN_ALLOW);
+    }
+}

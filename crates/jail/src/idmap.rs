@@ -1,0 +1,100 @@
+//! Writing the id maps of a new user namespace.
+
+use msb_spec::{Error, IdRange, Ids, Result};
+use msb_sys::process::{self, Fork};
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+/// Maps root alone, from inside, without any privilege.
+pub(crate) fn write_single(uid: u32, gid: u32) -> Result<()> {
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/gid_map", &format!("0 {gid} 1"))?;
+    write("/proc/self/uid_map", &format!("0 {uid} 1"))
+}
+
+/// Maps the ids of a child that waits for it, from outside.
+pub(crate) fn write_for(pid: u32, ids: &Ids) -> Result<()> {
+    match ids {
+        Ids::Single { .. } => Ok(()),
+        Ids::Shifted { range } => {
+            let map = format!("0 {} {}", range.start, range.count);
+            write(&format!("/proc/{pid}/gid_map"), &map)?;
+            write(&format!("/proc/{pid}/uid_map"), &map)
+        }
+        Ids::Subordinate {
+            uid,
+            gid,
+            uids,
+            gids,
+        } => {
+            delegate("newgidmap", pid, *gid, *gids)?;
+            delegate("newuidmap", pid, *uid, *uids)
+        }
+    }
+}
+
+/// A user namespace that only carries an id mapping: `inside` shows as `outside`, nothing else
+/// is mapped. For a host directory whose owner is to be one user inside.
+pub(crate) fn carrier(uid: (u32, u32), gid: (u32, u32)) -> Result<OwnedFd> {
+    let failed = |error| Error::host("cannot make a user namespace for a mount", error);
+    match process::fork_into(process::USER_NAMESPACE, None).map_err(failed)? {
+        Fork::Child => {
+            // Killed below; should the parent die first, its death ends this wait too.
+            let kill = Some(rustix::process::Signal::KILL);
+            let _ = rustix::process::set_parent_process_death_signal(kill);
+            loop {
+                std::thread::park();
+            }
+        }
+        Fork::Parent { pid, pidfd } => {
+            let namespace = write(
+                &format!("/proc/{pid}/gid_map"),
+                &format!("{} {} 1", gid.0, gid.1),
+            )
+            .and_then(|()| {
+                write(
+                    &format!("/proc/{pid}/uid_map"),
+                    &format!("{} {} 1", uid.0, uid.1),
+                )
+            })
+            .and_then(|()| namespace_of(pid));
+            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            );
+            namespace
+        }
+    }
+}
+
+/// The user namespace of a process.
+pub(crate) fn namespace_of(pid: u32) -> Result<OwnedFd> {
+    let path = format!("/proc/{pid}/ns/user");
+    rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| Error::host(format!("cannot open `{path}`"), error))
+}
+
+fn delegate(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
+    let words = [pid, 0, own, 1, 1, range.start, range.count.min(65535)];
+    let output = Command::new(tool)
+        .args(words.map(|word| word.to_string()))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Error::host(format!("cannot run `{tool}`"), error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::host(format!("`{tool}` refused to map ids"), said)
+        .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids"))
+}
+
+fn write(path: &str, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|error| {
+        Error::host(format!("cannot write `{path}`"), error)
+            .hint("`msb doctor` tells whether this host allows user namespaces")
+    })
+}

@@ -1,0 +1,386 @@
+//! The boot order of the `process` tier.
+//!
+//! Outside: cgroup, fork into every namespace, id maps, mounts that need the host's rights.
+//! Inside: layers, root, devices, mounts, limits, then Landlock, capabilities and seccomp, each
+//! of which takes away what the next does not need, and at last the guest.
+
+use crate::cgroup::{Entrance, Group};
+use crate::devices::{self, Kernel};
+use crate::layers::{self, Source};
+use crate::{capabilities, disk, idmap, landlock, syscalls};
+use msb_spec::{
+    By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
+};
+use msb_sys::mount::{Attributes, set_attributes};
+use msb_sys::process::{self, Fork};
+use msb_sys::socket;
+use rustix::mount::MountPropagationFlags;
+use std::fs::File;
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Programs such as browsers and databases want more than the usual 64 MiB; it is only used up
+/// when it is written, and counts as memory.
+const SHM_SIZE: u64 = 512 << 20;
+
+/// The guest of a sandbox, running.
+#[derive(Debug)]
+pub struct Confined {
+    /// Its pid on the host.
+    pub pid: u32,
+    /// Readable once it is dead.
+    pub pidfd: OwnedFd,
+    /// Its cgroup, if it has one.
+    pub group: Option<Group>,
+    started: PipeReader,
+}
+
+impl Confined {
+    /// Waits until the guest runs, or tells why it does not.
+    ///
+    /// The pipe closes when the guest is executed or the child has died, so the wait ends.
+    pub fn wait_started(&mut self) -> Result<()> {
+        let mut line = Vec::new();
+        let read = self.started.read_to_end(&mut line);
+        read.map_err(|error| Error::host("cannot read how the jail went", error))?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let unreadable = |_| Error::new(Kind::Protocol, "the jail failed without a reason");
+        Err(serde_json::from_slice(&line).unwrap_or_else(unreadable))
+    }
+}
+
+/// The descriptor at which the guest finds its worker.
+const CONTROL_FD: i32 = 3;
+
+/// Starts the guest in a jail made as the Plan says.
+///
+/// Returns as soon as nothing more is needed from outside; how it went inside is read from
+/// [`Confined::started`].
+pub fn start(plan: &Plan, guest: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<Confined> {
+    let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
+    let entrance = group.as_ref().map(Group::entrance).transpose()?;
+    let (cgroup, tasks) = match entrance {
+        Some(Entrance::Clone(fd)) => (Some(fd), Vec::new()),
+        Some(Entrance::Write(files)) => (None, files),
+        None => (None, Vec::new()),
+    };
+    let failed = |error: io::Error| Error::host("cannot make a pipe", error).at(Stage::Jail);
+    let (started, report) = io::pipe().map_err(failed)?;
+    let (ours, theirs) = socket::pair().map_err(failed)?;
+    let fork = process::fork_into(process::ALL_NAMESPACES, cgroup).map_err(|error| {
+        Error::unsupported("this host does not allow user namespaces")
+            .cause(error)
+            .hint("`msb doctor` lists what is missing and how to get it")
+            .at(Stage::Jail)
+    })?;
+    match fork {
+        Fork::Child => {
+            drop(ours);
+            let Err(error) = become_guest(plan, guest, control, &tasks, &theirs);
+            // The parent reads it; there is nobody else to tell.
+            let line = serde_json::to_vec(&error.at(Stage::Jail)).unwrap_or_default();
+            let _ = (&report).write_all(&line);
+            process::leave(125)
+        }
+        Fork::Parent { pid, pidfd } => {
+            drop((theirs, report, tasks));
+            let confined = Confined {
+                pid,
+                pidfd,
+                group,
+                started,
+            };
+            if let Err(error) = prepare(plan, pid, ours.as_fd()) {
+                let kill = rustix::process::Signal::KILL;
+                let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
+                return Err(error.at(Stage::Jail));
+            }
+            Ok(confined)
+        }
+    }
+}
+
+/// What only the outside can do: id maps, and mounts whose ids are shifted.
+fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<()> {
+    idmap::write_for(pid, &plan.ids)?;
+    let send = |fds: &[BorrowedFd<'_>]| {
+        socket::send_all(child, b"!", fds).map_err(|e| Error::host("the jail went away", e))
+    };
+    match &plan.ids {
+        Ids::Single { .. } => Ok(()),
+        Ids::Subordinate { .. } => send(&[]),
+        Ids::Shifted { range } => {
+            let namespace = idmap::namespace_of(pid)?;
+            for mount in shifted_layers(plan, namespace.as_fd())? {
+                send(&[mount.as_fd()])?;
+            }
+            for mount in &plan.mounts {
+                send(&[shifted_mount(mount, host_user(plan, *range))?.as_fd()])?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The layers that belong to the sandbox, as mounts that show them with the sandbox's ids; last,
+/// its writable directory, whose ids are shifted on disk.
+fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+    let mut mounts = Vec::new();
+    let owned = plan
+        .rootfs
+        .overlays
+        .iter()
+        .flat_map(|o| &o.lowers)
+        .filter(|lower| lower.owned);
+    for lower in owned {
+        let mount = layers::detach(&lower.path, false)?;
+        let shifted = Attributes {
+            id_map: Some(namespace),
+            no_dev: true,
+            ..Attributes::default()
+        };
+        set_attributes(mount.as_fd(), &shifted).map_err(|error| {
+            Error::unsupported(format!("cannot shift the ids of `{}`", lower.path.display()))
+                .cause(error)
+                .hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs); Linux 5.19")
+        })?;
+        mounts.push(mount);
+    }
+    match &plan.rootfs.upper {
+        Upper::Memory { .. } => {}
+        Upper::Directory { path } => mounts.push(layers::detach(path, false)?),
+        Upper::Disk { path } => mounts.push(disk::mount(path)?),
+    }
+    Ok(mounts)
+}
+
+/// A host path whose owner is the sandbox's user and where nobody else exists.
+fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
+    let about = |error| Error::host(format!("cannot mount `{}`", mount.host.display()), error);
+    let owner = std::fs::metadata(&mount.host).map_err(about)?;
+    let namespace = idmap::carrier((owner.uid(), user.0), (owner.gid(), user.1))?;
+    let tree = layers::detach(&mount.host, true)?;
+    let shown = Attributes {
+        read_only: mount.read_only,
+        no_suid: true,
+        no_dev: true,
+        recursive: true,
+        id_map: Some(namespace.as_fd()),
+        ..Attributes::default()
+    };
+    set_attributes(tree.as_fd(), &shown).map_err(|error| {
+        about(error).hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs)")
+    })?;
+    Ok(tree)
+}
+
+/// The host ids of the user that runs Execs. A user given by name is only known inside, so a
+/// mount belongs to root there.
+fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
+    let user = plan.user.as_ref();
+    let uid = number(user.map(UserRef::user)).unwrap_or(0);
+    let gid = number(user.and_then(UserRef::group)).unwrap_or(0);
+    let shifted = |id: u32| range.start + id.min(range.count - 1);
+    (shifted(uid), shifted(gid))
+}
+
+/// The next mount that the outside has prepared.
+fn receive(outside: &OwnedFd) -> Result<OwnedFd> {
+    let mut fds = Vec::new();
+    let received = socket::receive(outside.as_fd(), &mut [0u8; 1], &mut fds);
+    match (received, fds.pop()) {
+        (Ok(1), Some(fd)) => Ok(fd),
+        (Err(error), _) => Err(Error::host("cannot receive a mount", error)),
+        _ => Err(Error::new(Kind::Protocol, "the worker went away")),
+    }
+}
+
+/// The child's way from a fork of the worker to the guest.
+fn become_guest(
+    plan: &Plan,
+    guest: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    tasks: &[File],
+    outside: &OwnedFd,
+) -> Result<std::convert::Infallible> {
+    enter_cgroup(tasks)?;
+    take_ids(&plan.ids, outside)?;
+    // Nothing mounted from here on is seen outside.
+    rustix::mount::mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .map_err(|error| Error::host("cannot make mounts private", error))?;
+    let sources = sources(plan, outside)?;
+    let kernel = Kernel::take()?;
+    let mounts = mounts(plan, outside)?;
+    if !plan.security.allow_userns {
+        kernel.forbid_user_namespaces()?;
+    }
+    rustix::system::sethostname(plan.hostname.as_str().as_bytes())
+        .map_err(|error| Error::host("cannot set the host name", error))?;
+    msb_sys::net::raise_loopback().map_err(|error| Error::host("cannot raise loopback", error))?;
+
+    let Sources { lowers, writable } = sources;
+    layers::enter_root(
+        &plan.rootfs.overlays,
+        &lowers,
+        &plan.rootfs.upper,
+        writable.as_ref(),
+    )?;
+    devices::make_usual_directories()?;
+    kernel.place(SHM_SIZE)?;
+    for tmpfs in &plan.tmpfs {
+        layers::make_mount_point(tmpfs.guest.as_path(), false)?;
+        layers::mount_tmpfs(
+            tmpfs.guest.as_path(),
+            &format!("mode=1777,size={}", tmpfs.size.0),
+        )?;
+    }
+    for (mount, tree) in plan.mounts.iter().zip(&mounts) {
+        let target = Path::new(&mount.guest);
+        layers::make_mount_point(target, mount.file)?;
+        layers::attach(tree.as_fd(), target)?;
+    }
+    limit(plan)?;
+    let guest = process::keep_only(guest, control, CONTROL_FD)
+        .map_err(|error| Error::host("cannot put descriptors in order", error))?;
+    leave_keyrings()?;
+    landlock::confine(plan.security.allow_userns)?;
+    let filter = syscalls::program(&plan.security, &plan.ids);
+    if plan.security.profile == Profile::Restricted {
+        rustix::thread::set_no_new_privs(true)
+            .map_err(|error| Error::host("cannot give up new privileges", error))?;
+    }
+    // Before the capabilities go: without no_new_privs a filter needs CAP_SYS_ADMIN.
+    msb_sys::seccomp::install(&filter).map_err(|error| {
+        Error::unsupported("this host does not offer seccomp filters").cause(error)
+    })?;
+    capabilities::drop(plan.security.profile)?;
+    let argv = process::c_strings(["msb-guest"]).expect("no zero byte");
+    Err(Error::host(
+        "cannot start the guest",
+        process::exec_fd(guest.as_fd(), &argv, &[]),
+    ))
+}
+
+fn enter_cgroup(tasks: &[File]) -> Result<()> {
+    let failed = |error| Error::host("cannot enter the cgroup", error);
+    for mut file in tasks {
+        file.write_all(b"0").map_err(failed)?;
+    }
+    // Only now, so that the sandbox's own cgroup is the root of what it sees.
+    process::unshare(process::CGROUP_NAMESPACE).map_err(failed)
+}
+
+fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {
+    let failed = |error| Error::host("cannot take the ids of the sandbox", error);
+    match ids {
+        Ids::Single { uid, gid } => return idmap::write_single(*uid, *gid),
+        // The outside maps the ids and says when it has.
+        Ids::Subordinate { .. } => {
+            let mut fds = Vec::new();
+            let said = socket::receive(outside.as_fd(), &mut [0u8; 1], &mut fds);
+            if said.map_err(|error| Error::host("cannot hear the worker", error))? == 0 {
+                return Err(Error::new(Kind::Protocol, "the worker went away"));
+            }
+        }
+        // The maps are written before the first mount is sent; `sources` receives that.
+        Ids::Shifted { .. } => {
+            rustix::event::poll(
+                &mut [rustix::event::PollFd::new(
+                    outside,
+                    rustix::event::PollFlags::IN,
+                )],
+                None,
+            )
+            .map_err(|error| failed(error.into()))?;
+        }
+    }
+    process::become_root().map_err(failed)
+}
+
+/// Layers of the root, opened.
+struct Sources {
+    lowers: Vec<Vec<Source>>,
+    writable: Option<Source>,
+}
+
+/// Opens every layer: those that the outside prepared are received in the order of the Plan.
+fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
+    let shifted = matches!(plan.ids, Ids::Shifted { .. });
+    let mut lowers = Vec::new();
+    for overlay in &plan.rootfs.overlays {
+        let open = |lower: &msb_spec::Lower| match shifted && lower.owned {
+            true => receive(outside).map(Source::Detached),
+            false => Source::open(&lower.path),
+        };
+        lowers.push(overlay.lowers.iter().map(open).collect::<Result<_>>()?);
+    }
+    let writable = match &plan.rootfs.upper {
+        Upper::Memory { .. } => None,
+        _ if shifted => Some(Source::Detached(receive(outside)?)),
+        Upper::Directory { path } => Some(Source::open(path)?),
+        Upper::Disk { .. } => {
+            return Err(Error::unsupported("a disk of a fixed size needs root")
+                .hint("leave `--disk` out, or run msb as root"));
+        }
+    };
+    Ok(Sources { lowers, writable })
+}
+
+/// The host paths of the Plan as detached trees.
+fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
+    let shifted = matches!(plan.ids, Ids::Shifted { .. });
+    let take = |mount: &PlannedMount| {
+        if shifted {
+            return receive(outside);
+        }
+        let tree = layers::detach(&mount.host, true)?;
+        let shown = Attributes {
+            read_only: mount.read_only,
+            no_suid: true,
+            no_dev: true,
+            recursive: true,
+            ..Attributes::default()
+        };
+        set_attributes(tree.as_fd(), &shown).map_err(|error| {
+            Error::host(format!("cannot mount `{}`", mount.host.display()), error)
+        })?;
+        Ok(tree)
+    };
+    plan.mounts.iter().map(take).collect()
+}
+
+/// The limits that are held by the processes themselves.
+fn limit(plan: &Plan) -> Result<()> {
+    let failed = |what: &str, error| Error::host(format!("cannot limit {what}"), error);
+    if let Some(pids) = plan.limits.pids.filter(|limit| limit.by == By::Rlimit) {
+        let count = u64::from(pids.value);
+        process::set_rlimit(libc::RLIMIT_NPROC, count, count)
+            .map_err(|e| failed("processes", e))?;
+    }
+    if let Some(cpus) = plan.limits.cpus.filter(|limit| limit.by == By::Affinity) {
+        let allowed = process::affinity().map_err(|e| failed("processors", e))?;
+        let count = cpus.value.millis.div_ceil(1000) as usize;
+        let chosen: Vec<usize> = allowed.into_iter().take(count).collect();
+        process::set_affinity(&chosen).map_err(|e| failed("processors", e))?;
+    }
+    // No core files of hostile programs through the host's core_pattern.
+    process::set_rlimit(libc::RLIMIT_CORE, 0, 0).map_err(|e| failed("core files", e))
+}
+
+/// A kernel without keyrings has none to leave.
+fn leave_keyrings() -> Result<()> {
+    match process::new_session_keyring() {
+        Err(error) if error.raw_os_error() != Some(libc::ENOSYS) => {
+            Err(Error::host("cannot leave the caller's keyring", error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,191 @@
+//! The sandbox's root: overlays of read-only layers below private writable directories.
+
+use msb_spec::{Error, Overlay, Result, Upper};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A host directory that becomes a layer.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Reached by its path, as ourselves.
+    Open(OwnedFd),
+    /// A mount made for us outside, with ids that fit, still to be attached.
+    Detached(OwnedFd),
+}
+
+impl Source {
+    /// Opens a directory by path, in the mount namespace that it will be used in.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty())
+            .map(Self::Open)
+            .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
+    }
+}
+
+/// A private tree of mounts that is not part of any namespace yet.
+pub(crate) fn detach(path: &Path, recursive: bool) -> Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(CWD, path, flags)
+        .map_err(|error| Error::host(format!("cannot take hold of `{}`", path.display()), error))
+}
+
+/// Attaches a detached mount at a path.
+pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", CWD, target, flags)
+        .map_err(|error| Error::host(format!("cannot mount at `{}`", target.display()), error))
+}
+
+/// Where the root is put together. Any directory will do: it is covered by a mount that only
+/// this namespace has, and everything that lies below it was opened before.
+const STAGE: &str = "/tmp";
+
+/// Puts the overlays together and makes them the root. The old root is gone afterwards.
+///
+/// `sources` has the lower directories of each overlay; `writable` is where a persistent
+/// sandbox keeps its upper layers.
+pub(crate) fn enter_root(
+    overlays: &[Overlay],
+    sources: &[Vec<Source>],
+    upper: &Upper,
+    writable: Option<&Source>,
+) -> Result<()> {
+    let stage = Path::new(STAGE);
+    let options = match upper {
+        Upper::Memory { size } => format!("mode=755,size={size}"),
+        Upper::Directory { .. } | Upper::Disk { .. } => "mode=755,size=1m".to_owned(),
+    };
+    mount_tmpfs(stage, &options)?;
+    let mut attached = 0;
+    let mut place = |source: &Source| -> Result<OwnedFd> {
+        match source {
+            Source::Open(fd) => fd
+                .try_clone()
+                .map_err(|error| Error::host("cannot open a layer", error)),
+            Source::Detached(mount) => {
+                let target = stage.join(format!("layer{attached}"));
+                attached += 1;
+                make_dir(&target)?;
+                attach(mount.as_fd(), &target)?;
+                match Source::open(&target)? {
+                    Source::Open(fd) | Source::Detached(fd) => Ok(fd),
+                }
+            }
+        }
+    };
+    let writable = match writable {
+        Some(source) => Some(place(source)?),
+        None => None,
+    };
+    let root = stage.join("root");
+    make_dir(&root)?;
+    for (index, (overlay, sources)) in overlays.iter().zip(sources).enumerate() {
+        let lowers = sources.iter().map(&mut place).collect::<Result<Vec<_>>>()?;
+        let base = match &writable {
+            Some(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()),
+            None => STAGE.to_owned(),
+        };
+        let (upper, work) = (
+            format!("{base}/upper{index}"),
+            format!("{base}/work{index}"),
+        );
+        make_dir(Path::new(&upper))?;
+        make_dir(Path::new(&work))?;
+        // The mount point lies in the overlay below, which is ours: no link of an image is
+        // followed, because only the `host` image has more than one overlay.
+        let target = root.join(overlay.at.trim_start_matches('/'));
+        mount_overlay(&lowers, &upper, &work, writable.is_none(), &target)?;
+    }
+    pivot(&root)
+}
+
+fn mount_overlay(
+    lowers: &[OwnedFd],
+    upper: &str,
+    work: &str,
+    volatile: bool,
+    target: &Path,
+) -> Result<()> {
+    let lowers: Vec<String> = lowers
+        .iter()
+        .map(|fd| format!("/proc/self/fd/{}", fd.as_raw_fd()))
+        .collect();
+    let volatile = if volatile { ",volatile" } else { "" };
+    let options = format!(
+        "userxattr,lowerdir={},upperdir={upper},workdir={work}{volatile}",
+        lowers.join(":")
+    );
+    let options = CString::new(options).expect("made of numbers and constants");
+    rustix::mount::mount(
+        "overlay",
+        target,
+        "overlay",
+        MountFlags::NODEV,
+        options.as_c_str(),
+    )
+    .map_err(|error| {
+        Error::host(
+            format!("cannot mount the root filesystem at `{}`", target.display()),
+            error,
+        )
+        .hint("`msb doctor` tells whether this host allows overlay mounts")
+    })
+}
+
+fn pivot(root: &Path) -> Result<()> {
+    let failed = |error| Error::host("cannot change the root", error);
+    rustix::process::chdir(root).map_err(failed)?;
+    // Stacks the old root on the new one, so that no directory is needed to put it.
+    rustix::process::pivot_root(".", ".").map_err(failed)?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed)?;
+    rustix::process::chdir("/").map_err(failed)
+}
+
+/// Mounts a memory file system.
+pub(crate) fn mount_tmpfs(target: &Path, options: &str) -> Result<()> {
+    let options = CString::new(options).expect("made of numbers and constants");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).map_err(|error| {
+        Error::host(
+            format!("cannot mount a tmpfs at `{}`", target.display()),
+            error,
+        )
+    })
+}
+
+/// Makes a directory that may be there already.
+pub(crate) fn make_dir(path: &Path) -> Result<()> {
+    match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(Error::host(
+            format!("cannot make `{}`", path.display()),
+            error,
+        )),
+    }
+}
+
+/// Makes a mount point, with its parents, below the sandbox's own root.
+pub(crate) fn make_mount_point(path: &Path, file: bool) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        Error::host(
+            format!("cannot make the mount point `{}`", path.display()),
+            error,
+        )
+    };
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(parent).map_err(failed)?;
+    if !file {
+        return std::fs::create_dir_all(path).map_err(failed);
+    }
+    match rustix::fs::statat(CWD, path, AtFlags::empty()) {
+        Ok(_) => Ok(()),
+        Err(_) => std::fs::File::create(path).map(drop).map_err(failed),
+    }
+}

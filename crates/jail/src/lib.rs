@@ -1,0 +1,17 @@
+//! Confines a process: namespaces, mounts, cgroups, seccomp, Landlock.
+//!
+//! [`start`] is the boot order of the `process` tier from top to bottom. What the host lacks is
+//! an error; nothing is skipped silently.
+
+mod capabilities;
+pub mod cgroup;
+mod devices;
+mod disk;
+mod filter;
+mod idmap;
+mod inside;
+mod landlock;
+mod layers;
+mod syscalls;
+
+pub use inside::{Confined, start};

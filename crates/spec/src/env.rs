@@ -1,0 +1,12 @@
+//! Every environment variable that msb reads, in one place.
+
+/// State directory; default `~/.msb`.
+pub const HOME: &str = "MSB_HOME";
+/// The `msb` executable for programs that embed the SDK.
+pub const PATH: &str = "MSB_PATH";
+/// The isolation tier where no flag says otherwise: `auto`, `vm` or `process`.
+pub const ISOLATION: &str = "MSB_ISOLATION";
+/// The keys that leave an attached terminal, as in `ctrl-p,ctrl-q`.
+pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
+/// Set in every sandbox to its name, so that programs can tell where they run.
+pub const SANDBOX: &str = "MSB_SANDBOX";

@@ -1,0 +1,32 @@
+//! The nouns of msb and their validation.
+//!
+//! Everything a user, an image or a client can ask for is parsed here once and passed on as a
+//! type that cannot be wrong. No I/O, no async, no unsafe: the guest shares this crate.
+
+pub mod env;
+mod error;
+mod exec;
+mod ids;
+mod image;
+mod limits;
+mod mount;
+mod name;
+mod patch;
+mod plan;
+mod quantity;
+mod spec;
+pub mod state;
+
+pub use error::{Error, Kind, Result, Stage};
+pub use exec::{Command, Ending, Exit, Rlimit, RlimitName, Stdin, TermSize, UserRef};
+pub use ids::{IdRange, Ids};
+pub use image::ImageRef;
+pub use limits::{By, Cgroup, Limit, Limits};
+pub use mount::{GuestPath, Mount, Tmpfs};
+pub use name::{Hostname, Name, nearest};
+pub use patch::{Patch, Script};
+pub use plan::{
+    Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,
+};
+pub use quantity::{Bytes, Cpus, Span};
+pub use spec::{IsolationChoice, Profile, Spec};

@@ -1,0 +1,106 @@
+//! How much of the host a sandbox may use, and by what each limit is held.
+
+use crate::{Bytes, Cpus, Name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// What holds a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// A cgroup: hard.
+    Cgroup,
+    /// A resource limit that the kernel enforces per user id inside: hard.
+    Rlimit,
+    /// The set of processors it may run on: hard.
+    Affinity,
+    /// The size of a memory file system: hard.
+    Tmpfs,
+    /// The size of a disk image: hard.
+    Disk,
+    /// The worker looks every few milliseconds and kills what is over: watched.
+    Watch,
+}
+
+impl By {
+    /// Whether the kernel itself refuses to go past the limit.
+    pub fn is_hard(self) -> bool {
+        self != Self::Watch
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cgroup => "hard, by cgroup",
+            Self::Rlimit => "hard, by rlimit",
+            Self::Affinity => "hard, by affinity",
+            Self::Tmpfs => "hard, by tmpfs size",
+            Self::Disk => "hard, by disk size",
+            Self::Watch => "watched",
+        })
+    }
+}
+
+/// One limit: how much and what holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit<T> {
+    /// How much.
+    pub value: T,
+    /// What holds it.
+    pub by: By,
+}
+
+/// Where the sandbox's cgroup is made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "version")]
+pub enum Cgroup {
+    /// No cgroup can be made by this user on this host.
+    #[default]
+    None,
+    /// One directory in each of these v1 hierarchies.
+    V1 {
+        /// A directory that we may write, by controller. Two may share one.
+        controllers: BTreeMap<String, PathBuf>,
+    },
+    /// One directory below this one of the v2 hierarchy.
+    V2 {
+        /// A directory that we may write, with its controllers handed down.
+        parent: PathBuf,
+    },
+}
+
+/// The limits of a Plan. What is absent is not limited.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory of all its processes.
+    pub memory: Option<Limit<Bytes>>,
+    /// Processors.
+    pub cpus: Option<Limit<Cpus>>,
+    /// Processes and threads.
+    pub pids: Option<Limit<u32>>,
+    /// The writable layer.
+    pub disk: Option<Limit<Bytes>>,
+    /// Where the cgroup is made.
+    pub cgroup: Cgroup,
+}
+
+/// The directory that holds every sandbox's cgroup, in each hierarchy.
+const CGROUP_PARENT: &str = "msb";
+
+impl Limits {
+    /// Where a sandbox's cgroup is, by controller; v2 has one for all, under no name.
+    pub fn cgroup_directories(&self, name: &Name) -> BTreeMap<String, PathBuf> {
+        let below = |parent: &PathBuf| parent.join(CGROUP_PARENT).join(name.as_str());
+        match &self.cgroup {
+            Cgroup::None => BTreeMap::new(),
+            Cgroup::V1 { controllers } => controllers
+                .iter()
+                .map(|(name, root)| (name.clone(), below(root)))
+                .collect(),
+            Cgroup::V2 { parent } => BTreeMap::from([(String::new(), below(parent))]),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Names of sandboxes and hosts, and the nearest one to a typing mistake.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A sandbox's name: 1–128 bytes of `[A-Za-z0-9][A-Za-z0-9._-]*`.
+///
+/// It becomes a directory name, so nothing that could leave a directory is ever one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+impl Name {
+    /// Longest name in bytes; a directory entry may have 255 and some files add a suffix.
+    pub const MAX: usize = 128;
+
+    /// Checks and takes a name.
+    pub fn parse(text: &str) -> Result<Self> {
+        let first = text.bytes().next();
+        let starts_well = first.is_some_and(|b| b.is_ascii_alphanumeric());
+        let rest_is_well = text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if starts_well && rest_is_well && text.len() <= Self::MAX {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(
+            Error::invalid(format!("not a sandbox name: `{}`", shown(text)))
+                .hint("a name has 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"),
+        )
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// A host name inside the sandbox: at most 64 bytes, the kernel's limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Hostname(String);
+
+impl Hostname {
+    /// Checks and takes a host name.
+    pub fn parse(text: &str) -> Result<Self> {
+        let well = text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+        if well && !text.is_empty() && text.len() <= 64 && !text.starts_with('-') {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(
+            Error::invalid(format!("not a host name: `{}`", shown(text)))
+                .hint("a host name has 1 to 64 of A-Z a-z 0-9 . _ -"),
+        )
+    }
+
+    /// The host name of a sandbox whose owner gave none.
+    pub fn of(name: &Name) -> Self {
+        Self(name.as_str().chars().take(64).collect())
+    }
+
+    /// The host name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Hostname {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Hostname> for String {
+    fn from(name: Hostname) -> Self {
+        name.0
+    }
+}
+
+impl std::str::FromStr for Hostname {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// Text from outside made fit for a message: control characters escaped, length bounded.
+fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
+
+/// The candidate a mistyped name most likely meant, if one is near enough to suggest.
+pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (wanted.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(wanted, candidate), candidate))
+        .filter(|(d, _)| *d <= limit)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_leave_a_directory_are_refused() {
+        let long = "a".repeat(129);
+        for bad in [
+            "", ".", "..", "../x", "a/b", "-x", "_x", "a b", "a\n", "ä", "a\0", &long,
+        ] {
+            assert!(Name::parse(bad).is_err(), "{bad:?}");
+        }
+        let longest = "a".repeat(128);
+        for good in ["a", "0", "web-1", "a..b", "A_b.c-d", &longest] {
+            assert_eq!(Name::parse(good).unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn control_characters_in_a_refused_name_are_escaped() {
+        let message = Name::parse("a\x1b[31m").unwrap_err().to_string();
+        assert!(!message.contains('\x1b'), "{message}");
+    }
+
+    #[test]
+    fn the_nearest_name_is_suggested_only_when_near() {
+        assert_eq!(nearest("wbe", ["web", "db"]), Some("web"));
+        assert_eq!(nearest("boxx", ["box", "boxer"]), Some("box"));
+        assert_eq!(nearest("zebra", ["web", "db"]), None);
+    }
+}

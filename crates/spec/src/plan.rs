@@ -1,0 +1,171 @@
+//! What was decided: complete, printable, and all that a worker needs to know.
+//!
+//! Empty means closed: no mounts, no host files; only the environment listed here.
+
+use crate::{
+    Command, Hostname, Ids, ImageRef, Limits, Name, Patch, Profile, Result, Rlimit, Span, Tmpfs,
+    UserRef,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Raised whenever a worker of the previous number could misread a Plan.
+pub const PLAN_VERSION: u32 = 1;
+
+/// The tier that was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Namespaces, seccomp, Landlock and cgroups on the host's kernel.
+    Process,
+}
+
+impl std::fmt::Display for Isolation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("process")
+    }
+}
+
+/// One read-only layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lower {
+    /// Its directory on the host.
+    pub path: PathBuf,
+    /// Whether the ids in it are ids of the sandbox. If not, they stay the host's, so that only
+    /// what everybody may read can be read inside.
+    pub owned: bool,
+}
+
+/// One overlay: layers, topmost first, below a private writable directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlay {
+    /// Where it appears inside; the first of a Rootfs is `/`.
+    pub at: String,
+    /// The layers, topmost first.
+    pub lowers: Vec<Lower>,
+}
+
+/// Where what the sandbox writes is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Upper {
+    /// In memory, gone with the sandbox.
+    Memory {
+        /// Size in bytes.
+        size: u64,
+    },
+    /// In a directory of the state directory.
+    Directory {
+        /// Which.
+        path: PathBuf,
+    },
+    /// In a disk image that is mounted through a loop device.
+    Disk {
+        /// The image.
+        path: PathBuf,
+    },
+}
+
+/// A root filesystem that is ready to mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rootfs {
+    /// In the order they are mounted.
+    pub overlays: Vec<Overlay>,
+    /// What the sandbox writes.
+    pub upper: Upper,
+}
+
+/// A host path shown inside, found and checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMount {
+    /// The canonical path outside.
+    pub host: PathBuf,
+    /// Where it appears.
+    pub guest: String,
+    /// Whether writing is refused.
+    pub read_only: bool,
+    /// Whether it is a single file.
+    pub file: bool,
+}
+
+/// How tight the sandbox is closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Security {
+    /// Which list of system calls and capabilities.
+    pub profile: Profile,
+    /// Whether user namespaces may be made inside.
+    pub allow_userns: bool,
+    /// Whether files may be made setuid or setgid; not where host paths can be written.
+    pub allow_setid: bool,
+}
+
+/// A sandbox as decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// [`PLAN_VERSION`] of the `msb` that wrote it.
+    pub version: u32,
+    /// Its name.
+    pub name: Name,
+    /// When it was decided, in milliseconds since 1970.
+    pub created: u64,
+    /// The tier.
+    pub isolation: Isolation,
+    /// Why it is not the microVM that `auto` prefers.
+    pub isolation_reason: Option<String>,
+    /// What it starts from, as asked.
+    pub image: ImageRef,
+    /// What it starts from, found.
+    pub rootfs: Rootfs,
+    /// Which host ids stand behind its ids.
+    pub ids: Ids,
+    /// Its host name.
+    pub hostname: Hostname,
+    /// For finding it again.
+    pub labels: BTreeMap<String, String>,
+    /// Environment of every Exec.
+    pub env: BTreeMap<String, String>,
+    /// Where every Exec starts.
+    pub workdir: String,
+    /// Who runs every Exec; none is root.
+    pub user: Option<UserRef>,
+    /// The shell of the sandbox.
+    pub shell: String,
+    /// Host paths shown inside.
+    pub mounts: Vec<PlannedMount>,
+    /// Memory file systems inside.
+    pub tmpfs: Vec<Tmpfs>,
+    /// How much it may use.
+    pub limits: Limits,
+    /// Resource limits of every Exec.
+    pub rlimits: Vec<Rlimit>,
+    /// How tight it is closed.
+    pub security: Security,
+    /// It ends after this.
+    pub max_duration: Option<Span>,
+    /// It ends when nothing ran for this long.
+    pub idle_timeout: Option<Span>,
+    /// Removed when it ends.
+    pub ephemeral: bool,
+    /// Changes before the first command, made once.
+    pub patches: Vec<Patch>,
+    /// The first command.
+    pub command: Option<Command>,
+}
+
+impl Plan {
+    /// Checks a Plan that was read back from disk, where anybody could have written it.
+    pub fn check(&self) -> Result<()> {
+        if self.version != PLAN_VERSION {
+            return Err(crate::Error::unsupported(format!(
+                "sandbox `{}` was made by another version of msb (plan {}, here {PLAN_VERSION})",
+                self.name, self.version
+            ))
+            .hint("use that version, or remove the sandbox and make it again"));
+        }
+        for name in self.env.keys() {
+            crate::spec::check_env_name(name)?;
+        }
+        Ok(())
+    }
+}

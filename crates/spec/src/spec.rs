@@ -1,0 +1,204 @@
+//! What was asked for, in one value: flags, a file or the SDK fill it in.
+
+use crate::{
+    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Result, Rlimit, Script, Span,
+    Tmpfs, UserRef,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Which tier was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IsolationChoice {
+    /// `vm` where it works, else `process`, said loudly.
+    #[default]
+    Auto,
+    /// A microVM or an error.
+    Vm,
+    /// Namespaces, seccomp, Landlock and cgroups.
+    Process,
+}
+
+impl std::str::FromStr for IsolationChoice {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "vm" => Ok(Self::Vm),
+            "process" => Ok(Self::Process),
+            other => Err(
+                Error::invalid(format!("no such isolation: `{}`", other.escape_debug()))
+                    .hint("it is `auto`, `vm` or `process`"),
+            ),
+        }
+    }
+}
+
+/// How tight the sandbox is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// What an ordinary image needs works, its own sudo and su too.
+    #[default]
+    Default,
+    /// No capabilities, no new privileges, fewer system calls.
+    Restricted,
+}
+
+/// A sandbox as asked for. Every field but the image may be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spec {
+    /// Its name; one is made up if none is given.
+    pub name: Option<Name>,
+    /// What it starts from.
+    pub image: ImageRef,
+    /// Which tier.
+    pub isolation: IsolationChoice,
+    /// How tight.
+    pub security: Profile,
+    /// Whether user namespaces may be made inside.
+    pub allow_userns: bool,
+    /// What runs first; the rest of the command line.
+    pub command: Vec<String>,
+    /// Put before the command.
+    pub entrypoint: Vec<String>,
+    /// The shell for `--shell` and the SDK's `shell`.
+    pub shell: Option<String>,
+    /// Environment of every Exec.
+    pub env: BTreeMap<String, String>,
+    /// Where every Exec starts.
+    pub workdir: Option<String>,
+    /// Who runs every Exec.
+    pub user: Option<UserRef>,
+    /// Its host name.
+    pub hostname: Option<Hostname>,
+    /// For finding it again.
+    pub labels: BTreeMap<String, String>,
+    /// Processors.
+    pub cpus: Option<Cpus>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+    /// The writable layer.
+    pub disk: Option<Bytes>,
+    /// Resource limits of every Exec.
+    pub rlimits: Vec<Rlimit>,
+    /// Host paths shown inside.
+    pub mounts: Vec<Mount>,
+    /// Memory file systems inside.
+    pub tmpfs: Vec<Tmpfs>,
+    /// Changes before the first command.
+    pub patches: Vec<Patch>,
+    /// Programs put on PATH.
+    pub scripts: Vec<Script>,
+    /// The sandbox ends after this.
+    pub max_duration: Option<Span>,
+    /// The sandbox ends when nothing ran for this long.
+    pub idle_timeout: Option<Span>,
+    /// The first command is killed after this.
+    pub timeout: Option<Span>,
+    /// Removed when it ends; its writable layer is in memory.
+    pub ephemeral: bool,
+}
+
+/// Fork bombs end here; build tools and browsers do not.
+const DEFAULT_PIDS: u32 = 4096;
+
+impl Spec {
+    /// A Spec with the defaults that every surface fills in, where they can be seen.
+    pub fn with_defaults() -> Self {
+        Self {
+            pids: Some(DEFAULT_PIDS),
+            ..Self::default()
+        }
+    }
+
+    /// Checks what no single field can check.
+    pub fn validate(&self) -> Result<()> {
+        for name in self.env.keys() {
+            check_env_name(name)?;
+        }
+        for (key, value) in &self.labels {
+            if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
+                return Err(
+                    Error::invalid(format!("not a label: `{}`", key.escape_debug()))
+                        .hint("write it as `key=value`"),
+                );
+            }
+        }
+        if let Some(dir) = self.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
+            return Err(Error::invalid(format!(
+                "the working directory is not absolute: `{}`",
+                dir.escape_debug()
+            )));
+        }
+        if self.pids == Some(0) {
+            return Err(Error::invalid("a sandbox needs at least one process"));
+        }
+        let mut places: Vec<&str> = Vec::new();
+        let mounts = self.mounts.iter().map(|mount| mount.guest.as_str());
+        for place in mounts.chain(self.tmpfs.iter().map(|tmpfs| tmpfs.guest.as_str())) {
+            let reserved = ["/proc", "/sys", "/dev", "/.msb"].iter().any(|top| {
+                place
+                    .strip_prefix(top)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            });
+            if reserved && !place.starts_with("/dev/shm") {
+                return Err(
+                    Error::invalid(format!("nothing can be mounted at `{place}`"))
+                        .hint("/proc, /sys, /dev and /.msb are the sandbox's own"),
+                );
+            }
+            if places.contains(&place) {
+                return Err(Error::invalid(format!("two mounts at `{place}`")));
+            }
+            places.push(place);
+        }
+        Ok(())
+    }
+}
+
+/// Environment names become C strings with `=` behind them.
+pub(crate) fn check_env_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Error::invalid(format!(
+            "not a variable name: `{}`",
+            name.escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_over_the_sandbox_own_places_are_refused() {
+        for (place, well) in [
+            ("/proc", false),
+            ("/sys/fs", false),
+            ("/process", true),
+            ("/dev/shm", true),
+        ] {
+            let spec = Spec {
+                tmpfs: vec![Tmpfs::parse(place).unwrap()],
+                ..Spec::default()
+            };
+            assert_eq!(spec.validate().is_ok(), well, "{place}");
+        }
+    }
+
+    #[test]
+    fn two_mounts_at_one_place_are_refused() {
+        let spec = Spec {
+            mounts: vec![Mount::parse("/a:/x").unwrap()],
+            tmpfs: vec![Tmpfs::parse("/x/").unwrap()],
+            ..Spec::default()
+        };
+        assert!(spec.validate().is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! Names of the files in a sandbox's directory, for the worker that writes them and the engine
+//! that reads them.
+
+/// Held while the worker lives.
+pub const LOCK: &str = "lock";
+/// The Plan, as JSON.
+pub const PLAN: &str = "plan.json";
+/// Where the worker listens.
+pub const SOCKET: &str = "worker.sock";
+/// What commands have said; the one before it has [`ROTATED`] behind its name.
+pub const OUTPUT: &str = "output.log";
+/// Which commands have run, a JSON line each at start and end.
+pub const EXECS: &str = "execs.log";
+/// What has happened, a JSON line each.
+pub const EVENTS: &str = "events.log";
+/// Behind the name of a log that was full.
+pub const ROTATED: &str = ".1";
+/// The writable layer, as a directory.
+pub const LAYER: &str = "layer";
+/// The writable layer, as a disk.
+pub const DISK: &str = "disk.img";

@@ -1,0 +1,37 @@
+//! Locks that belong to an open file, are inherited by a fork, and can be asked about without
+//! being taken.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Takes the lock if nobody has it.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: F_OFD_SETLK reads a flock structure, which lives until the call returns.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Whether somebody else has the lock.
+pub fn is_locked(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: F_OFD_GETLK reads and writes a flock structure, which lives until the call returns.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0 {
+        return Ok(i32::from(lock.l_type) != libc::F_UNLCK);
+    }
+    Err(io::Error::last_os_error())
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: all-zero is a valid flock: the whole file, from its start.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}

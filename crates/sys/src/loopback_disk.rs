@@ -1,0 +1,67 @@
+//! A file as a block device that goes away by itself.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// The kernel's `loop_config`, of which we set three fields.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    before_flags: [u8; 52],
+    flags: u32,
+    rest: [u8; 176],
+    reserved: [u64; 8],
+}
+
+/// Another process may take the free device first; this many of them in a row will not.
+const TRIES: usize = 64;
+
+/// Attaches a file to a free loop device. It detaches itself when the last user closes it.
+/// Returns the device's path and a descriptor that holds it until it is mounted.
+pub fn attach(file: &File) -> io::Result<(String, OwnedFd)> {
+    let control = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/loop-control")?;
+    for _ in 0..TRIES {
+        // SAFETY: takes no argument and returns a number.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let path = format!("/dev/loop{number}");
+        let c_path = crate::process::c_string(path.as_bytes())?;
+        // SAFETY: the path is a C string.
+        let fd = unsafe { libc::open(c_path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel returned a new descriptor that nobody else owns.
+        let device = unsafe { OwnedFd::from_raw_fd(fd) };
+        let config = LoopConfig {
+            fd: file.as_raw_fd() as u32,
+            block_size: 0,
+            before_flags: [0; 52],
+            flags: LO_FLAGS_AUTOCLEAR,
+            rest: [0; 176],
+            reserved: [0; 8],
+        };
+        // SAFETY: the structure has the kernel's layout and lives until the call returns.
+        if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
+            return Ok((path, device));
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            return Err(error);
+        }
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+const _: () = assert!(size_of::<LoopConfig>() == 304, "the layout of loop_config");

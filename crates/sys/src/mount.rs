@@ -1,0 +1,67 @@
+//! Mount calls that rustix lacks.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Attributes of a mount that can be changed together.
+#[derive(Debug, Clone, Copy, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one bit of the kernel's structure"
+)]
+pub struct Attributes<'a> {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Ignore setuid bits.
+    pub no_suid: bool,
+    /// Ignore device nodes.
+    pub no_dev: bool,
+    /// Refuse to execute.
+    pub no_exec: bool,
+    /// For everything mounted below, too.
+    pub recursive: bool,
+    /// Show ids as this user namespace maps them.
+    pub id_map: Option<BorrowedFd<'a>>,
+}
+
+/// Sets attributes on a mount that is open by descriptor.
+pub fn set_attributes(mount: BorrowedFd<'_>, attributes: &Attributes<'_>) -> io::Result<()> {
+    // SAFETY: all-zero is a valid mount_attr.
+    let mut raw: libc::mount_attr = unsafe { std::mem::zeroed() };
+    for (asked, bit) in [
+        (attributes.read_only, libc::MOUNT_ATTR_RDONLY),
+        (attributes.no_suid, libc::MOUNT_ATTR_NOSUID),
+        (attributes.no_dev, libc::MOUNT_ATTR_NODEV),
+        (attributes.no_exec, libc::MOUNT_ATTR_NOEXEC),
+    ] {
+        if asked {
+            raw.attr_set |= bit;
+        }
+    }
+    if let Some(namespace) = attributes.id_map {
+        raw.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        raw.userns_fd = namespace.as_raw_fd() as u64;
+    }
+    let recursive = if attributes.recursive {
+        libc::AT_RECURSIVE
+    } else {
+        0
+    };
+    // SAFETY: the path is an empty C string, `raw` lives until the call returns and its size is
+    // passed.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | recursive,
+            &raw const raw,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

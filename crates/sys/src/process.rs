@@ -1,0 +1,305 @@
+//! Making processes in new namespaces and turning into another program.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Fork {
+    /// The new process.
+    Child,
+    /// The old one.
+    Parent {
+        /// The child's pid, seen from here.
+        pid: u32,
+        /// A descriptor of the child; readable once it is dead.
+        pidfd: OwnedFd,
+    },
+}
+
+/// Every namespace a sandbox gets.
+pub const ALL_NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS) as u64;
+
+/// A cgroup namespace too, made once the process is in its cgroup.
+pub const CGROUP_NAMESPACE: u64 = libc::CLONE_NEWCGROUP as u64;
+/// A user namespace alone, as the carrier of an id mapping.
+pub const USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
+
+/// `CLONE_INTO_CGROUP` does not fit the libc crate's `c_int` constants.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Forks into new namespaces, and into a v2 cgroup if one is given.
+///
+/// Must be called while the process has one thread: the child inherits locks as they are.
+pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+    let mut pidfd: i32 = -1;
+    // SAFETY: all-zero is a valid clone_args.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = namespaces | libc::CLONE_PIDFD as u64;
+    args.pidfd = ptr::from_mut(&mut pidfd) as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM and without a stack this is a fork: the child gets a copy of this
+    // address space and returns from the same call. `args` and `pidfd` outlive the call.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            ptr::from_mut(&mut args),
+            size_of::<libc::clone_args>(),
+        )
+    };
+    match pid {
+        ..0 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => {
+            // SAFETY: the kernel stored a new descriptor that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Fork::Parent { pid: pid as u32, pidfd })
+        }
+    }
+}
+
+/// Leaves only /dev/null at 0 to 2, `control` at `target`, and the program about to be executed,
+/// whose new descriptor is returned. Everything else closes when it is executed.
+pub fn keep_only(
+    program: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    target: i32,
+) -> io::Result<OwnedFd> {
+    let check = |result: libc::c_long| match result {
+        ..0 => Err(io::Error::last_os_error()),
+        other => Ok(other),
+    };
+    // Out of the way of the numbers that are about to be replaced.
+    const HIGH: libc::c_int = 64;
+    // SAFETY: F_DUPFD_CLOEXEC makes a new descriptor and touches no memory.
+    let high = |fd: i32| check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH) }.into());
+    let program = high(program.as_raw_fd())?;
+    let control = high(control.as_raw_fd())?;
+    // SAFETY: the path is a C string.
+    let null =
+        check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
+    let null = high(null as i32)?;
+    for (from, to) in [(null, 0), (null, 1), (null, 2), (control, target)] {
+        // SAFETY: replaces descriptors of this process, which is about to be replaced itself.
+        check(unsafe { libc::dup2(from as i32, to) }.into())?;
+    }
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: marks descriptors and touches no memory.
+    check(unsafe { libc::syscall(libc::SYS_close_range, target + 1, libc::c_int::MAX, flags) })?;
+    // SAFETY: made above and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(program as i32) })
+}
+
+/// Becomes root of the user namespace, without any other group.
+pub fn become_root() -> io::Result<()> {
+    let none: *const libc::gid_t = ptr::null();
+    // SAFETY: an empty list is never read; the others take numbers only. Raw calls, because the
+    // process has one thread and the C library would look for others.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, 0, none) == 0
+            && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0
+            && libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
+    };
+    if done {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Forks; true in the child. The caller has one thread.
+pub fn fork() -> io::Result<bool> {
+    // SAFETY: with one thread the child's copy of every lock and buffer is consistent.
+    match unsafe { libc::fork() } {
+        ..0 => Err(io::Error::last_os_error()),
+        pid => Ok(pid == 0),
+    }
+}
+
+/// Becomes this user for good.
+pub fn become_user(identity: &crate::spawn::Identity) -> io::Result<()> {
+    let groups = &identity.groups;
+    let (uid, gid) = (identity.uid, identity.gid);
+    // SAFETY: the list is valid for its length; the others take numbers only.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+    };
+    if done {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Turns this process into the program behind a descriptor. Returns only on failure.
+pub fn exec_fd(program: BorrowedFd<'_>, argv: &[CString], env: &[CString]) -> io::Error {
+    let argv = pointers(argv);
+    let env = pointers(env);
+    // SAFETY: both arrays end in a null pointer and their strings live until the call returns.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr(),
+            env.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// Ends this process at once: no destructors, no buffers, as a forked child must.
+pub fn leave(code: i32) -> ! {
+    // SAFETY: `_exit` has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// C strings as the null-terminated array that the kernel wants.
+pub(crate) fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([ptr::null()])
+        .collect()
+}
+
+/// Enters the namespaces (as clone flags) of the process behind a pidfd.
+pub fn enter(pidfd: BorrowedFd<'_>, namespaces: u64) -> io::Result<()> {
+    // SAFETY: setns takes a descriptor and flags and touches no memory of ours.
+    let done = unsafe { libc::setns(pidfd.as_raw_fd(), namespaces as libc::c_int) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Leaves the shared namespaces given as clone flags.
+pub fn unshare(namespaces: u64) -> io::Result<()> {
+    // SAFETY: unshare takes flags and touches no memory of ours.
+    let done = unsafe { libc::unshare(namespaces as libc::c_int) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A new, empty session keyring, so that keys of the caller cannot be reached.
+pub fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let anonymous: *const libc::c_char = ptr::null();
+    // SAFETY: a null name asks for an anonymous keyring; nothing is dereferenced.
+    let done = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) };
+    if done >= 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Runs on these processors only.
+pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all-zero is a valid, empty cpu_set_t.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: the index is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` lives until the call returns and its size is passed.
+    let done = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The processors this process may run on.
+pub fn affinity() -> io::Result<Vec<usize>> {
+    // SAFETY: all-zero is a valid, empty cpu_set_t.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that is passed.
+    let done = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: every index is below CPU_SETSIZE.
+    Ok((0..libc::CPU_SETSIZE as usize)
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect())
+}
+
+/// Sets a resource limit of this process; the number is the kernel's.
+pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    let old: *mut libc::rlimit64 = ptr::null_mut();
+    // SAFETY: `limit` lives until the call returns; a null old limit is allowed.
+    let done = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, old) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A program's arguments or environment as C strings; a zero byte inside is refused.
+pub fn c_strings<S: AsRef<[u8]>>(strings: impl IntoIterator<Item = S>) -> io::Result<Vec<CString>> {
+    strings
+        .into_iter()
+        .map(|s| CString::new(s.as_ref()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput)))
+        .collect()
+}
+
+/// One C string.
+pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Sets the name that `ps` shows for this thread.
+pub fn set_name(name: &CStr) {
+    // SAFETY: the kernel reads at most 16 bytes up to the terminating zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Takes a descriptor that was left at this number before the program was executed.
+///
+/// Called once for each number, first thing in `main`.
+pub fn inherited(fd: i32) -> OwnedFd {
+    // SAFETY: nothing in this program has opened or owned the number before `main`; a wrong one
+    // makes every use fail with EBADF.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Which version of Landlock this kernel has; none if it has none or it is off.
+pub fn landlock_version() -> Option<u32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    let none: *const libc::c_void = ptr::null();
+    // SAFETY: with this flag the kernel takes a null pointer and a zero size, and returns a number.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            none,
+            0,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
+    u32::try_from(version).ok().filter(|version| *version > 0)
+}

@@ -1,0 +1,102 @@
+//! Unix sockets with descriptors beside the bytes, at paths of any length.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Most descriptors beside one frame.
+pub const MAX_FDS: usize = 3;
+
+/// A connected pair of stream sockets, closed on exec.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Sends all bytes; the descriptors go with the first of them.
+pub fn send_all(
+    socket: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut fds = Some(fds).filter(|fds| !fds.is_empty());
+    while !bytes.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if let Some(fds) = fds {
+            let fits = ancillary.push(SendAncillaryMessage::ScmRights(fds));
+            assert!(fits, "at most MAX_FDS descriptors are sent at once");
+        }
+        let slices = [IoSlice::new(bytes)];
+        match rustix::net::sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(n) => {
+                bytes = &bytes[n..];
+                fds = None;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Receives what is there, up to the buffer's length, and the descriptors beside it.
+/// Zero is the end. More descriptors than [`MAX_FDS`] at once are closed by the kernel.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(buffer)];
+    let received =
+        rustix::net::recvmsg(socket, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Listens at `directory/name`. The address is taken through the open directory, because a
+/// socket's own path may have only 107 bytes.
+pub fn listen(directory: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &address(directory, name)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Connects to `directory/name`, blocking.
+pub fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, &address(directory.as_fd(), name)?)?;
+    Ok(socket)
+}
+
+fn address(directory: BorrowedFd<'_>, name: &str) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new(format!(
+        "/proc/self/fd/{}/{name}",
+        directory.as_raw_fd()
+    ))?)
+}

@@ -1,0 +1,95 @@
+//! What a worker and its guest say to each other.
+//!
+//! Descriptors travel beside these frames (SCM_RIGHTS): an Exec without a terminal brings three,
+//! `Files` one, `Started` of an Exec with a terminal one.
+
+use msb_spec::{Rlimit, TermSize, UserRef};
+use serde::{Deserialize, Serialize};
+
+/// From the worker to the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToGuest {
+    /// Start a command.
+    Exec {
+        /// Its number.
+        id: u64,
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// The whole environment; HOME is added if it is missing.
+        env: Vec<(String, String)>,
+        /// Where it starts; made if it is missing.
+        workdir: String,
+        /// Who runs it.
+        user: Option<UserRef>,
+        /// A terminal instead of the three descriptors.
+        tty: Option<TermSize>,
+        /// Resource limits.
+        rlimits: Vec<Rlimit>,
+    },
+    /// Send a signal to a command and what it started in its session.
+    Signal {
+        /// Which.
+        id: u64,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Send a signal to everything.
+    SignalAll {
+        /// Signal number.
+        signal: i32,
+    },
+    /// Serve one file operation on the descriptor beside this frame.
+    Files {
+        /// Who does it.
+        user: Option<UserRef>,
+    },
+}
+
+/// Why a command could not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnFailure {
+    /// The guest could not make a process or a terminal.
+    Process,
+    /// There is no such user or group inside.
+    User,
+    /// This sandbox has only root.
+    OnlyRoot,
+    /// The working directory cannot be entered.
+    Workdir,
+    /// A resource limit was refused.
+    Rlimit,
+    /// The program was not found.
+    NotFound,
+    /// The program cannot be executed.
+    NotExecutable,
+}
+
+/// From the guest to the worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromGuest {
+    /// The command runs.
+    Started {
+        /// Its number.
+        id: u64,
+        /// Its pid inside.
+        pid: u32,
+    },
+    /// The command could not start.
+    Failed {
+        /// Its number.
+        id: u64,
+        /// Why.
+        failure: SpawnFailure,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The command is over.
+    Exited {
+        /// Its number.
+        id: u64,
+        /// Exit code, if it exited.
+        code: Option<i32>,
+        /// Signal, if one killed it.
+        signal: Option<i32>,
+    },
+}

@@ -1,0 +1,27 @@
+//! Frames between host, worker and guest: bytes in, values out.
+//!
+//! A frame is `length (u32, little endian) · kind (u8) · payload`. The length is checked against
+//! the reader's own limit before anything is allocated. One connection is one Exec or one file
+//! operation, so there are no stream ids. Nothing here does I/O; see `docs/protocol.md`.
+
+mod control;
+mod files;
+mod frame;
+pub mod record;
+mod request;
+
+pub use control::{FromGuest, SpawnFailure, ToGuest};
+pub use files::{Entry, EntryKind, FileFailure, FileReply, FileRequest, Meta};
+pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
+pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
+
+/// Raised whenever an older peer could misread a frame. Compared in the first frame.
+pub const VERSION: u32 = 1;
+
+/// Longest frame a worker takes from a client: a command line and environment at the kernel's
+/// limit of 2 MiB fit.
+pub const MAX_REQUEST: usize = 4 << 20;
+/// Longest frame of data; larger ones only cost memory.
+pub const MAX_CHUNK: usize = 256 << 10;
+/// Longest frame anybody takes from a guest, which is hostile.
+pub const MAX_FROM_GUEST: usize = 512 << 10;

@@ -1,0 +1,160 @@
+//! What a client asks a worker, and what it is told.
+
+use msb_spec::{Command, Ending, Error, Exit, UserRef};
+use serde::{Deserialize, Serialize};
+
+/// The first frame of every connection to a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`crate::VERSION`] of the client. It stays the first field for ever.
+    pub version: u32,
+    /// What the connection is for.
+    pub request: Request,
+}
+
+impl Hello {
+    /// A greeting of this version.
+    pub fn new(request: Request) -> Self {
+        Self {
+            version: crate::VERSION,
+            request,
+        }
+    }
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Run this. `Started`, output and `Exited` follow.
+    Exec(Command),
+    /// Take part in an Exec that runs: what it has said lately, then as it comes.
+    Attach {
+        /// Which.
+        id: u64,
+    },
+    /// Send a signal to an Exec.
+    Kill {
+        /// Which.
+        id: u64,
+        /// Signal number.
+        signal: i32,
+    },
+    /// List the Execs that run.
+    List,
+    /// One file operation, answered by the guest on this same connection.
+    Files {
+        /// Who does it; none is root.
+        user: Option<UserRef>,
+    },
+    /// How the sandbox is.
+    Status,
+    /// How much it uses.
+    Usage,
+    /// End it: ask, wait this long, then kill. Answered when it is over.
+    Stop {
+        /// Milliseconds.
+        grace: u64,
+    },
+    /// Take no new Execs and end with the last.
+    Drain,
+    /// Answered when the sandbox is over, however it ends.
+    Wait,
+    /// Keep this connection; the sandbox ends when it closes.
+    Own,
+    /// Let go of the sandbox: it no longer ends with its owner's connection.
+    Disown,
+}
+
+/// A worker's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The guest runs. With patches in the Plan, `Go` is awaited before the first command.
+    Ready,
+    /// The Exec runs.
+    Started {
+        /// Its number in this sandbox.
+        id: u64,
+        /// Its pid inside.
+        pid: u32,
+    },
+    /// The Exec is over.
+    Exited(Exit),
+    /// It could not be done.
+    Failed(Error),
+    /// The Execs that run.
+    Execs(Vec<ExecStatus>),
+    /// How the sandbox is.
+    Status(WorkerStatus),
+    /// How much it uses.
+    Usage(Usage),
+    /// The sandbox is over.
+    Stopped(Stopped),
+    /// Done, nothing to say.
+    Done,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Why.
+    pub ending: Ending,
+    /// How its first command ended, if it had one that did.
+    pub exit: Option<Exit>,
+}
+
+/// Where an Exec is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecState {
+    /// It runs.
+    Running,
+    /// It is over.
+    Exited(Exit),
+}
+
+/// One Exec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStatus {
+    /// Its number in this sandbox.
+    pub id: u64,
+    /// Its pid inside.
+    pub pid: u32,
+    /// What was started.
+    pub argv: Vec<String>,
+    /// Whether it has a terminal.
+    pub tty: bool,
+    /// When, in milliseconds since 1970.
+    pub started: u64,
+    /// Where it is in its life.
+    pub state: ExecState,
+}
+
+/// How a sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The worker's pid on the host.
+    pub pid: u32,
+    /// When it started, in milliseconds since 1970.
+    pub started: u64,
+    /// Whether it takes no new Execs.
+    pub draining: bool,
+    /// How many Execs run.
+    pub execs: u32,
+    /// Why it is ending, if it is.
+    pub ending: Option<Ending>,
+    /// Why some of its logs are missing, if they are.
+    pub log_failure: Option<String>,
+}
+
+/// How much a sandbox uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time used, in microseconds.
+    pub cpu_us: u64,
+    /// Memory of its processes, in bytes.
+    pub memory: u64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+}

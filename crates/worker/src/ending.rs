@@ -1,0 +1,163 @@
+//! How a sandbox ends, and that everybody who waits is told.
+
+use crate::client::{Client, Role};
+use crate::exec::Stream;
+use crate::log::now_ms;
+use crate::worker::{Worker, discard};
+use msb_spec::{Ending, Exit, state};
+use msb_sys::signal;
+use msb_wire::record::{Event, ExecRecord, Happened};
+use msb_wire::{Reply, Stopped, ToGuest};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+impl Worker {
+    pub(crate) fn look_at_clocks(&mut self) {
+        let now = Instant::now();
+        self.life.watch_memory(now, &self.guest.confined);
+        let late: Vec<u64> = self
+            .execs
+            .values_mut()
+            .filter(|exec| exec.deadline.is_some_and(|deadline| now >= deadline))
+            .map(|exec| {
+                exec.deadline = None;
+                exec.ending = Ending::Timeout;
+                exec.id
+            })
+            .collect();
+        for id in late {
+            let _ = self.kill_exec(id, signal::SIGKILL);
+        }
+        if let Some(ending) = self.life.over(now) {
+            self.finish(ending, None);
+        }
+    }
+
+    /// Asks everything inside to end, and has it killed later.
+    pub(crate) fn stop(&mut self, ending: Ending, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        let sooner = self
+            .life
+            .stopping
+            .is_none_or(|(_, present)| deadline < present);
+        if sooner {
+            self.life.stopping = Some((ending, deadline));
+        }
+        for exec in self
+            .execs
+            .values_mut()
+            .filter(|exec| exec.ending == Ending::Own)
+        {
+            exec.ending = ending;
+        }
+        if !grace.is_zero() {
+            let _ = self.guest.ask(
+                &ToGuest::SignalAll {
+                    signal: signal::SIGTERM,
+                },
+                &[],
+            );
+        }
+    }
+
+    pub(crate) fn finish(&mut self, ending: Ending, exit: Option<Exit>) {
+        self.over.get_or_insert(Stopped { ending, exit });
+    }
+
+    pub(crate) fn record(&mut self, happened: Happened) {
+        self.last_event += 1;
+        if !self.plan.ephemeral {
+            self.events.line(&Event {
+                number: self.last_event,
+                time: now_ms(),
+                happened,
+            });
+        }
+    }
+
+    /// The end, in order: everything inside dies, the records are finished, the name is free,
+    /// and only then is anybody told.
+    pub(crate) fn end(mut self, lock: OwnedFd) {
+        self.guest.kill();
+        let stopped = self.over.unwrap_or(Stopped {
+            ending: Ending::Crashed,
+            exit: None,
+        });
+        let ids: Vec<u64> = self.execs.keys().copied().collect();
+        for id in &ids {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                while self.relay(*id, stream) {}
+            }
+        }
+        let killed = Exit {
+            code: None,
+            signal: Some(signal::SIGKILL),
+            ending: stopped.ending,
+        };
+        let mut farewells = Vec::new();
+        for (id, exec) in std::mem::take(&mut self.execs) {
+            let exit = match stopped.exit {
+                Some(exit) if self.main == Some(id) => exit,
+                _ => Exit {
+                    ending: if exec.ending == Ending::Own {
+                        stopped.ending
+                    } else {
+                        exec.ending
+                    },
+                    ..killed
+                },
+            };
+            if exec.running && !self.plan.ephemeral {
+                self.exec_log.line(&ExecRecord::Ended {
+                    exec: id,
+                    time: now_ms(),
+                    exit,
+                });
+            }
+            farewells.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
+        }
+        self.record(Happened::Stopped {
+            ending: stopped.ending,
+            exit: stopped.exit,
+        });
+        if self.plan.ephemeral {
+            discard(&self.directory);
+        } else {
+            let _ = std::fs::remove_file(self.directory.join(state::SOCKET));
+        }
+        drop(self.guest);
+        drop(lock);
+        for (watcher, exit) in farewells {
+            if let Some(client) = self.clients.get_mut(&watcher) {
+                client.answer(&Reply::Exited(exit));
+            }
+        }
+        for client in self
+            .clients
+            .values_mut()
+            .filter(|client| client.role == Role::Waiting)
+        {
+            client.answer(&Reply::Stopped(stopped));
+        }
+        deliver(self.clients);
+    }
+}
+
+/// Sends the rest to whoever still reads. Ends with the last of them, or when they are gone.
+fn deliver(mut clients: BTreeMap<u64, Client>) {
+    loop {
+        clients.retain(|_, client| !client.owes_nothing());
+        let mut fds: Vec<PollFd<'_>> = clients
+            .values()
+            .map(|client| PollFd::from_borrowed_fd(client.socket(), PollFlags::OUT))
+            .collect();
+        if fds.is_empty() || rustix::event::poll(&mut fds, None).is_err() {
+            return;
+        }
+        for client in clients.values_mut() {
+            client.flush();
+        }
+    }
+}

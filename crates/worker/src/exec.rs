@@ -1,0 +1,212 @@
+//! One command: its streams on this side, and who watches it.
+
+use msb_spec::{Command, Ending, TermSize};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// What late comers are shown of what was said before.
+const RECENT: usize = 64 << 10;
+/// What is kept for a command that does not read; more waits in the client's socket.
+const STDIN_BACKLOG: usize = 64 << 10;
+
+/// A command and its streams.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
+    pub(crate) argv: Vec<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) tty: bool,
+    pub(crate) detached: bool,
+    /// Whether it has begun; until then the guest may still refuse it.
+    pub(crate) running: bool,
+    /// Milliseconds since 1970.
+    pub(crate) started: u64,
+    pub(crate) deadline: Option<Instant>,
+    /// Why it will have ended, if not by itself.
+    pub(crate) ending: Ending,
+    pub(crate) watchers: Vec<u64>,
+    stdin: Option<OwnedFd>,
+    unread: VecDeque<u8>,
+    stdin_closing: bool,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    recent: VecDeque<u8>,
+}
+
+/// The command's own ends of its streams, to be handed to the guest.
+#[derive(Debug)]
+pub(crate) struct Ends(Option<[OwnedFd; 3]>);
+
+impl Ends {
+    pub(crate) fn borrow(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().flatten().map(AsFd::as_fd).collect()
+    }
+}
+
+/// Which stream something was read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// What reading a stream brought.
+pub(crate) enum Read {
+    Bytes(usize),
+    Nothing,
+    Ended,
+}
+
+impl Exec {
+    /// Makes the pipes of a command that is about to start.
+    pub(crate) fn new(id: u64, command: &Command) -> io::Result<(Self, Ends)> {
+        let mut exec = Self {
+            id,
+            pid: 0,
+            argv: command.argv.clone(),
+            user: command.user.as_ref().map(ToString::to_string),
+            tty: command.tty.is_some(),
+            detached: command.detached,
+            running: false,
+            started: crate::log::now_ms(),
+            deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
+            ending: Ending::Own,
+            watchers: Vec::new(),
+            stdin: None,
+            unread: VecDeque::new(),
+            stdin_closing: false,
+            stdout: None,
+            stderr: None,
+            recent: VecDeque::new(),
+        };
+        if exec.tty {
+            return Ok((exec, Ends(None)));
+        }
+        let theirs_in = match command.stdin {
+            msb_spec::Stdin::Closed => File::open("/dev/null")?.into(),
+            msb_spec::Stdin::Streamed => {
+                let (theirs, ours) = io::pipe()?;
+                exec.stdin = Some(ours_only(ours.into())?);
+                theirs.into()
+            }
+        };
+        let (out, theirs_out) = io::pipe()?;
+        let (err, theirs_err) = io::pipe()?;
+        exec.stdout = Some(ours_only(out.into())?);
+        exec.stderr = Some(ours_only(err.into())?);
+        Ok((
+            exec,
+            Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()])),
+        ))
+    }
+
+    /// Takes the terminal that the guest has made.
+    pub(crate) fn set_terminal(&mut self, terminal: OwnedFd) -> io::Result<()> {
+        self.stdin = Some(terminal.try_clone()?);
+        self.stdout = Some(ours_only(terminal)?);
+        Ok(())
+    }
+
+    pub(crate) fn resize(&self, size: TermSize) {
+        if let (true, Some(terminal)) = (self.tty, &self.stdout) {
+            let size = rustix::termios::Winsize {
+                ws_row: size.rows,
+                ws_col: size.cols,
+                ws_xpixel: 0,
+                ws_ypixel: 0,
+            };
+            let _ = rustix::termios::tcsetwinsize(terminal, size);
+        }
+    }
+
+    /// Takes bytes for the command; none closes its stdin.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        match (bytes.is_empty(), self.tty) {
+            (true, false) => self.stdin_closing = true,
+            // A terminal has no end of file but the key for it.
+            (true, true) => self.unread.push_back(4),
+            (false, _) => self.unread.extend(bytes),
+        }
+        self.write_stdin();
+    }
+
+    /// Whether more may be read from whoever feeds it.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.unread.len() < STDIN_BACKLOG
+    }
+
+    /// The stdin to wait for, if something is to be written.
+    pub(crate) fn blocked_stdin(&self) -> Option<BorrowedFd<'_>> {
+        self.stdin
+            .as_ref()
+            .filter(|_| !self.unread.is_empty())
+            .map(AsFd::as_fd)
+    }
+
+    pub(crate) fn write_stdin(&mut self) {
+        while let (Some(stdin), false) = (&self.stdin, self.unread.is_empty()) {
+            match rustix::io::write(stdin, self.unread.as_slices().0) {
+                Ok(n) => drop(self.unread.drain(..n)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                // The command reads no more; what is left has no reader.
+                Err(_) => {
+                    self.unread.clear();
+                    self.stdin = None;
+                }
+            }
+        }
+        // A terminal that is not there yet still gets what was typed early.
+        if self.stdin_closing && self.unread.is_empty() {
+            self.stdin = None;
+        }
+    }
+
+    pub(crate) fn stream(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        match stream {
+            Stream::Stdout => self.stdout.as_ref(),
+            Stream::Stderr => self.stderr.as_ref(),
+        }
+        .map(AsFd::as_fd)
+    }
+
+    /// Reads what a stream has; a stream that ended is closed.
+    pub(crate) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> Read {
+        let slot = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let Some(fd) = slot else { return Read::Ended };
+        match rustix::io::read(fd, &mut *buffer) {
+            Ok(n) if n > 0 => {
+                let bytes = &buffer[..n];
+                self.recent.extend(&bytes[n.saturating_sub(RECENT)..]);
+                let over = self.recent.len().saturating_sub(RECENT);
+                self.recent.drain(..over);
+                Read::Bytes(n)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
+            // A terminal whose other end is closed says EIO.
+            _ => {
+                *slot = None;
+                Read::Ended
+            }
+        }
+    }
+
+    /// What was said lately, for who comes late.
+    pub(crate) fn recent(&mut self) -> &[u8] {
+        self.recent.make_contiguous()
+    }
+}
+
+/// Our end of a stream never makes the loop wait.
+fn ours_only(fd: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(fd)
+}

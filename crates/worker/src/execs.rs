@@ -1,0 +1,182 @@
+//! What becomes of Execs: started, relayed, ended. Told by the guest, believed only in part.
+
+use crate::exec::{self, Exec, Stream};
+use crate::log::now_ms;
+use crate::worker::Worker;
+use msb_spec::{Ending, Error, Exit, Kind, Stage};
+use msb_wire::record::{ExecRecord, Source};
+use msb_wire::{FrameKind, FromGuest, Reply, SpawnFailure};
+
+impl Worker {
+    pub(crate) fn hear_guest(&mut self) {
+        match self.guest.receive() {
+            Ok(true) => {}
+            // The pidfd tells the rest.
+            Ok(false) => return self.finish(Ending::Crashed, None),
+            Err(_) => return self.finish(Ending::Crashed, None),
+        }
+        loop {
+            match self.guest.next() {
+                Ok(Some(said)) => self.guest_said(&said),
+                Ok(None) => return,
+                Err(_) => return self.finish(Ending::Crashed, None),
+            }
+        }
+    }
+
+    pub(crate) fn guest_said(&mut self, said: &FromGuest) {
+        match *said {
+            FromGuest::Started { id, pid } => {
+                let Some(exec) = self.execs.get_mut(&id).filter(|exec| !exec.running) else {
+                    return;
+                };
+                if exec.tty {
+                    let terminal = self.guest.take_terminal();
+                    if terminal.is_none_or(|terminal| exec.set_terminal(terminal).is_err()) {
+                        return self.finish(Ending::Crashed, None);
+                    }
+                    exec.write_stdin();
+                }
+                exec.running = true;
+                exec.pid = pid;
+                let record = ExecRecord::Started {
+                    exec: id,
+                    time: exec.started,
+                    pid,
+                    argv: exec.argv.clone(),
+                    user: exec.user.clone(),
+                    tty: exec.tty,
+                    detached: exec.detached,
+                };
+                for watcher in &exec.watchers {
+                    if let Some(client) = self.clients.get_mut(watcher) {
+                        client.reply(&Reply::Started { id, pid });
+                    }
+                }
+                if !(self.plan.ephemeral && self.main == Some(id)) {
+                    self.exec_log.line(&record);
+                }
+            }
+            FromGuest::Failed { id, failure, errno } => {
+                let Some(exec) = self.execs.remove(&id) else {
+                    return;
+                };
+                self.life.set_busy(!self.execs.is_empty());
+                let error = self.explain(&exec, failure, errno);
+                for watcher in exec.watchers {
+                    self.answer(watcher, &Reply::Failed(error.clone()));
+                }
+                if self.main == Some(id) {
+                    self.finish(Ending::Own, None);
+                }
+            }
+            FromGuest::Exited { id, code, signal } => self.exited(id, code, signal),
+        }
+    }
+
+    pub(crate) fn explain(&self, exec: &Exec, failure: SpawnFailure, errno: i32) -> Error {
+        let cause = (errno != 0).then(|| std::io::Error::from_raw_os_error(errno));
+        let program = exec.argv.first().map_or("", String::as_str);
+        let user = exec
+            .user
+            .clone()
+            .or_else(|| self.plan.user.as_ref().map(ToString::to_string));
+        let user = user.unwrap_or_default();
+        let error = match failure {
+            SpawnFailure::Process => Error::new(Kind::Host, "the guest cannot start a process")
+                .hint("the sandbox's limits on processes, memory or descriptors may be reached"),
+            SpawnFailure::User => {
+                Error::new(Kind::Invalid, format!("no such user inside: `{user}`"))
+            }
+            SpawnFailure::OnlyRoot => Error::unsupported(format!(
+                "only root exists in this sandbox, not `{user}`"
+            ))
+            .hint(
+                "install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root",
+            ),
+            SpawnFailure::Workdir => {
+                Error::new(Kind::Invalid, "cannot enter the working directory")
+            }
+            SpawnFailure::Rlimit => Error::new(Kind::Invalid, "a resource limit was refused")
+                .hint("a sandbox cannot raise a limit above the host's own"),
+            SpawnFailure::NotFound => Error::new(
+                Kind::CommandNotFound,
+                format!("command not found: `{}`", program.escape_debug()),
+            ),
+            SpawnFailure::NotExecutable => Error::new(
+                Kind::NotExecutable,
+                format!("cannot be executed: `{}`", program.escape_debug()),
+            ),
+        };
+        match cause {
+            Some(cause) if failure != SpawnFailure::NotFound => error.cause(cause),
+            _ => error,
+        }
+        .at(Stage::Exec)
+    }
+
+    pub(crate) fn exited(&mut self, id: u64, code: Option<i32>, signal: Option<i32>) {
+        if !self.execs.get(&id).is_some_and(|exec| exec.running) {
+            return;
+        }
+        // What it said before it ended is still in the pipes; what others hold open is not
+        // waited for.
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            while self.relay(id, stream) {}
+        }
+        let failed = code != Some(0);
+        let hit = failed
+            && self
+                .life
+                .memory_hit(&self.guest.confined, &mut self.memory_seen);
+        let Some(exec) = self.execs.remove(&id) else {
+            return;
+        };
+        let ending = match exec.ending {
+            Ending::Own if hit => Ending::Memory,
+            ending => ending,
+        };
+        let exit = Exit {
+            code,
+            signal,
+            ending,
+        };
+        self.life.set_busy(!self.execs.is_empty());
+        if self.main == Some(id) {
+            // Its watchers are told when the sandbox is gone, so that its name is free then.
+            self.execs.insert(id, exec);
+            return self.finish(ending, Some(exit));
+        }
+        self.exec_log.line(&ExecRecord::Ended {
+            exec: id,
+            time: now_ms(),
+            exit,
+        });
+        for watcher in exec.watchers {
+            self.answer(watcher, &Reply::Exited(exit));
+        }
+    }
+
+    /// Brings what a stream has to the log and to whoever watches; true if there may be more.
+    pub(crate) fn relay(&mut self, id: u64, stream: Stream) -> bool {
+        let mut buffer = [0u8; 64 << 10];
+        let Some(exec) = self.execs.get_mut(&id) else {
+            return false;
+        };
+        let exec::Read::Bytes(n) = exec.read(stream, &mut buffer) else {
+            return false;
+        };
+        let bytes = &buffer[..n];
+        let (source, kind) = match stream {
+            Stream::Stdout => (Source::Stdout, FrameKind::Stdout),
+            Stream::Stderr => (Source::Stderr, FrameKind::Stderr),
+        };
+        self.output.output(source, id, bytes);
+        for watcher in &exec.watchers {
+            if let Some(client) = self.clients.get_mut(watcher) {
+                client.output(kind, bytes);
+            }
+        }
+        true
+    }
+}

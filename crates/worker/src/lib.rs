@@ -1,0 +1,18 @@
+//! The process behind one running sandbox.
+//!
+//! It owns every Exec: starts it, keeps its pipes or terminal, writes the bounded log, feeds
+//! whoever is attached, and records how it ended. One thread, one loop, every wait in it.
+
+mod client;
+mod ending;
+mod exec;
+mod execs;
+mod guest;
+mod life;
+mod log;
+mod processes;
+mod requests;
+mod usage;
+mod worker;
+
+pub use worker::{Start, run};

@@ -1,0 +1,116 @@
+//! When a sandbox ends: asked to, out of time, idle, drained or out of memory.
+
+use crate::processes;
+use msb_jail::Confined;
+use msb_spec::{By, Ending, Plan};
+use std::time::{Duration, Instant};
+
+/// Often enough that memory is caught within 100 ms, seldom enough to cost nothing.
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The clocks of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) started: Instant,
+    max: Option<Instant>,
+    idle: Option<Duration>,
+    idle_since: Instant,
+    busy: bool,
+    pub(crate) draining: bool,
+    /// Asked to end: why, and when it is killed.
+    pub(crate) stopping: Option<(Ending, Instant)>,
+    watched: Option<u64>,
+    next_watch: Instant,
+    memory_kills: u64,
+}
+
+impl Life {
+    pub(crate) fn begin(plan: &Plan) -> Self {
+        let now = Instant::now();
+        Self {
+            started: now,
+            max: plan.max_duration.map(|span| now + span.0),
+            idle: plan.idle_timeout.map(|span| span.0),
+            idle_since: now,
+            busy: false,
+            draining: false,
+            stopping: None,
+            watched: plan
+                .limits
+                .memory
+                .filter(|l| l.by == By::Watch)
+                .map(|l| l.value.0),
+            next_watch: now,
+            memory_kills: 0,
+        }
+    }
+
+    /// Tells whether any Exec runs.
+    pub(crate) fn set_busy(&mut self, busy: bool) {
+        if self.busy && !busy {
+            self.idle_since = Instant::now();
+        }
+        self.busy = busy;
+    }
+
+    /// The next moment at which something is to be looked at.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let idle = self
+            .idle
+            .filter(|_| !self.busy)
+            .map(|idle| self.idle_since + idle);
+        let watch = self.watched.filter(|_| self.busy).map(|_| self.next_watch);
+        let stop = self.stopping.map(|(_, deadline)| deadline);
+        [self.max, idle, watch, stop].into_iter().flatten().min()
+    }
+
+    /// Why the sandbox is to end now, if it is.
+    pub(crate) fn over(&self, now: Instant) -> Option<Ending> {
+        if let Some((ending, deadline)) = self.stopping
+            && (now >= deadline || !self.busy)
+        {
+            return Some(ending);
+        }
+        if self.draining && !self.busy {
+            return Some(Ending::Drained);
+        }
+        if self.max.is_some_and(|max| now >= max) {
+            return Some(Ending::MaxDuration);
+        }
+        let idle = self.idle.filter(|_| !self.busy);
+        idle.is_some_and(|idle| now >= self.idle_since + idle)
+            .then_some(Ending::Idle)
+    }
+
+    /// Kills the largest process if all together use more than they may, as the kernel would.
+    pub(crate) fn watch_memory(&mut self, now: Instant, confined: &Confined) {
+        let Some(limit) = self.watched.filter(|_| self.busy && now >= self.next_watch) else {
+            return;
+        };
+        self.next_watch = now + WATCH_INTERVAL;
+        let found = processes::below(confined.pid);
+        let resident: u64 = found.iter().map(|process| process.resident).sum();
+        if resident <= limit || processes::proportional(&found) <= limit {
+            return;
+        }
+        let largest = found.iter().skip(1).max_by_key(|process| process.resident);
+        if let Some(process) = largest {
+            let pid = i32::try_from(process.pid).unwrap_or(0);
+            if pid > 1 && msb_sys::signal::send(pid, msb_sys::signal::SIGKILL).is_ok() {
+                self.memory_kills += 1;
+            }
+        }
+    }
+
+    /// Whether something was killed for want of memory since this was last asked.
+    pub(crate) fn memory_hit(&mut self, confined: &Confined, seen: &mut u64) -> bool {
+        let by_kernel = confined
+            .group
+            .as_ref()
+            .map_or(0, msb_jail::cgroup::Group::memory_kills);
+        let kills = by_kernel + self.memory_kills;
+        let hit = kills > *seen;
+        *seen = kills;
+        hit
+    }
+}

@@ -1,0 +1,94 @@
+//! The processes of a sandbox without a cgroup, found below its guest.
+
+use std::fs;
+
+/// A process of the sandbox, seen from the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Resident bytes; shared pages count for everyone who shares them.
+    pub(crate) resident: u64,
+    pub(crate) threads: u32,
+    pub(crate) cpu_us: u64,
+}
+
+/// Deep enough for any fork bomb that a pids limit allows to be seen.
+const COUNT_LIMIT: usize = 100_000;
+
+/// Every process below the guest, which comes first.
+pub(crate) fn below(guest: u32) -> Vec<Process> {
+    let mut found = Vec::new();
+    let mut waiting = vec![guest];
+    while let Some(pid) = waiting.pop() {
+        if found.len() == COUNT_LIMIT {
+            break;
+        }
+        if let Some(process) = look_at(pid) {
+            found.push(process);
+        }
+        waiting.extend(children(pid));
+    }
+    found
+}
+
+/// Proportional bytes of all of them: slower than the sum of resident ones, and never too much.
+pub(crate) fn proportional(processes: &[Process]) -> u64 {
+    let of = |process: &Process| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        Some(
+            line.trim()
+                .trim_end_matches(" kB")
+                .trim()
+                .parse::<u64>()
+                .ok()?
+                * 1024,
+        )
+    };
+    processes
+        .iter()
+        .map(|process| of(process).unwrap_or(process.resident))
+        .sum()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn look_at(pid: u32) -> Option<Process> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything, parentheses and spaces too.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let ticks = rustix::param::clock_ticks_per_second();
+    // Own time and that of children it has waited for, which nobody else reports any more.
+    let spent = field(14)? + field(15)? + field(16)? + field(17)?;
+    Some(Process {
+        pid,
+        resident: field(24)? * rustix::param::page_size() as u64,
+        threads: u32::try_from(field(20)?).ok()?,
+        cpu_us: spent * 1_000_000 / ticks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_found() {
+        let found = below(std::process::id());
+        assert_eq!(found[0].pid, std::process::id());
+        assert!(found[0].resident > 0 && found[0].threads > 0);
+    }
+}

@@ -1,0 +1,303 @@
+//! What clients ask of a worker.
+
+use crate::client::{self, Client, Role};
+use crate::exec::Exec;
+use crate::log::now_ms;
+use crate::usage;
+use crate::worker::Worker;
+use msb_spec::{Command, Ending, Error, Kind};
+use msb_sys::signal;
+use msb_wire::record::Happened;
+use msb_wire::{ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, WorkerStatus};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+impl Worker {
+    pub(crate) fn accept(&mut self) {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
+            && let Ok(client) = Client::new(socket, Role::New)
+        {
+            self.clients.insert(self.next_client, client);
+            self.next_client += 1;
+        }
+    }
+
+    pub(crate) fn hear_client(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        if client.silent {
+            return;
+        }
+        if matches!(client.receive(), client::Read::Ended) {
+            client.silent = true;
+            return self.lost(id);
+        }
+        loop {
+            let Some(client) = self.clients.get_mut(&id) else {
+                return;
+            };
+            let frame = match client.next() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(error) => {
+                    let message = "the client sent something that is not a request";
+                    return client.refuse(Error::new(Kind::Protocol, message).cause(error));
+                }
+            };
+            match (client.role, frame.kind) {
+                (Role::New, FrameKind::Hello) => self.greeted(id, &frame.payload),
+                (Role::Exec(exec), kind) => self.steer(exec, kind, &frame.payload),
+                (Role::Owner, FrameKind::Go) => self.start_first(),
+                (Role::Owner, FrameKind::Detach) => client.role = Role::Leaving,
+                _ => {
+                    let error = Error::new(Kind::Protocol, "the client spoke out of turn");
+                    return client.refuse(error);
+                }
+            }
+        }
+    }
+
+    /// The first frame of a connection.
+    pub(crate) fn greeted(&mut self, id: u64, payload: &[u8]) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let hello: Hello = match msb_wire::decode(payload) {
+            Ok(hello) => hello,
+            Err(_) => {
+                return client.refuse(
+                    Error::new(
+                        Kind::Protocol,
+                        "this sandbox was started by another version of msb",
+                    )
+                    .hint("stop it with the version that started it, or `msb stop -f`"),
+                );
+            }
+        };
+        if hello.version != msb_wire::VERSION {
+            let message = format!(
+                "this sandbox speaks protocol {}, the client {}",
+                msb_wire::VERSION,
+                hello.version
+            );
+            return client.refuse(Error::new(Kind::Protocol, message));
+        }
+        match hello.request {
+            Request::Exec(command) => self.start_exec(id, command),
+            Request::Attach { id: exec } => self.attach(id, exec),
+            Request::Kill { id: exec, signal } => {
+                let reply = self.kill_exec(exec, signal);
+                self.answer(id, &reply);
+            }
+            Request::List => {
+                let reply = Reply::Execs(
+                    self.execs
+                        .values()
+                        .filter(|e| e.running)
+                        .map(status)
+                        .collect(),
+                );
+                self.answer(id, &reply);
+            }
+            Request::Files { user } => self.pass_on(id, user),
+            Request::Status => {
+                let reply = Reply::Status(self.status());
+                self.answer(id, &reply);
+            }
+            Request::Usage => {
+                let usage = usage::measure(&self.guest.confined, self.life.started.elapsed());
+                self.answer(id, &Reply::Usage(usage));
+            }
+            Request::Stop { grace } => {
+                self.set_role(id, Role::Waiting);
+                self.stop(Ending::Stopped, Duration::from_millis(grace));
+            }
+            Request::Drain => {
+                self.life.draining = true;
+                self.record(Happened::Draining);
+                self.answer(id, &Reply::Done);
+            }
+            Request::Wait => self.set_role(id, Role::Waiting),
+            Request::Own => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.role = Role::Owner;
+                    client.reply(&Reply::Done);
+                }
+            }
+            Request::Disown => {
+                for client in self.clients.values_mut().filter(|c| c.role == Role::Owner) {
+                    client.role = Role::Leaving;
+                }
+                self.answer(id, &Reply::Done);
+            }
+        }
+    }
+
+    pub(crate) fn answer(&mut self, id: u64, reply: &Reply) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.answer(reply);
+        }
+    }
+
+    pub(crate) fn set_role(&mut self, id: u64, role: Role) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.role = role;
+        }
+    }
+
+    pub(crate) fn status(&self) -> WorkerStatus {
+        WorkerStatus {
+            pid: std::process::id(),
+            started: now_ms().saturating_sub(self.life.started.elapsed().as_millis() as u64),
+            draining: self.life.draining,
+            execs: u32::try_from(self.execs.len()).unwrap_or(u32::MAX),
+            ending: self.life.stopping.map(|(ending, _)| ending),
+            log_failure: [&self.output, &self.exec_log, &self.events]
+                .into_iter()
+                .find_map(|log| log.failure().map(ToString::to_string)),
+        }
+    }
+
+    /// Hands the connection to the guest, which answers on it from now on.
+    pub(crate) fn pass_on(&mut self, id: u64, user: Option<msb_spec::UserRef>) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        if let Ok(socket) = client.into_socket() {
+            // If the guest does not listen the client sees its connection close.
+            let _ = self.guest.ask(&ToGuest::Files { user }, &[socket.as_fd()]);
+        }
+    }
+
+    /// What a client says to the Exec that it watches.
+    pub(crate) fn steer(&mut self, id: u64, kind: FrameKind, payload: &[u8]) {
+        let Some(exec) = self.execs.get_mut(&id) else {
+            return;
+        };
+        match kind {
+            FrameKind::Stdin => exec.feed(payload),
+            FrameKind::Detach => exec.detached = true,
+            FrameKind::Resize => {
+                if let Ok(size) = msb_wire::decode(payload) {
+                    exec.resize(size);
+                }
+            }
+            FrameKind::Signal => {
+                if let Ok(signal) = msb_wire::decode(payload) {
+                    let _ = self.kill_exec(id, signal);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn kill_exec(&mut self, id: u64, signal: i32) -> Reply {
+        if !self.execs.contains_key(&id) {
+            let hint = "`msb ps NAME --execs` lists what runs";
+            return Reply::Failed(
+                Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(hint),
+            );
+        }
+        if !(0..=64).contains(&signal) {
+            return Reply::Failed(Error::invalid(format!("no such signal: `{signal}`")));
+        }
+        match self.guest.ask(&ToGuest::Signal { id, signal }, &[]) {
+            Ok(()) => Reply::Done,
+            Err(error) => Reply::Failed(error),
+        }
+    }
+
+    /// A client has gone: its Exec goes with it unless it was told to stay.
+    pub(crate) fn lost(&mut self, id: u64) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        match client.role {
+            Role::Exec(exec) => {
+                let Some(exec) = self.execs.get_mut(&exec) else {
+                    return;
+                };
+                exec.watchers.retain(|watcher| *watcher != id);
+                if exec.watchers.is_empty() && !exec.detached {
+                    exec.ending = Ending::Stopped;
+                    let exec = exec.id;
+                    let _ = self.kill_exec(exec, signal::SIGKILL);
+                }
+            }
+            Role::Owner => self.stop(Ending::Stopped, Duration::ZERO),
+            Role::New | Role::Waiting | Role::Leaving => {}
+        }
+    }
+
+    pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
+        if self.life.draining || self.life.stopping.is_some() {
+            let error = Error::new(
+                Kind::State,
+                format!("sandbox `{}` takes no new Execs", self.plan.name),
+            );
+            return self.answer(client, &Reply::Failed(error));
+        }
+        let id = self.next_exec;
+        let (mut exec, ends) = match Exec::new(id, &command) {
+            Ok(made) => made,
+            Err(error) => {
+                let error = Error::host("cannot make pipes for the command", error);
+                return self.answer(client, &Reply::Failed(error));
+            }
+        };
+        self.next_exec += 1;
+        exec.watchers.push(client);
+        let mut env = self.plan.env.clone();
+        env.extend(command.env);
+        let mut rlimits = self.plan.rlimits.clone();
+        rlimits.extend(command.rlimits);
+        let asked = ToGuest::Exec {
+            id,
+            argv: command.argv,
+            env: env.into_iter().collect(),
+            workdir: command.workdir.unwrap_or_else(|| self.plan.workdir.clone()),
+            user: command.user.or_else(|| self.plan.user.clone()),
+            tty: command.tty,
+            rlimits,
+        };
+        self.set_role(client, Role::Exec(id));
+        self.execs.insert(id, exec);
+        self.life.set_busy(true);
+        if let Err(error) = self.guest.ask(&asked, &ends.borrow()) {
+            self.execs.remove(&id);
+            self.answer(client, &Reply::Failed(error));
+            self.finish(Ending::Crashed, None);
+        }
+    }
+
+    pub(crate) fn attach(&mut self, client: u64, id: u64) {
+        let Some(exec) = self.execs.get_mut(&id).filter(|exec| exec.running) else {
+            let error = Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(
+                "`msb ps NAME --execs` lists what runs; `msb logs NAME --exec ID` what was said",
+            );
+            return self.answer(client, &Reply::Failed(error));
+        };
+        let Some(attached) = self.clients.get_mut(&client) else {
+            return;
+        };
+        attached.role = Role::Exec(id);
+        attached.reply(&Reply::Started { id, pid: exec.pid });
+        if !exec.recent().is_empty() {
+            attached.output(FrameKind::Stdout, exec.recent());
+        }
+        exec.watchers.push(client);
+    }
+}
+
+fn status(exec: &Exec) -> ExecStatus {
+    ExecStatus {
+        id: exec.id,
+        pid: exec.pid,
+        argv: exec.argv.clone(),
+        tty: exec.tty,
+        started: exec.started,
+        state: ExecState::Running,
+    }
+}

@@ -1,0 +1,316 @@
+//! The loop: everything that can happen to a sandbox, one thing at a time.
+
+use crate::client::{Client, Role};
+use crate::exec::{Exec, Stream};
+use crate::guest::Guest;
+use crate::life::Life;
+use crate::log::Log;
+use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
+use msb_sys::signal::{self, Signals};
+use msb_sys::socket;
+use msb_wire::record::Happened;
+use msb_wire::{Reply, Stopped};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What a worker needs to begin.
+#[derive(Debug)]
+pub struct Start {
+    /// What was decided.
+    pub plan: Plan,
+    /// The sandbox's directory.
+    pub directory: PathBuf,
+    /// The lock on it, held until we end.
+    pub lock: OwnedFd,
+    /// Whoever starts the sandbox: told how it goes, and attached to the first command.
+    pub caller: OwnedFd,
+    /// The number of the last event, so that numbers go on over a restart.
+    pub last_event: u64,
+    /// The number of the last Exec.
+    pub last_exec: u64,
+}
+
+/// The caller is the first client.
+const CALLER: u64 = 0;
+/// Descriptors are not endless; a client more waits in the listener's queue.
+const CLIENT_LIMIT: usize = 512;
+
+pub(crate) struct Worker {
+    pub(crate) plan: Plan,
+    pub(crate) directory: PathBuf,
+    pub(crate) guest: Guest,
+    pub(crate) listener: OwnedFd,
+    pub(crate) signals: Signals,
+    pub(crate) clients: BTreeMap<u64, Client>,
+    pub(crate) next_client: u64,
+    pub(crate) execs: BTreeMap<u64, Exec>,
+    pub(crate) next_exec: u64,
+    /// The Exec whose end is the end of the sandbox.
+    pub(crate) main: Option<u64>,
+    /// The first command, until the sandbox is patched.
+    pub(crate) waiting: Option<Command>,
+    pub(crate) life: Life,
+    pub(crate) memory_seen: u64,
+    pub(crate) output: Log,
+    pub(crate) exec_log: Log,
+    pub(crate) events: Log,
+    pub(crate) last_event: u64,
+    pub(crate) over: Option<Stopped>,
+}
+
+/// What something is ready on.
+#[derive(Clone, Copy)]
+enum Ready {
+    Listener,
+    Signals,
+    Guest,
+    GuestDead,
+    Client(u64),
+    Stdin(u64),
+    Stream(u64, Stream),
+}
+
+/// Is the worker until the sandbox is over. Returns the exit code of the process.
+pub fn run(start: Start) -> i32 {
+    let Start {
+        plan,
+        directory,
+        lock,
+        caller,
+        last_event,
+        last_exec,
+    } = start;
+    let ephemeral = plan.ephemeral;
+    let first = last_event == 0;
+    let mut caller = match Client::new(caller, Role::Owner) {
+        Ok(caller) => caller,
+        Err(_) => return 125,
+    };
+    match Worker::begin(plan, &directory, last_event, last_exec) {
+        Ok(mut worker) => {
+            worker.greet(caller);
+            worker.serve();
+            worker.end(lock);
+            0
+        }
+        Err(error) => {
+            if ephemeral || first {
+                discard(&directory);
+            }
+            drop(lock);
+            caller.answer(&Reply::Failed(error));
+            125
+        }
+    }
+}
+
+/// Removes a sandbox's directory: first its name, at once, then what it holds.
+pub(crate) fn discard(directory: &Path) {
+    let mut gone = directory.to_owned();
+    let name = directory
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    gone.set_file_name(format!(".gone-{name}-{}", std::process::id()));
+    if std::fs::rename(directory, &gone).is_ok() {
+        let _ = std::fs::remove_dir_all(gone);
+    }
+}
+
+impl Worker {
+    /// The start of a sandbox, in order.
+    fn begin(plan: Plan, directory: &Path, last_event: u64, last_exec: u64) -> Result<Self> {
+        let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
+        // Ctrl-C at the caller's terminal is for the command, not for us.
+        let _ = rustix::process::setsid();
+        msb_sys::process::set_name(c"msb-worker");
+        let signals = Signals::collect(&[
+            signal::SIGTERM,
+            signal::SIGINT,
+            signal::SIGHUP,
+            signal::SIGCHLD,
+        ])
+        .map_err(|error| broken("cannot collect signals", error))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::empty());
+        let opened =
+            opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
+        let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
+        let mut guest = Guest::start(&plan)?;
+        let listener = socket::listen(opened.as_fd(), state::SOCKET)
+            .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
+        let life = Life::begin(&plan);
+        let waiting = plan.command.clone();
+        guest.confined.wait_started()?;
+        // From here on nobody of our user can read our memory or take our descriptors.
+        let _ =
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        let mut worker = Self {
+            output: Log::of_output(directory),
+            exec_log: Log::of_lines(directory, state::EXECS),
+            events: Log::of_lines(directory, state::EVENTS),
+            plan,
+            directory: directory.to_owned(),
+            guest,
+            listener,
+            signals,
+            clients: BTreeMap::new(),
+            next_client: CALLER + 1,
+            execs: BTreeMap::new(),
+            next_exec: last_exec + 1,
+            main: None,
+            waiting,
+            life,
+            memory_seen: 0,
+            last_event,
+            over: None,
+        };
+        worker.record(Happened::Started {
+            worker: std::process::id(),
+        });
+        Ok(worker)
+    }
+
+    /// Tells the caller that the guest runs, and starts the first command if nothing is to be
+    /// changed before it.
+    fn greet(&mut self, mut caller: Client) {
+        caller.reply(&Reply::Ready);
+        self.clients.insert(CALLER, caller);
+        if self.plan.patches.is_empty() {
+            self.start_first();
+        }
+    }
+
+    pub(crate) fn start_first(&mut self) {
+        if let Some(command) = self.waiting.take() {
+            self.main = Some(self.next_exec);
+            self.start_exec(CALLER, command);
+        }
+    }
+
+    fn serve(&mut self) {
+        while self.over.is_none() {
+            for (ready, flags) in self.wait() {
+                self.handle(ready, flags);
+                if self.over.is_some() {
+                    return;
+                }
+            }
+            self.look_at_clocks();
+            self.clients.retain(|_, client| {
+                !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
+            });
+        }
+    }
+
+    /// Waits until something is ready or a clock runs out.
+    fn wait(&self) -> Vec<(Ready, PollFlags)> {
+        let mut waits: Vec<(Ready, PollFd<'_>)> = Vec::with_capacity(8 + self.clients.len());
+        let mut add = |ready, fd, flags| waits.push((ready, PollFd::from_borrowed_fd(fd, flags)));
+        if self.clients.len() < CLIENT_LIMIT {
+            add(Ready::Listener, self.listener.as_fd(), PollFlags::IN);
+        }
+        add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
+        add(Ready::Guest, self.guest.socket(), PollFlags::IN);
+        add(
+            Ready::GuestDead,
+            self.guest.confined.pidfd.as_fd(),
+            PollFlags::IN,
+        );
+        for (id, client) in &self.clients {
+            let mut flags = PollFlags::empty();
+            if !client.silent && self.may_read(client) {
+                flags |= PollFlags::IN;
+            }
+            if !client.owes_nothing() {
+                flags |= PollFlags::OUT;
+            }
+            if !flags.is_empty() {
+                add(Ready::Client(*id), client.socket(), flags);
+            }
+        }
+        for (id, exec) in &self.execs {
+            if let Some(stdin) = exec.blocked_stdin() {
+                add(Ready::Stdin(*id), stdin, PollFlags::OUT);
+            }
+            let behind = |client: &u64| self.clients.get(client).is_some_and(Client::is_behind);
+            if exec.watchers.iter().any(behind) {
+                continue;
+            }
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                if let Some(fd) = exec.stream(stream) {
+                    add(Ready::Stream(*id, stream), fd, PollFlags::IN);
+                }
+            }
+        }
+        let (ready, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
+        let timeout = self
+            .next_clock()
+            .map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let happened = ready.into_iter().zip(fds.iter().map(PollFd::revents));
+        happened.filter(|(_, flags)| !flags.is_empty()).collect()
+    }
+
+    /// A client that feeds a command which does not read is not read either.
+    fn may_read(&self, client: &Client) -> bool {
+        match client.role {
+            Role::Exec(id) => self.execs.get(&id).is_none_or(Exec::takes_more),
+            _ => true,
+        }
+    }
+
+    fn next_clock(&self) -> Option<Instant> {
+        let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
+        deadlines.chain(self.life.next()).min()
+    }
+
+    fn handle(&mut self, ready: Ready, flags: PollFlags) {
+        match ready {
+            Ready::Listener => self.accept(),
+            Ready::Signals => {
+                while let Some(signal) = self.signals.take() {
+                    if signal != signal::SIGCHLD {
+                        self.stop(Ending::Stopped, Duration::from_secs(10));
+                    }
+                }
+            }
+            Ready::Guest => self.hear_guest(),
+            Ready::GuestDead => self.finish(Ending::Crashed, None),
+            Ready::Client(id) => {
+                if flags.contains(PollFlags::OUT)
+                    && let Some(client) = self.clients.get_mut(&id)
+                {
+                    client.flush();
+                }
+                if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                    self.hear_client(id);
+                }
+            }
+            Ready::Stdin(id) => {
+                if let Some(exec) = self.execs.get_mut(&id) {
+                    exec.write_stdin();
+                }
+            }
+            Ready::Stream(id, stream) => {
+                self.relay(id, stream);
+            }
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    // Rounded up, so that a clock has run out when the wait for it is over.
+    let duration = duration + Duration::from_micros(999);
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

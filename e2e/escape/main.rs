@@ -1,0 +1,3 @@
+//! Attacks, each through the real binary, each proven by looking at the host.
+
+mod process;

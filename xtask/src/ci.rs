@@ -1,0 +1,64 @@
+//! Everything, on a machine that may have nothing but Rust: a Debian or Ubuntu, as root or with
+//! sudo.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::packages::Need;
+use crate::report::Report;
+use crate::tally::{self, Tally};
+use crate::{check, lab, packages, test_user, workspace};
+
+/// What the tests call. What the lab needs, it installs itself.
+const NEEDS: &[Need] = &[
+    Need::Command("python3", "python3"),
+    Need::Command("node", "nodejs"),
+    Need::Command("git", "git"),
+    Need::Command("gcc", "gcc"),
+    Need::File("/usr/include/stdlib.h", "libc6-dev"),
+    // `busybox` alone may be the dynamic one, which does not run in an empty root.
+    Need::Package("busybox-static"),
+    Need::Command("newuidmap", "uidmap"),
+    Need::Command("unshare", "util-linux"),
+    Need::Command("mkfs.ext4", "e2fsprogs"),
+    Need::Command("ps", "procps"),
+];
+
+pub(crate) fn command() -> ExitCode {
+    let mut report = Report::default();
+    let mut msb: Option<PathBuf> = None;
+
+    report.stage("packages", || {
+        packages::install(NEEDS)?;
+        Ok(Tally::default())
+    });
+    report.stage("build", || {
+        msb = Some(workspace::build_msb()?);
+        Ok(Tally::default())
+    });
+    check::stages(&mut report);
+    match msb {
+        Some(msb) => {
+            report.stage("e2e tests", || e2e(&msb));
+            report.stage("lab", || lab::run(&msb));
+        }
+        None => {
+            report.not_run("e2e tests");
+            report.not_run("lab");
+        }
+    }
+    report.finish()
+}
+
+fn e2e(msb: &Path) -> Result<Tally> {
+    let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
+    command
+        .args(["--test", "cli", "--test", "escape"])
+        .env("MSB_BIN", msb);
+    if let Some(user) = test_user::ensure()? {
+        command.env("MSB_TEST_USER", user);
+    }
+    tally::cargo_test(&mut command)
+}

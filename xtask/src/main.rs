@@ -1,0 +1,62 @@
+//! The project's own chores, run as `cargo xtask COMMAND`.
+//!
+//! Depends on no crate of the workspace, so that it still runs when they do not compile.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developer's tool: what it has to say, it prints"
+)]
+
+mod check;
+mod ci;
+mod lab;
+mod packages;
+mod report;
+mod stream;
+mod tally;
+mod test_user;
+mod tidy;
+mod workspace;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  check      format, lints, tidy and unit tests: run it before you push
+  tidy       the rules of this repository that the compiler does not hold
+  ci         install what is missing, build, check, e2e tests and the lab
+  lab [MSB]  cgroup v2 tests on an emulated machine, with MSB or a fresh build
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    dispatch(&arguments).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
+    match arguments {
+        ["check"] => Ok(check::command()),
+        ["tidy"] => tidy::command(),
+        ["ci"] => Ok(ci::command()),
+        ["lab"] => lab::command(None),
+        ["lab", msb] => lab::command(Some(Path::new(msb))),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            eprint!("{USAGE}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where the workspace is, and how programs are run in it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this package is a directory of the workspace root")
+        .to_owned()
+}
+
+pub(crate) fn target() -> PathBuf {
+    let dir = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root().join(dir)
+}
+
+/// The cargo that runs us, so that a `+toolchain` on the command line also holds here.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| cannot_run(command))?;
+    ensure!(status.success(), "{} ended with {status}", name(command));
+    Ok(())
+}
+
+/// The standard output of a program that must succeed; what it says on stderr goes to ours.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| cannot_run(command))?;
+    ensure!(
+        output.status.success(),
+        "{} ended with {}",
+        name(command),
+        output.status
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Builds `msb` and asks cargo where it lies: the path depends on host, profile and target
+/// directory.
+pub(crate) fn build_msb() -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Artefact {
+        target: Option<Target>,
+        executable: Option<PathBuf>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+    }
+
+    let messages = output(&mut cargo(&[
+        "build",
+        "--profile",
+        "ci",
+        "--message-format",
+        "json-render-diagnostics",
+    ]))?;
+    for message in messages.lines() {
+        let artefact: Artefact =
+            serde_json::from_str(message).context("cannot read cargo's messages")?;
+        if artefact.target.is_some_and(|target| target.name == "msb")
+            && let Some(executable) = artefact.executable
+        {
+            return Ok(executable);
+        }
+    }
+    bail!("cargo built no executable named `msb`")
+}
+
+fn cannot_run(command: &Command) -> String {
+    format!("cannot run `{}`", name(command))
+}
+
+fn name(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
