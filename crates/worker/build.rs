@@ -14,23 +14,12 @@ fn main() {
     for part in ["guest", "wire", "spec", "sys"] {
         println!("cargo::rerun-if-changed={}", crates.join(part).display());
     }
-    println!(
-        "cargo::rerun-if-changed={}",
-        crates.join("../Cargo.lock").display()
-    );
+    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
 
     let target = env::var("TARGET").expect("cargo sets it");
     let target_dir = out.join("guest-target");
     let status = Command::new(env::var_os("CARGO").expect("cargo sets it"))
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            "guest",
-            "--package",
-            "msb-guest",
-            "--locked",
-        ])
+        .args(["build", "--quiet", "--profile", "guest", "--package", "msb-guest", "--locked"])
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&target_dir)
@@ -38,10 +27,7 @@ fn main() {
         // What the outer build was told is not meant for this one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        .env(
-            "RUSTFLAGS",
-            "-C target-feature=+crt-static -C relocation-model=static",
-        )
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static")
         .status()
         .expect("cargo can be run again");
     assert!(status.success(), "the guest could not be built");

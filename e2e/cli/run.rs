@@ -13,10 +13,7 @@ fn the_first_command_of_the_readme_works() {
 #[test]
 fn stdin_is_the_commands_own() {
     for msb in Msb::each() {
-        assert_eq!(
-            msb.run_with(["run", "--", "wc", "-c"], b"data\n").line(),
-            "5"
-        );
+        assert_eq!(msb.run_with(["run", "--", "wc", "-c"], b"data\n").line(), "5");
     }
 }
 

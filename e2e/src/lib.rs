@@ -50,9 +50,7 @@ impl From<Output> for Gave {
         use std::os::unix::process::ExitStatusExt;
         let status = output.status;
         Self {
-            code: status
-                .code()
-                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
@@ -67,17 +65,12 @@ impl Msb {
 
     /// As an ordinary user; none where the tests are not root and so are one already.
     pub fn as_user() -> Option<Self> {
-        std::env::var("MSB_TEST_USER")
-            .ok()
-            .map(|user| Self::make(Some(user)))
+        std::env::var("MSB_TEST_USER").ok().map(|user| Self::make(Some(user)))
     }
 
     /// Every user that there is to test as: root and an ordinary one, or just the latter.
     pub fn each() -> Vec<Self> {
-        [Some(Self::new()), Self::as_user()]
-            .into_iter()
-            .flatten()
-            .collect()
+        [Some(Self::new()), Self::as_user()].into_iter().flatten().collect()
     }
 
     fn make(user: Option<String>) -> Self {
@@ -131,9 +124,7 @@ impl Msb {
         if root.exists() {
             return root;
         }
-        for dir in [
-            "", "bin", "etc", "tmp", "proc", "sys", "dev", "root", "usr", "usr/bin",
-        ] {
+        for dir in ["", "bin", "etc", "tmp", "proc", "sys", "dev", "root", "usr", "usr/bin"] {
             fs::create_dir_all(root.join(dir)).expect("a directory");
         }
         fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox-static is installed");
@@ -195,14 +186,9 @@ impl Msb {
         .expect("a file");
         fs::write(root.join("etc/group"), "root:x:0:\nweb:x:33:\n").expect("a file");
         if let Some(user) = &self.user {
-            let status = Command::new("chown")
-                .args(["-R", &format!("{user}:")])
-                .arg(&root)
-                .status();
-            assert!(
-                status.is_ok_and(|status| status.success()),
-                "chown of the rootfs"
-            );
+            let status =
+                Command::new("chown").args(["-R", &format!("{user}:")]).arg(&root).status();
+            assert!(status.is_ok_and(|status| status.success()), "chown of the rootfs");
         }
         root
     }
@@ -228,10 +214,7 @@ impl Msb {
         };
         command
             .env_clear()
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &self.scratch)
             .env("MSB_HOME", self.home())
             .env("MSB_ISOLATION", "process")
@@ -243,10 +226,7 @@ impl Msb {
     /// Runs `msb` with these arguments.
     #[track_caller]
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
-        self.command(args)
-            .output()
-            .expect("msb can be executed")
-            .into()
+        self.command(args).output().expect("msb can be executed").into()
     }
 
     /// Runs `msb` with these arguments and this stdin.
@@ -320,10 +300,7 @@ fn shared() -> &'static Path {
 /// Where cargo puts the binary, seen from a test that it has built.
 fn beside_the_tests() -> PathBuf {
     let exe = std::env::current_exe().expect("a test is a file");
-    let profile = exe
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/PROFILE/deps/test");
+    let profile = exe.parent().and_then(Path::parent).expect("target/PROFILE/deps/test");
     profile.join("msb")
 }
 
@@ -334,9 +311,7 @@ fn own_uid() -> u32 {
 
 fn ids_of(user: &str) -> (u32, u32) {
     let passwd = fs::read_to_string("/etc/passwd").expect("passwd");
-    let line = passwd
-        .lines()
-        .find(|line| line.split(':').next() == Some(user));
+    let line = passwd.lines().find(|line| line.split(':').next() == Some(user));
     let line = line.unwrap_or_else(|| panic!("no user {user}"));
     let number = |field: usize| line.split(':').nth(field).and_then(|id| id.parse().ok());
     (number(2).expect("a uid"), number(3).expect("a gid"))

@@ -54,9 +54,7 @@ pub(crate) fn command() -> ExitCode {
 
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
-    command
-        .args(["--test", "cli", "--test", "escape"])
-        .env("MSB_BIN", msb);
+    command.args(["--test", "cli", "--test", "escape"]).env("MSB_BIN", msb);
     if let Some(user) = test_user::ensure()? {
         command.env("MSB_TEST_USER", user);
     }

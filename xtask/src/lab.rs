@@ -54,18 +54,13 @@ pub(crate) fn run(msb: &Path) -> Result<Tally> {
     fs::create_dir_all(&dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
     let Some(kernel) = Kernel::cached_or_fetched(&dir)? else {
         let mut tally = Tally::default();
-        tally.skip(format!(
-            "lab: this distribution has no package {}",
-            kernel::PACKAGE
-        ));
+        tally.skip(format!("lab: this distribution has no package {}", kernel::PACKAGE));
         return Ok(tally);
     };
     let disk = disk::build(&dir, msb, &kernel)?;
 
     let mut console = Console::default();
-    let end = stream::lines(&mut machine(&kernel, &disk), LIMIT, |line| {
-        console.read(line)
-    })?;
+    let end = stream::lines(&mut machine(&kernel, &disk), LIMIT, |line| console.read(line))?;
     let why = match end {
         End::Exited(status) | End::LeftBehind(status) => format!("the machine ended: {status}"),
         End::TimedOut => format!("the machine still ran after {} s", LIMIT.as_secs()),
@@ -76,25 +71,13 @@ pub(crate) fn run(msb: &Path) -> Result<Tally> {
 fn machine(kernel: &Kernel, disk: &Path) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     command
-        .args([
-            "-M",
-            "q35",
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-        ])
+        .args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"])
         .args(["-m", "1024", "-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-display", "none", "-serial", "stdio"])
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-drive")
-        .arg(format!(
-            "file={},if=none,id=root,format=raw,cache=unsafe",
-            disk.display()
-        ))
+        .arg(format!("file={},if=none,id=root,format=raw,cache=unsafe", disk.display()))
         // Of the disks QEMU knows, the one whose driver is built into the cloud kernel.
         .args(["-device", "nvme,drive=root,serial=root"])
         // `loglevel=1`: the kernel's word on each killed process would tear our lines apart.

@@ -84,12 +84,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     };
     // A fresh machine may be upgrading itself in the background: wait for its lock.
     command
-        .args([
-            "DEBIAN_FRONTEND=noninteractive",
-            "apt-get",
-            "-o",
-            "DPkg::Lock::Timeout=300",
-        ])
+        .args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300"])
         .args(arguments);
     workspace::run(&mut command)
 }

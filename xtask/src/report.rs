@@ -38,36 +38,19 @@ impl Report {
             tally.fail(format!("{name}: {error:#}"));
             tally
         });
-        let outcome = if tally.failed == 0 {
-            Outcome::Done
-        } else {
-            Outcome::Failed
-        };
-        self.stages.push(Stage {
-            name,
-            took: start.elapsed(),
-            outcome,
-        });
+        let outcome = if tally.failed == 0 { Outcome::Done } else { Outcome::Failed };
+        self.stages.push(Stage { name, took: start.elapsed(), outcome });
         self.tally.add(tally);
     }
 
     /// For a stage that lacks what a failed one should have made.
     pub(crate) fn not_run(&mut self, name: &'static str) {
-        self.stages.push(Stage {
-            name,
-            took: Duration::ZERO,
-            outcome: Outcome::NotRun,
-        });
+        self.stages.push(Stage { name, took: Duration::ZERO, outcome: Outcome::NotRun });
     }
 
     pub(crate) fn finish(self) -> ExitCode {
         eprintln!();
-        for Stage {
-            name,
-            took,
-            outcome,
-        } in &self.stages
-        {
+        for Stage { name, took, outcome } in &self.stages {
             let outcome = match outcome {
                 Outcome::Done => "ok",
                 Outcome::Failed => "FAILED",
@@ -82,11 +65,7 @@ impl Report {
             eprintln!("FAILED   {what}");
         }
         println!("{}", self.tally);
-        if self.tally.failed == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
+        if self.tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 

@@ -67,13 +67,8 @@ fn read(output: impl Read + Send + 'static) -> Receiver<String> {
     thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
-        while output
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|read| read > 0)
-        {
-            let text = String::from_utf8_lossy(&line)
-                .trim_end_matches(['\r', '\n'])
-                .to_owned();
+        while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
             if sender.send(text).is_err() {
                 return;
             }
@@ -125,10 +120,7 @@ fn children(parent: u32) -> Vec<u32> {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             // The name comes second, in parentheses, and may hold anything; state and parent
             // follow the last one.
-            let parent_of = stat
-                .rsplit(") ")
-                .next()
-                .and_then(|rest| rest.split(' ').nth(1));
+            let parent_of = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
             parent_of == Some(parent.to_string().as_str())
         })
         .collect()

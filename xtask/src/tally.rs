@@ -48,16 +48,8 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally {
-            passed,
-            failed,
-            skipped,
-            ..
-        } = self;
-        write!(
-            formatter,
-            "{passed} passed, {failed} failed, {skipped} skipped"
-        )
+        let Tally { passed, failed, skipped, .. } = self;
+        write!(formatter, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
@@ -81,10 +73,9 @@ pub(crate) fn cargo_test(command: &mut Command) -> Result<Tally> {
         }
         End::Exited(_) => {}
         End::LeftBehind(_) => tally.fail("a test left a process behind that holds its output"),
-        End::TimedOut => tally.fail(format!(
-            "not done after {} minutes",
-            TEST_LIMIT.as_secs() / 60
-        )),
+        End::TimedOut => {
+            tally.fail(format!("not done after {} minutes", TEST_LIMIT.as_secs() / 60))
+        }
     }
     Ok(tally)
 }
@@ -125,10 +116,7 @@ impl Log {
         }
         match line {
             "successes:" => {
-                self.part = Part::Successes {
-                    test: String::new(),
-                    skipped: false,
-                };
+                self.part = Part::Successes { test: String::new(), skipped: false };
                 return Show::No;
             }
             "failures:" => self.part = Part::Failures,
@@ -200,10 +188,7 @@ mod tests {
 
     fn read(log: &str) -> (Tally, Vec<&str>) {
         let mut reading = Log::default();
-        let shown = log
-            .lines()
-            .filter(|line| reading.read(line) == Show::Yes)
-            .collect();
+        let shown = log.lines().filter(|line| reading.read(line) == Show::Yes).collect();
         (reading.tally(), shown)
     }
 

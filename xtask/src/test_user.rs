@@ -38,9 +38,7 @@ fn exists() -> Result<bool> {
 }
 
 fn has_range(ranges: &str) -> bool {
-    ranges
-        .lines()
-        .any(|line| line.split(':').next() == Some(NAME))
+    ranges.lines().any(|line| line.split(':').next() == Some(NAME))
 }
 
 #[cfg(test)]

@@ -34,16 +34,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// The standard output of a program that must succeed; what it says on stderr goes to ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| cannot_run(command))?;
-    ensure!(
-        output.status.success(),
-        "{} ended with {}",
-        name(command),
-        output.status
-    );
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| cannot_run(command))?;
+    ensure!(output.status.success(), "{} ended with {}", name(command), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -87,8 +79,5 @@ fn name(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
-    words
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

@@ -148,9 +148,7 @@ impl SandboxArgs {
     }
 
     fn isolation(&self, spec: &mut Spec) -> Result<()> {
-        let from_environment = std::env::var(env::ISOLATION)
-            .ok()
-            .filter(|_| self.conf.is_none());
+        let from_environment = std::env::var(env::ISOLATION).ok().filter(|_| self.conf.is_none());
         if let Some(tier) = self.isolation.as_ref().or(from_environment.as_ref()) {
             spec.isolation = tier.parse()?;
         }
@@ -254,11 +252,10 @@ pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> 
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => match std::env::var(flag) {
             Ok(value) => Ok((flag.clone(), value)),
-            Err(_) => Err(Error::invalid(format!(
-                "no variable to pass on: `{}`",
-                flag.escape_debug()
-            ))
-            .hint("it is not set here; write `NAME=VALUE` to give one")),
+            Err(_) => {
+                Err(Error::invalid(format!("no variable to pass on: `{}`", flag.escape_debug()))
+                    .hint("it is not set here; write `NAME=VALUE` to give one"))
+            }
         },
     };
     flags.iter().map(one).collect()
@@ -266,10 +263,8 @@ pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> 
 
 fn environment_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = read(path)?;
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| match line.split_once('=') {
             Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),

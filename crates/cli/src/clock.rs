@@ -5,9 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970, now.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -16,10 +14,7 @@ pub(crate) fn written(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
     let (year, month, day) = date(i64::try_from(days).unwrap_or(0));
     let (hour, minute, second) = (rest / 3_600_000, rest / 60_000 % 60, rest / 1000 % 60);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z",
-        ms % 1000
-    )
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
 /// `3m`, `2h`, `5d`: how long ago, roughly.
@@ -52,10 +47,8 @@ fn parse(text: &str) -> Option<u64> {
     };
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let millis: i64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
-    let ([year, month, day], [hour, minute, second]) = (
-        numbers(date, '-')?.try_into().ok()?,
-        numbers(time, ':')?.try_into().ok()?,
-    );
+    let ([year, month, day], [hour, minute, second]) =
+        (numbers(date, '-')?.try_into().ok()?, numbers(time, ':')?.try_into().ok()?);
     let sane =
         (1..=12).contains(&month) && (1..=31).contains(&day) && (1970..10_000).contains(&year);
     if !sane || hour > 23 || minute > 59 || second > 60 {

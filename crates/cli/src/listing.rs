@@ -10,9 +10,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     pub(crate) fn new(heads: &[&str]) -> Self {
-        Self {
-            rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()],
-        }
+        Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
@@ -20,11 +18,7 @@ impl Listing {
         let safe = |cell: String| -> String {
             cell.chars()
                 .flat_map(|c| {
-                    if c.is_control() {
-                        c.escape_debug().collect::<Vec<_>>()
-                    } else {
-                        vec![c]
-                    }
+                    if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] }
                 })
                 .collect()
         };
@@ -43,11 +37,8 @@ impl Listing {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
-            let line: String = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:<width$}  "))
-                .collect();
+            let line: String =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
             words::say(line.trim_end());
         }
     }

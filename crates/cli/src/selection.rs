@@ -34,17 +34,10 @@ impl Selection {
 
     /// The sandboxes; all of them if none was named.
     pub(crate) fn optional(&self, engine: &Engine) -> Result<Vec<Name>> {
-        let labels = self
-            .labels
-            .iter()
-            .map(|label| pair(label))
-            .collect::<Result<Vec<_>>>()?;
+        let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         if !self.names.is_empty() {
-            let names: Vec<Name> = self
-                .names
-                .iter()
-                .map(|name| Name::parse(name))
-                .collect::<Result<_>>()?;
+            let names: Vec<Name> =
+                self.names.iter().map(|name| Name::parse(name)).collect::<Result<_>>()?;
             for name in &names {
                 engine.summary(name)?;
             }
@@ -55,12 +48,7 @@ impl Selection {
                 .iter()
                 .all(|(key, value)| summary.labels.get(*key).is_some_and(|own| own == value))
         };
-        Ok(engine
-            .list()
-            .into_iter()
-            .filter(matches)
-            .map(|summary| summary.name)
-            .collect())
+        Ok(engine.list().into_iter().filter(matches).map(|summary| summary.name).collect())
     }
 
     /// Does something to each; one that fails does not keep the others from it.
@@ -70,16 +58,8 @@ impl Selection {
         mut act: impl FnMut(&Name) -> std::result::Result<(), Failure>,
     ) -> Outcome {
         let mut failed = false;
-        let names = self
-            .names
-            .iter()
-            .map(|name| Name::parse(name))
-            .collect::<Result<Vec<_>>>()?;
-        let names = if names.is_empty() {
-            self.required(engine)?
-        } else {
-            names
-        };
+        let names = self.names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
+        let names = if names.is_empty() { self.required(engine)? } else { names };
         let several = names.len() > 1;
         for name in names {
             match act(&name) {
@@ -97,10 +77,8 @@ impl Selection {
 
 /// Splits `KEY=VALUE`.
 pub(crate) fn pair(text: &str) -> Result<(&str, &str)> {
-    text.split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or_else(|| {
-            Error::invalid(format!("not a label: `{}`", text.escape_debug()))
-                .hint("write it as `key=value`")
-        })
+    text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+        Error::invalid(format!("not a label: `{}`", text.escape_debug()))
+            .hint("write it as `key=value`")
+    })
 }

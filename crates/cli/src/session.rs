@@ -51,18 +51,9 @@ struct Session {
 /// Joins our streams to a command's.
 pub(crate) fn attend(stream: UnixStream, part: Part) -> Result<Attended> {
     let about = |error: std::io::Error| Error::host("cannot attend the command", error);
-    let keys = if part.tty {
-        Some(DetachKeys::configured()?)
-    } else {
-        None
-    };
-    let wanted = [
-        signal::SIGINT,
-        signal::SIGTERM,
-        signal::SIGHUP,
-        signal::SIGQUIT,
-        signal::SIGWINCH,
-    ];
+    let keys = if part.tty { Some(DetachKeys::configured()?) } else { None };
+    let wanted =
+        [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGWINCH];
     let signals = Signals::collect(&wanted).map_err(about)?;
     stream.set_nonblocking(true).map_err(about)?;
     let _raw = if part.tty { Some(Raw::enter()?) } else { None };
@@ -138,11 +129,7 @@ impl Session {
             Err(_) => return Err(gone()),
         };
         self.decoder.push(&buffer[..n]);
-        while let Some(frame) = self
-            .decoder
-            .next_frame()
-            .map_err(|error| gone().cause(error))?
-        {
+        while let Some(frame) = self.decoder.next_frame().map_err(|error| gone().cause(error))? {
             match frame.kind {
                 // Our reader may have left; the command goes on all the same.
                 FrameKind::Stdout => {
@@ -190,8 +177,7 @@ impl Session {
             self.reads_stdin = false;
         }
         if n == 0 || !bytes.is_empty() {
-            self.out
-                .extend_from_slice(&header(FrameKind::Stdin, bytes.len()));
+            self.out.extend_from_slice(&header(FrameKind::Stdin, bytes.len()));
             self.out.extend_from_slice(&bytes);
         }
         if leaving {
@@ -229,30 +215,21 @@ impl Session {
             }
             self.asked_to_end += 1;
             // Whoever asks three times means it.
-            let number = if self.asked_to_end >= 3 {
-                signal::SIGKILL
-            } else {
-                number
-            };
-            self.out
-                .extend_from_slice(&encode(FrameKind::Signal, &number));
+            let number = if self.asked_to_end >= 3 { signal::SIGKILL } else { number };
+            self.out.extend_from_slice(&encode(FrameKind::Signal, &number));
         }
         let _ = self.flush();
     }
 
     fn resize(&mut self) {
         if self.tty {
-            self.out
-                .extend_from_slice(&encode(FrameKind::Resize, &terminal::size()));
+            self.out.extend_from_slice(&encode(FrameKind::Resize, &terminal::size()));
             let _ = self.flush();
         }
     }
 }
 
 fn gone() -> Error {
-    Error::new(
-        Kind::Protocol,
-        "the worker went away before the command ended",
-    )
-    .hint("it may have been killed; `msb ls` shows what is left")
+    Error::new(Kind::Protocol, "the worker went away before the command ended")
+        .hint("it may have been killed; `msb ls` shows what is left")
 }

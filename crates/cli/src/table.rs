@@ -20,13 +20,7 @@ struct Verb {
 }
 
 const fn verb<T: Act>(group: &'static str, name: &'static str, about: &'static str) -> Verb {
-    Verb {
-        name,
-        group,
-        about,
-        command: T::command,
-        act: act::<T>,
-    }
+    Verb { name, group, about, command: T::command, act: act::<T> }
 }
 
 fn act<T: Act>(matches: &ArgMatches) -> Outcome {
@@ -56,20 +50,13 @@ const VERBS: [Verb; 19] = [
     verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
     verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
     verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
-    verb::<verbs::doctor::Doctor>(
-        MORE,
-        "doctor",
-        "Tell what this host can do, and how to mend it",
-    ),
+    verb::<verbs::doctor::Doctor>(MORE, "doctor", "Tell what this host can do, and how to mend it"),
     verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
 ];
 
 /// Runs what the command line asks for.
 pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
-    let word = rest
-        .first()
-        .map(|word| word.to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let word = rest.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     match word.as_str() {
         "" | "-h" | "--help" | "help" if rest.len() < 2 => {
             words::stdout(help().as_bytes());
@@ -105,20 +92,14 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
 
 /// A verb's command with its name and line of help.
 fn dressed(verb: &Verb) -> Command {
-    (verb.command)()
-        .name(verb.name)
-        .bin_name(format!("msb {}", verb.name))
-        .about(verb.about)
+    (verb.command)().name(verb.name).bin_name(format!("msb {}", verb.name)).about(verb.about)
 }
 
 /// The whole command, for completions.
 pub(crate) fn whole() -> Command {
-    let whole = Command::new("msb")
-        .about("Sandboxes for AI agents")
-        .version(env!("CARGO_PKG_VERSION"));
-    VERBS
-        .iter()
-        .fold(whole, |whole, verb| whole.subcommand(dressed(verb)))
+    let whole =
+        Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
+    VERBS.iter().fold(whole, |whole, verb| whole.subcommand(dressed(verb)))
 }
 
 fn help() -> String {
@@ -151,11 +132,7 @@ fn tree() -> String {
             let value = argument.get_value_names().map_or(String::new(), |names| {
                 let takes = argument.get_action().takes_values();
                 let shown: Vec<&str> = names.iter().map(clap::builder::Str::as_str).collect();
-                if takes {
-                    format!(" {}", shown.join(" "))
-                } else {
-                    String::new()
-                }
+                if takes { format!(" {}", shown.join(" ")) } else { String::new() }
             });
             let name = match (argument.get_short(), argument.get_long()) {
                 (Some(short), Some(long)) => format!("-{short}, --{long}"),
@@ -163,10 +140,7 @@ fn tree() -> String {
                 (Some(short), None) => format!("-{short}"),
                 (None, None) => String::new(),
             };
-            let about = argument
-                .get_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
+            let about = argument.get_help().map(ToString::to_string).unwrap_or_default();
             let left = format!("{name}{value}");
             text.push_str(&format!("    {:<34} {about}\n", left.trim()));
         }

@@ -34,10 +34,9 @@ pub(crate) fn is_there() -> bool {
 /// How large it is.
 pub(crate) fn size() -> TermSize {
     match rustix::termios::tcgetwinsize(stdout()) {
-        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => TermSize {
-            rows: size.ws_row,
-            cols: size.ws_col,
-        },
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+            TermSize { rows: size.ws_row, cols: size.ws_col }
+        }
         _ => TermSize { rows: 24, cols: 80 },
     }
 }
@@ -67,10 +66,7 @@ impl DetachKeys {
 
     fn parse(text: &str) -> Result<Self> {
         let key = |word: &str| -> Option<u8> {
-            match (
-                word.strip_prefix("ctrl-").map(str::as_bytes),
-                word.as_bytes(),
-            ) {
+            match (word.strip_prefix("ctrl-").map(str::as_bytes), word.as_bytes()) {
                 (Some([letter]), _) if letter.is_ascii_alphabetic() => {
                     Some(letter.to_ascii_lowercase() - b'a' + 1)
                 }
@@ -79,12 +75,10 @@ impl DetachKeys {
             }
         };
         let keys: Option<Vec<u8>> = text.split(',').map(key).collect();
-        keys.filter(|keys| !keys.is_empty())
-            .map(|keys| Self { keys, seen: 0 })
-            .ok_or_else(|| {
-                Error::invalid(format!("not keys to detach by: `{}`", text.escape_debug()))
-                    .hint("write them as `ctrl-p,ctrl-q`")
-            })
+        keys.filter(|keys| !keys.is_empty()).map(|keys| Self { keys, seen: 0 }).ok_or_else(|| {
+            Error::invalid(format!("not keys to detach by: `{}`", text.escape_debug()))
+                .hint("write them as `ctrl-p,ctrl-q`")
+        })
     }
 
     /// Looks through what was typed. A beginning of the keys is held back until it is clear.
@@ -118,18 +112,12 @@ mod tests {
         assert_eq!(keys.filter(b"ls\r"), Typed::Send(b"ls\r".to_vec()));
         assert_eq!(keys.filter(b"a\x10"), Typed::Send(b"a".to_vec()));
         assert_eq!(keys.filter(b"b"), Typed::Send(b"\x10b".to_vec()));
-        assert_eq!(
-            keys.filter(b"c\x10\x10\x11"),
-            Typed::Leave(b"c\x10".to_vec())
-        );
+        assert_eq!(keys.filter(b"c\x10\x10\x11"), Typed::Leave(b"c\x10".to_vec()));
     }
 
     #[test]
     fn a_single_letter_can_be_a_key() {
-        assert_eq!(
-            DetachKeys::parse("x").unwrap().filter(b"ax"),
-            Typed::Leave(b"a".to_vec())
-        );
+        assert_eq!(DetachKeys::parse("x").unwrap().filter(b"ax"), Typed::Leave(b"a".to_vec()));
         for bad in ["", "ctrl-", "ctrl-ab", "ab"] {
             assert!(DetachKeys::parse(bad).is_err(), "{bad}");
         }

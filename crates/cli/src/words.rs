@@ -43,11 +43,7 @@ pub(crate) fn report(failure: &Failure) -> i32 {
         Failure::Told => i32::from(OUR_FAILURE),
         Failure::Usage(error) => {
             let _ = error.print();
-            if error.use_stderr() {
-                i32::from(OUR_FAILURE)
-            } else {
-                0
-            }
+            if error.use_stderr() { i32::from(OUR_FAILURE) } else { 0 }
         }
     }
 }

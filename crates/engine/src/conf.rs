@@ -7,10 +7,7 @@ use serde::Deserialize;
 pub fn spec(text: &str) -> Result<Spec> {
     let spec: Spec = toml::from_str(text).map_err(|error| unreadable(&error))?;
     let defaults = Spec::with_defaults();
-    Ok(Spec {
-        pids: spec.pids.or(defaults.pids),
-        ..spec
-    })
+    Ok(Spec { pids: spec.pids.or(defaults.pids), ..spec })
 }
 
 /// Patches from a file: a list `[[patch]]`, each with one key such as `text` or `copy`.

@@ -25,11 +25,7 @@ impl Connection {
         })?;
         let mut stream = UnixStream::from(socket);
         greet(&mut stream, request).map_err(gone)?;
-        Ok(Self {
-            stream,
-            decoder: Decoder::new(MAX_REQUEST),
-            buffer: vec![0; 64 << 10],
-        })
+        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: vec![0; 64 << 10] })
     }
 
     /// The next frame; none when the other side has closed.

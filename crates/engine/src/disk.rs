@@ -8,14 +8,10 @@ use std::process::{Command, Stdio};
 /// Makes a sparse image of this size whose root belongs to this host id.
 pub(crate) fn make(path: &Path, size: Bytes, owner: u32) -> Result<()> {
     let about = |error| Error::host(format!("cannot make the disk `{}`", path.display()), error);
-    File::create_new(path)
-        .and_then(|file| file.set_len(size.0))
-        .map_err(about)?;
+    File::create_new(path).and_then(|file| file.set_len(size.0)).map_err(about)?;
     let output = Command::new("mkfs.ext4")
         .args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-E"])
-        .arg(format!(
-            "root_owner={owner}:{owner},lazy_itable_init=1,nodiscard"
-        ))
+        .arg(format!("root_owner={owner}:{owner},lazy_itable_init=1,nodiscard"))
         .arg(path)
         .stdin(Stdio::null())
         .output()
@@ -23,8 +19,5 @@ pub(crate) fn make(path: &Path, size: Bytes, owner: u32) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::host(
-        "mkfs.ext4 failed",
-        String::from_utf8_lossy(&output.stderr).trim(),
-    ))
+    Err(Error::host("mkfs.ext4 failed", String::from_utf8_lossy(&output.stderr).trim()))
 }

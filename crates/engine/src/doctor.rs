@@ -60,30 +60,17 @@ fn finding(
     fix: Option<&str>,
 ) -> Finding {
     let fix = fix.filter(|_| grade != Grade::Good).map(str::to_owned);
-    Finding {
-        tier,
-        what,
-        grade,
-        found: found.into(),
-        fix,
-    }
+    Finding { tier, what, grade, found: found.into(), fix }
 }
 
 fn kernel(user: User) -> Finding {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let numbers: Vec<u32> = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse().ok())
-        .take(2)
-        .collect();
+    let numbers: Vec<u32> =
+        release.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
     // Landlock that governs renames is 5.19 for everybody; idmapped layers as root need the same.
     let _ = user;
-    let grade = if numbers.as_slice() >= [5, 19].as_slice() {
-        Grade::Good
-    } else {
-        Grade::Missing
-    };
+    let grade = if numbers.as_slice() >= [5, 19].as_slice() { Grade::Good } else { Grade::Missing };
     finding(
         "process",
         "kernel",
@@ -101,20 +88,10 @@ fn user_namespaces() -> Finding {
         "`sysctl kernel.unprivileged_userns_clone=1` and `user.max_user_namespaces` above 0"
     };
     match try_namespaces() {
-        Ok(()) => finding(
-            "process",
-            "user namespaces",
-            Grade::Good,
-            "can be made, with mounts",
-            None,
-        ),
-        Err(error) => finding(
-            "process",
-            "user namespaces",
-            Grade::Missing,
-            error,
-            Some(fix),
-        ),
+        Ok(()) => {
+            finding("process", "user namespaces", Grade::Good, "can be made, with mounts", None)
+        }
+        Err(error) => finding("process", "user namespaces", Grade::Missing, error, Some(fix)),
     }
 }
 
@@ -133,11 +110,7 @@ fn try_namespaces() -> Result<(), String> {
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),
                 rustix::process::WaitIdOptions::EXITED,
             );
-            match status
-                .ok()
-                .flatten()
-                .and_then(|status| status.exit_status())
-            {
+            match status.ok().flatten().and_then(|status| status.exit_status()) {
                 Some(0) => Ok(()),
                 _ => Err("can be made, but nothing can be mounted in them".to_owned()),
             }
@@ -148,27 +121,13 @@ fn try_namespaces() -> Result<(), String> {
 fn landlock() -> Finding {
     let fix = "boot with `landlock` in the kernel's `lsm=` list (Linux 5.19 or newer)";
     match process::landlock_version() {
-        Some(version) if version >= 2 => finding(
-            "process",
-            "Landlock",
-            Grade::Good,
-            format!("version {version}"),
-            None,
-        ),
-        Some(version) => finding(
-            "process",
-            "Landlock",
-            Grade::Missing,
-            format!("version {version}"),
-            Some(fix),
-        ),
-        None => finding(
-            "process",
-            "Landlock",
-            Grade::Missing,
-            "not offered",
-            Some(fix),
-        ),
+        Some(version) if version >= 2 => {
+            finding("process", "Landlock", Grade::Good, format!("version {version}"), None)
+        }
+        Some(version) => {
+            finding("process", "Landlock", Grade::Missing, format!("version {version}"), Some(fix))
+        }
+        None => finding("process", "Landlock", Grade::Missing, "not offered", Some(fix)),
     }
 }
 
@@ -176,11 +135,7 @@ fn seccomp() -> Finding {
     let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     let there = actions.split_whitespace().any(|action| action == "errno");
     let grade = if there { Grade::Good } else { Grade::Missing };
-    let found = if there {
-        "filters can be installed"
-    } else {
-        "not offered"
-    };
+    let found = if there { "filters can be installed" } else { "not offered" };
     finding(
         "process",
         "seccomp",
@@ -220,10 +175,8 @@ fn ids(user: User) -> Finding {
 
 fn cgroups() -> Finding {
     let controllers = Controllers::find();
-    let held: Vec<&str> = ["memory", "pids", "cpu"]
-        .into_iter()
-        .filter(|name| controllers.has(name))
-        .collect();
+    let held: Vec<&str> =
+        ["memory", "pids", "cpu"].into_iter().filter(|name| controllers.has(name)).collect();
     let version = match controllers.cgroup {
         Cgroup::None => "",
         Cgroup::V1 { .. } => "v1",
@@ -251,9 +204,7 @@ fn cgroups() -> Finding {
 }
 
 fn container() -> Finding {
-    let inside = ["/.dockerenv", "/run/.containerenv"]
-        .iter()
-        .any(|path| Path::new(path).exists());
+    let inside = ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists());
     if inside {
         return finding(
             "process",
@@ -265,32 +216,16 @@ fn container() -> Finding {
             ),
         );
     }
-    finding(
-        "process",
-        "surroundings",
-        Grade::Good,
-        "not in a container",
-        None,
-    )
+    finding("process", "surroundings", Grade::Good, "not in a container", None)
 }
 
 fn hardware() -> Finding {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = info
-        .lines()
-        .find(|line| line.starts_with("flags"))
-        .unwrap_or_default();
-    match ["svm", "vmx"]
-        .iter()
-        .find(|flag| flags.split_whitespace().any(|word| word == **flag))
-    {
-        Some(flag) => finding(
-            "vm",
-            "processor",
-            Grade::Good,
-            format!("virtualises (`{flag}`)"),
-            None,
-        ),
+    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    match ["svm", "vmx"].iter().find(|flag| flags.split_whitespace().any(|word| word == **flag)) {
+        Some(flag) => {
+            finding("vm", "processor", Grade::Good, format!("virtualises (`{flag}`)"), None)
+        }
         None => finding(
             "vm",
             "processor",
@@ -317,11 +252,5 @@ fn kvm_device() -> Finding {
 
 fn vm_tier() -> Finding {
     let fix = "use `--isolation process` until it is there";
-    finding(
-        "vm",
-        "microVM",
-        Grade::Missing,
-        "not in this version of msb",
-        Some(fix),
-    )
+    finding("vm", "microVM", Grade::Missing, "not in this version of msb", Some(fix))
 }

@@ -63,10 +63,7 @@ impl Files {
 
     /// What a path is.
     pub fn stat(mut self, path: &[u8], follow: bool) -> Result<Meta> {
-        self.ask(&FileRequest::Stat {
-            path: path.to_vec(),
-            follow,
-        })?;
+        self.ask(&FileRequest::Stat { path: path.to_vec(), follow })?;
         match self.answer()? {
             FileReply::Meta(meta) => Ok(meta),
             _ => Err(nonsense()),
@@ -75,9 +72,7 @@ impl Files {
 
     /// The entries of a directory, sorted by name.
     pub fn list(mut self, path: &[u8]) -> Result<Vec<Meta>> {
-        self.ask(&FileRequest::List {
-            path: path.to_vec(),
-        })?;
+        self.ask(&FileRequest::List { path: path.to_vec() })?;
         let mut all = Vec::new();
         loop {
             match self.answer()? {
@@ -98,11 +93,7 @@ impl Files {
         length: Option<u64>,
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.ask(&FileRequest::Read {
-            path: path.to_vec(),
-            offset,
-            length,
-        })?;
+        self.ask(&FileRequest::Read { path: path.to_vec(), offset, length })?;
         loop {
             let frame = self.connection.next_frame()?.ok_or_else(went_away)?;
             match frame.kind {
@@ -124,11 +115,7 @@ impl Files {
         append: bool,
         mut content: impl Read,
     ) -> Result<u64> {
-        self.ask(&FileRequest::Write {
-            path: path.to_vec(),
-            mode,
-            append,
-        })?;
+        self.ask(&FileRequest::Write { path: path.to_vec(), mode, append })?;
         let mut buffer = vec![0u8; HEADER + MAX_CHUNK];
         loop {
             let n = content
@@ -156,28 +143,18 @@ impl Files {
         let about = |error| Error::host(format!("cannot copy `{}`", from.display()), error);
         let root = fs::canonicalize(from).map_err(about)?;
         let name = std::path::absolute(from).map_err(about)?;
-        let name = name
-            .file_name()
-            .or(root.file_name())
-            .unwrap_or_default()
-            .as_bytes()
-            .to_vec();
+        let name = name.file_name().or(root.file_name()).unwrap_or_default().as_bytes().to_vec();
         // `dir/.` means what it holds, as with cp.
         let contents_only = from.as_os_str().as_bytes().ends_with(b"/.");
         let into = (below && !contents_only).then_some(name);
-        self.ask(&FileRequest::Push {
-            path: to.to_vec(),
-            into,
-        })?;
+        self.ask(&FileRequest::Push { path: to.to_vec(), into })?;
         let mut sender = Sender {
             connection: &mut self.connection,
             out: Vec::new(),
             progress,
             copied: Copied::default(),
         };
-        let sent = sender
-            .tree(&root, Path::new(""))
-            .and_then(|()| sender.end());
+        let sent = sender.tree(&root, Path::new("")).and_then(|()| sender.end());
         let copied = sender.copied;
         match sent {
             Ok(()) => {}
@@ -193,9 +170,7 @@ impl Files {
 
     /// Copies a file or tree out to the host. If `to` is a directory there, below it.
     pub fn pull(mut self, from: &[u8], to: &Path, progress: Progress<'_>) -> Result<Copied> {
-        self.ask(&FileRequest::Pull {
-            path: from.to_vec(),
-        })?;
+        self.ask(&FileRequest::Pull { path: from.to_vec() })?;
         let copied = pull::receive(&mut self.connection, from, to, progress)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
@@ -207,26 +182,19 @@ impl Files {
     pub(crate) fn patch(self, patch: &Patch) -> Result<()> {
         let bytes = |path: &msb_spec::GuestPath| path.as_str().as_bytes().to_vec();
         match patch {
-            Patch::Text {
-                path,
-                content,
-                mode,
-            } => {
+            Patch::Text { path, content, mode } => {
                 let mode = mode.unwrap_or(0o644);
-                self.write(&bytes(path), mode, false, content.as_bytes())
-                    .map(drop)
+                self.write(&bytes(path), mode, false, content.as_bytes()).map(drop)
             }
-            Patch::Append { path, content } => self
-                .write(&bytes(path), 0o644, true, content.as_bytes())
-                .map(drop),
-            Patch::Mkdir { path } => self.run(&FileRequest::Mkdir {
-                path: bytes(path),
-                parents: true,
-            }),
-            Patch::Remove { path } => self.run(&FileRequest::Remove {
-                path: bytes(path),
-                recursive: true,
-            }),
+            Patch::Append { path, content } => {
+                self.write(&bytes(path), 0o644, true, content.as_bytes()).map(drop)
+            }
+            Patch::Mkdir { path } => {
+                self.run(&FileRequest::Mkdir { path: bytes(path), parents: true })
+            }
+            Patch::Remove { path } => {
+                self.run(&FileRequest::Remove { path: bytes(path), recursive: true })
+            }
             Patch::Symlink { path, target } => self.run(&FileRequest::Symlink {
                 path: bytes(path),
                 target: target.as_bytes().to_vec(),
@@ -256,13 +224,7 @@ impl Sender<'_, '_> {
         } else if meta.is_dir() {
             EntryKind::Directory
         } else if meta.is_symlink() {
-            EntryKind::Symlink(
-                fs::read_link(place)
-                    .map_err(about)?
-                    .as_os_str()
-                    .as_bytes()
-                    .to_vec(),
-            )
+            EntryKind::Symlink(fs::read_link(place).map_err(about)?.as_os_str().as_bytes().to_vec())
         } else {
             self.copied.left_out += 1;
             return Ok(());
@@ -314,13 +276,7 @@ impl Sender<'_, '_> {
     }
 
     fn end(&mut self) -> Result<()> {
-        let end = Entry {
-            path: Vec::new(),
-            kind: EntryKind::End,
-            mode: 0,
-            size: 0,
-            modified: 0,
-        };
+        let end = Entry { path: Vec::new(), kind: EntryKind::End, mode: 0, size: 0, modified: 0 };
         self.send(&encode(FrameKind::Entry, &end))?;
         self.flush()
     }
@@ -331,11 +287,7 @@ impl Sender<'_, '_> {
     }
 
     fn flush_if_full(&mut self) -> Result<()> {
-        if self.out.len() >= MAX_CHUNK {
-            self.flush()
-        } else {
-            Ok(())
-        }
+        if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -350,12 +302,7 @@ pub(crate) fn understand(reply: FileReply) -> Result<FileReply> {
     let FileReply::Failed(failure) = reply else {
         return Ok(reply);
     };
-    let doing: String = failure
-        .doing
-        .chars()
-        .take(300)
-        .flat_map(char::escape_debug)
-        .collect();
+    let doing: String = failure.doing.chars().take(300).flat_map(char::escape_debug).collect();
     let cause = std::io::Error::from_raw_os_error(failure.errno);
     let kind = match cause.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,
@@ -363,18 +310,11 @@ pub(crate) fn understand(reply: FileReply) -> Result<FileReply> {
         _ => Kind::Host,
     };
     let error = Error::new(kind, format!("cannot {doing} in the sandbox"));
-    Err(if failure.errno == 0 {
-        error
-    } else {
-        error.cause(cause)
-    })
+    Err(if failure.errno == 0 { error } else { error.cause(cause) })
 }
 
 pub(crate) fn nonsense() -> Error {
-    Error::new(
-        Kind::Protocol,
-        "the guest answered something that makes no sense",
-    )
+    Error::new(Kind::Protocol, "the guest answered something that makes no sense")
 }
 
 pub(crate) fn went_away() -> Error {

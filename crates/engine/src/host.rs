@@ -18,10 +18,7 @@ pub(crate) struct User {
 
 impl User {
     pub(crate) fn current() -> Self {
-        Self {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        }
+        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
     pub(crate) fn is_root(self) -> bool {
@@ -50,9 +47,7 @@ impl Controllers {
     pub(crate) fn find() -> Self {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let cgroup = v1(&mounts, &own)
-            .or_else(|| v2(&mounts, &own))
-            .unwrap_or_default();
+        let cgroup = v1(&mounts, &own).or_else(|| v2(&mounts, &own)).unwrap_or_default();
         Self { cgroup }
     }
 
@@ -77,11 +72,7 @@ impl Controllers {
                     .filter(|(name, _)| wanted.contains(&name.as_str()))
                     .map(|(name, path)| (name.clone(), path.clone()))
                     .collect();
-                if kept.is_empty() {
-                    Cgroup::None
-                } else {
-                    Cgroup::V1 { controllers: kept }
-                }
+                if kept.is_empty() { Cgroup::None } else { Cgroup::V1 { controllers: kept } }
             }
             other if wanted.is_empty() => {
                 let _ = other;
@@ -102,22 +93,14 @@ fn v1(mounts: &str, own: &str) -> Option<Cgroup> {
         else {
             continue;
         };
-        for controller in CONTROLLERS
-            .iter()
-            .filter(|c| options.split(',').any(|o| o == **c))
-        {
+        for controller in CONTROLLERS.iter().filter(|c| options.split(',').any(|o| o == **c)) {
             let place = own.lines().find_map(|line| {
                 let (_, rest) = line.split_once(':')?;
                 let (names, path) = rest.split_once(':')?;
-                names
-                    .split(',')
-                    .any(|name| name == *controller)
-                    .then(|| path.to_owned())
+                names.split(',').any(|name| name == *controller).then(|| path.to_owned())
             });
             let place = Path::new(root).join(place.unwrap_or_default().trim_start_matches('/'));
-            let writable = [Path::new(root), &place]
-                .into_iter()
-                .find(|path| may_write(path));
+            let writable = [Path::new(root), &place].into_iter().find(|path| may_write(path));
             if let Some(path) = writable {
                 controllers.insert((*controller).to_owned(), path.to_owned());
             }
@@ -145,9 +128,7 @@ fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     };
     let ancestors: Vec<&Path> = own.ancestors().collect();
     let parent = ancestors.iter().rev().copied().find(|path| usable(path))?;
-    Some(Cgroup::V2 {
-        parent: parent.to_owned(),
-    })
+    Some(Cgroup::V2 { parent: parent.to_owned() })
 }
 
 fn may_write(path: &Path) -> bool {
@@ -181,10 +162,7 @@ pub(crate) fn unused_ids() -> IdRange {
     const FIRST: u32 = 0x4000_0000;
     const COUNT: u32 = 0x1_0000;
     let slot = u32::from(u16::from_le_bytes(random())) & 0x3fff;
-    IdRange {
-        start: FIRST + slot * COUNT,
-        count: COUNT,
-    }
+    IdRange { start: FIRST + slot * COUNT, count: COUNT }
 }
 
 /// A few random bytes.
@@ -192,11 +170,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let flags = rustix::rand::GetRandomFlags::empty();
     let filled = rustix::rand::getrandom(&mut bytes, flags);
-    assert_eq!(
-        filled,
-        Ok(N),
-        "the kernel has randomness once it has started"
-    );
+    assert_eq!(filled, Ok(N), "the kernel has randomness once it has started");
     bytes
 }
 
@@ -214,10 +188,7 @@ mod tests {
     fn v2_is_not_found_among_v1_mounts() {
         let mounts = "cgroup /nowhere/memory cgroup rw,memory 0 0\n";
         assert!(v2(mounts, "0::/\n").is_none());
-        assert!(
-            v1(mounts, "1:memory:/\n").is_none(),
-            "nobody may write /nowhere"
-        );
+        assert!(v1(mounts, "1:memory:/\n").is_none(), "nobody may write /nowhere");
     }
 
     #[test]

@@ -45,32 +45,20 @@ impl Launcher {
     /// the state directory.
     pub fn find(home: &Path) -> Result<Self> {
         let named = std::env::var_os(env::PATH).map(PathBuf::from);
-        let beside = std::env::current_exe()
-            .ok()
-            .and_then(|exe| Some(exe.parent()?.join("msb")));
+        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("msb")));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path = std::env::split_paths(&path).map(|dir| dir.join("msb"));
         if let Some(named) = &named
             && !named.is_file()
         {
-            return Err(
-                Error::new(Kind::NotFound, format!("no `msb` at `{}`", named.display()))
-                    .hint(format!("{} must name the msb executable", env::PATH)),
-            );
+            return Err(Error::new(Kind::NotFound, format!("no `msb` at `{}`", named.display()))
+                .hint(format!("{} must name the msb executable", env::PATH)));
         }
-        let places = named
-            .into_iter()
-            .chain(beside)
-            .chain(on_path)
-            .chain([home.join("bin/msb")]);
-        places
-            .into_iter()
-            .find(|place| place.is_file())
-            .map(Self::Execute)
-            .ok_or_else(|| {
-                Error::new(Kind::NotFound, "the `msb` executable was not found")
-                    .hint(format!("install it on PATH, or set {} to it", env::PATH))
-            })
+        let places = named.into_iter().chain(beside).chain(on_path).chain([home.join("bin/msb")]);
+        places.into_iter().find(|place| place.is_file()).map(Self::Execute).ok_or_else(|| {
+            Error::new(Kind::NotFound, "the `msb` executable was not found")
+                .hint(format!("install it on PATH, or set {} to it", env::PATH))
+        })
     }
 }
 
@@ -137,12 +125,7 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let letter = Letter {
-                plan,
-                directory,
-                last_event,
-                last_exec,
-            };
+            let letter = Letter { plan, directory, last_event, last_exec };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
             let mut message = (text.len() as u64).to_le_bytes().to_vec();
             message.extend_from_slice(&text);
@@ -151,10 +134,7 @@ pub(crate) fn launch(
             child.wait().map_err(about)?;
         }
     }
-    Ok(Caller {
-        stream: UnixStream::from(ours),
-        decoder: Decoder::new(MAX_REQUEST),
-    })
+    Ok(Caller { stream: UnixStream::from(ours), decoder: Decoder::new(MAX_REQUEST) })
 }
 
 /// The worker's side of an execution: reads from stdin how to begin.
@@ -168,30 +148,13 @@ pub fn receive_start() -> Result<WorkerStart> {
         return Err(Error::invalid("this is for msb itself to call"));
     };
     let mut stream = UnixStream::from(caller.try_clone().map_err(about)?);
-    let mut text = vec![
-        0;
-        usize::try_from(u64::from_le_bytes(length))
-            .unwrap_or(0)
-            .min(64 << 20)
-    ];
+    let mut text = vec![0; usize::try_from(u64::from_le_bytes(length)).unwrap_or(0).min(64 << 20)];
     stream.read_exact(&mut text).map_err(about)?;
     let letter: Letter = serde_json::from_slice(&text)
         .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
     silence().map_err(about)?;
-    let Letter {
-        plan,
-        directory,
-        last_event,
-        last_exec,
-    } = letter;
-    Ok(WorkerStart {
-        plan,
-        directory,
-        lock,
-        caller,
-        last_event,
-        last_exec,
-    })
+    let Letter { plan, directory, last_event, last_exec } = letter;
+    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec })
 }
 
 /// Lets go of the caller's terminal and files.
@@ -209,10 +172,7 @@ impl Caller {
         match self.next_reply()? {
             Reply::Ready => Ok(()),
             Reply::Failed(error) => Err(error),
-            other => Err(Error::new(
-                Kind::Protocol,
-                format!("the worker answered {other:?}"),
-            )),
+            other => Err(Error::new(Kind::Protocol, format!("the worker answered {other:?}"))),
         }
     }
 
@@ -240,11 +200,7 @@ impl Caller {
                 return frame.value().map_err(|error| gone(&error));
             }
             // Not a byte further: what follows may be a command's output, for somebody else.
-            let missing = self
-                .decoder
-                .missing()
-                .map_err(|error| gone(&error))?
-                .min(4096);
+            let missing = self.decoder.missing().map_err(|error| gone(&error))?.min(4096);
             let mut buffer = [0u8; 4096];
             match self.stream.read(&mut buffer[..missing]) {
                 Ok(0) => return Err(gone(&"it closed the connection")),

@@ -52,21 +52,13 @@ const LINE_LIMIT: usize = 64 << 10;
 impl Reader {
     pub(crate) fn new(directory: &Path, filter: Filter) -> Self {
         let directory = directory.to_owned();
-        Self {
-            directory,
-            filter,
-            file: None,
-            pending: Vec::new(),
-            open: Vec::new(),
-        }
+        Self { directory, filter, file: None, pending: Vec::new(), open: Vec::new() }
     }
 
     /// Everything that was said so far, the older file first.
     pub fn all(&mut self) -> Result<Vec<Line>> {
         let mut lines = Vec::new();
-        let rotated = self
-            .directory
-            .join(format!("{}{}", state::OUTPUT, state::ROTATED));
+        let rotated = self.directory.join(format!("{}{}", state::OUTPUT, state::ROTATED));
         if let Some(file) = open(&rotated)? {
             self.file = Some(file);
             lines.extend(self.read_on()?);
@@ -128,12 +120,7 @@ impl Reader {
                 Some(line) => line,
                 None => {
                     let (source, exec, time) = (output.source, output.exec, output.time);
-                    self.open.push(Line {
-                        source,
-                        exec,
-                        time,
-                        bytes: Vec::new(),
-                    });
+                    self.open.push(Line { source, exec, time, bytes: Vec::new() });
                     self.open.last_mut().expect("just added")
                 }
             };
@@ -179,12 +166,7 @@ mod tests {
     }
 
     fn output(exec: u64, source: Source, bytes: &[u8]) -> Output {
-        Output {
-            source,
-            exec,
-            time: 5,
-            bytes: bytes.to_vec(),
-        }
+        Output { source, exec, time: 5, bytes: bytes.to_vec() }
     }
 
     #[test]
@@ -201,11 +183,8 @@ mod tests {
 
     #[test]
     fn filters_hold() {
-        let reader = reader(Filter {
-            grep: Some("err".to_owned()),
-            exec: Some(2),
-            ..Filter::default()
-        });
+        let reader =
+            reader(Filter { grep: Some("err".to_owned()), exec: Some(2), ..Filter::default() });
         let line = |exec, bytes: &[u8]| Line {
             source: Source::Stdout,
             exec,

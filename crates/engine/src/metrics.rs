@@ -50,10 +50,7 @@ impl Metrics {
 
 /// Bytes that a tree takes, as far as we may look.
 fn tree_size(path: &Path) -> u64 {
-    let entries = fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .filter_map(Result::ok);
+    let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
     entries
         .filter_map(|entry| Some((entry.metadata().ok()?, entry.path())))
         .map(|(meta, path)| meta.blocks() * 512 + if meta.is_dir() { tree_size(&path) } else { 0 })

@@ -22,15 +22,11 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
     let user = User::current();
     let limits = limits(spec, user)?;
     let upper = match (spec.ephemeral, limits.disk) {
-        (true, disk) => Upper::Memory {
-            size: disk.map_or_else(half_of_memory, |limit| limit.value.0),
-        },
-        (false, Some(_)) => Upper::Disk {
-            path: home.directory(&name).join(state::DISK),
-        },
-        (false, None) => Upper::Directory {
-            path: home.directory(&name).join(state::LAYER),
-        },
+        (true, disk) => {
+            Upper::Memory { size: disk.map_or_else(half_of_memory, |limit| limit.value.0) }
+        }
+        (false, Some(_)) => Upper::Disk { path: home.directory(&name).join(state::DISK) },
+        (false, None) => Upper::Directory { path: home.directory(&name).join(state::LAYER) },
     };
     let mounts = mounts(spec)?;
     let allow_setid = mounts.iter().all(|mount| mount.read_only);
@@ -41,10 +37,7 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
         isolation,
         isolation_reason,
         image: prepared.image,
-        rootfs: Rootfs {
-            overlays: prepared.overlays,
-            upper,
-        },
+        rootfs: Rootfs { overlays: prepared.overlays, upper },
         ids: ids(spec, user)?,
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
         labels: spec.labels.clone(),
@@ -55,11 +48,7 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
         tmpfs: spec.tmpfs.clone(),
         limits,
         rlimits: spec.rlimits.clone(),
-        security: Security {
-            profile: spec.security,
-            allow_userns: spec.allow_userns,
-            allow_setid,
-        },
+        security: Security { profile: spec.security, allow_userns: spec.allow_userns, allow_setid },
         max_duration: spec.max_duration,
         idle_timeout: spec.idle_timeout,
         ephemeral: spec.ephemeral,
@@ -79,27 +68,22 @@ fn isolation(choice: IsolationChoice) -> Result<(Isolation, Option<String>)> {
             let reason = "this version of msb has no microVM tier yet".to_owned();
             Ok((Isolation::Process, Some(reason)))
         }
-        IsolationChoice::Vm => Err(Error::unsupported(
-            "isolation `vm` is not in this version of msb",
-        )
-        .hint("`--isolation process` runs it with namespaces, seccomp and Landlock")
-        .at(Stage::Plan)),
+        IsolationChoice::Vm => {
+            Err(Error::unsupported("isolation `vm` is not in this version of msb")
+                .hint("`--isolation process` runs it with namespaces, seccomp and Landlock")
+                .at(Stage::Plan))
+        }
     }
 }
 
 fn made_up_name() -> Name {
-    let digits: String = random::<4>()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits: String = random::<4>().iter().map(|byte| format!("{byte:02x}")).collect();
     Name::parse(&format!("sb-{digits}")).expect("letters, digits and a dash")
 }
 
 fn ids(spec: &Spec, user: User) -> Result<Ids> {
     if user.is_root() {
-        return Ok(Ids::Shifted {
-            range: unused_ids(),
-        });
+        return Ok(Ids::Shifted { range: unused_ids() });
     }
     let User { uid, gid } = user;
     let wants_others = spec.user.as_ref().is_some_and(|user| !user.is_root());
@@ -107,12 +91,7 @@ fn ids(spec: &Spec, user: User) -> Result<Ids> {
     if wants_others || !spec.ephemeral {
         let name = user.name().unwrap_or_default();
         if let Some((uids, gids)) = subordinate(&name, uid) {
-            return Ok(Ids::Subordinate {
-                uid,
-                gid,
-                uids,
-                gids,
-            });
+            return Ok(Ids::Subordinate { uid, gid, uids, gids });
         }
     }
     if let Some(other) = spec.user.as_ref().filter(|user| !user.is_root()) {
@@ -122,39 +101,21 @@ fn ids(spec: &Spec, user: User) -> Result<Ids> {
 }
 
 fn only_root(user: &UserRef) -> Error {
-    Error::unsupported(format!(
-        "only root can exist in a sandbox of this user, not `{user}`"
-    ))
-    .hint("install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root")
-    .at(Stage::Plan)
+    Error::unsupported(format!("only root can exist in a sandbox of this user, not `{user}`"))
+        .hint("install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root")
+        .at(Stage::Plan)
 }
 
 fn limits(spec: &Spec, user: User) -> Result<Limits> {
     let controllers = Controllers::find();
     let by = |controller: &str, other: By| {
-        if controllers.has(controller) {
-            By::Cgroup
-        } else {
-            other
-        }
+        if controllers.has(controller) { By::Cgroup } else { other }
     };
-    let memory = spec.memory.map(|value| Limit {
-        value,
-        by: by("memory", By::Watch),
-    });
-    let pids = spec.pids.map(|value| Limit {
-        value,
-        by: by("pids", By::Rlimit),
-    });
+    let memory = spec.memory.map(|value| Limit { value, by: by("memory", By::Watch) });
+    let pids = spec.pids.map(|value| Limit { value, by: by("pids", By::Rlimit) });
     let cpus = match spec.cpus {
-        Some(value) if controllers.has("cpu") => Some(Limit {
-            value,
-            by: By::Cgroup,
-        }),
-        Some(value) if value.millis % 1000 == 0 => Some(Limit {
-            value,
-            by: By::Affinity,
-        }),
+        Some(value) if controllers.has("cpu") => Some(Limit { value, by: By::Cgroup }),
+        Some(value) if value.millis % 1000 == 0 => Some(Limit { value, by: By::Affinity }),
         Some(value) => {
             return Err(Error::unsupported(format!(
                 "cannot limit to {value} cpus without cgroups"
@@ -165,20 +126,12 @@ fn limits(spec: &Spec, user: User) -> Result<Limits> {
         None => None,
     };
     let disk = match spec.disk {
-        Some(value) if spec.ephemeral => Some(Limit {
-            value,
-            by: By::Tmpfs,
-        }),
-        Some(value) if user.is_root() => Some(Limit {
-            value: at_least_8m(value)?,
-            by: By::Disk,
-        }),
+        Some(value) if spec.ephemeral => Some(Limit { value, by: By::Tmpfs }),
+        Some(value) if user.is_root() => Some(Limit { value: at_least_8m(value)?, by: By::Disk }),
         Some(_) => {
-            return Err(
-                Error::unsupported("a limited disk that lasts needs root on this host")
-                    .hint("leave `--disk` out, or use `msb run`, whose writable layer is in memory")
-                    .at(Stage::Plan),
-            );
+            return Err(Error::unsupported("a limited disk that lasts needs root on this host")
+                .hint("leave `--disk` out, or use `msb run`, whose writable layer is in memory")
+                .at(Stage::Plan));
         }
         None => None,
     };
@@ -190,23 +143,12 @@ fn limits(spec: &Spec, user: User) -> Result<Limits> {
             ("pids", held(pids.map(|limit| limit.by))),
             ("cpu", held(cpus.map(|limit| limit.by))),
         ];
-        wanted.extend(
-            asked
-                .iter()
-                .filter(|(_, asked)| *asked)
-                .map(|(name, _)| *name),
-        );
+        wanted.extend(asked.iter().filter(|(_, asked)| *asked).map(|(name, _)| *name));
     } else {
         // What lasts is also measured.
         wanted.extend(["cpu", "cpuacct", "memory", "pids"]);
     }
-    Ok(Limits {
-        memory,
-        cpus,
-        pids,
-        disk,
-        cgroup: controllers.only(&wanted),
-    })
+    Ok(Limits { memory, cpus, pids, disk, cgroup: controllers.only(&wanted) })
 }
 
 /// A file system needs room for itself.
@@ -224,18 +166,11 @@ fn mounts(spec: &Spec) -> Result<Vec<PlannedMount>> {
         let host = fs::canonicalize(&mount.host).map_err(about)?;
         let meta = fs::metadata(&host).map_err(about)?;
         if !meta.is_dir() && !meta.is_file() {
-            return Err(
-                Error::invalid(format!("neither a directory nor a file: `{shown}`"))
-                    .at(Stage::Plan),
-            );
+            return Err(Error::invalid(format!("neither a directory nor a file: `{shown}`"))
+                .at(Stage::Plan));
         }
         let guest = mount.guest.as_str().to_owned();
-        Ok(PlannedMount {
-            host,
-            guest,
-            read_only: mount.read_only,
-            file: meta.is_file(),
-        })
+        Ok(PlannedMount { host, guest, read_only: mount.read_only, file: meta.is_file() })
     };
     let mut mounts = spec.mounts.iter().map(find).collect::<Result<Vec<_>>>()?;
     // A mount below another one comes after it, whatever the order they were asked in.
@@ -268,19 +203,14 @@ fn environment(spec: &Spec, name: &Name, extra: &[String]) -> BTreeMap<String, S
 fn patches(spec: &Spec) -> Result<Vec<Patch>> {
     let mut patches = Vec::new();
     if let Some(workdir) = spec.workdir.as_deref().filter(|dir| *dir != "/") {
-        patches.push(Patch::Mkdir {
-            path: GuestPath::parse(workdir)?,
-        });
+        patches.push(Patch::Mkdir { path: GuestPath::parse(workdir)? });
     }
     for patch in &spec.patches {
         if let Patch::Copy { from, to } = patch {
             let about = |error| Error::host(format!("cannot copy `{}`", from.display()), error);
             let from = std::path::absolute(from).map_err(about)?;
             fs::metadata(&from).map_err(|error| about(error).at(Stage::Plan))?;
-            patches.push(Patch::Copy {
-                from,
-                to: to.clone(),
-            });
+            patches.push(Patch::Copy { from, to: to.clone() });
         } else {
             patches.push(patch.clone());
         }
@@ -291,22 +221,11 @@ fn patches(spec: &Spec) -> Result<Vec<Patch>> {
 
 /// The first command, without what only the surface knows: its terminal and stdin.
 fn first_command(spec: &Spec) -> Option<Command> {
-    let argv: Vec<String> = spec
-        .entrypoint
-        .iter()
-        .chain(&spec.command)
-        .cloned()
-        .collect();
-    (!argv.is_empty()).then(|| Command {
-        argv,
-        timeout: spec.timeout,
-        ..Command::default()
-    })
+    let argv: Vec<String> = spec.entrypoint.iter().chain(&spec.command).cloned().collect();
+    (!argv.is_empty()).then(|| Command { argv, timeout: spec.timeout, ..Command::default() })
 }
 
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

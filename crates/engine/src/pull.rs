@@ -80,8 +80,7 @@ fn take_bytes(
         if frame.kind != FrameKind::Bytes || length == 0 || length > left {
             return Err(nonsense());
         }
-        file.write_all(&frame.payload)
-            .map_err(|error| failed(&entry.path, error))?;
+        file.write_all(&frame.payload).map_err(|error| failed(&entry.path, error))?;
         left -= length;
         progress(length);
     }
@@ -106,20 +105,15 @@ impl Tree {
             let name = trimmed.file_name().unwrap_or(OsStr::new("root")).to_owned();
             (to.to_owned(), name)
         } else {
-            let name = to
-                .file_name()
-                .ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
+            let name =
+                to.file_name().ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
             let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
             (parent.unwrap_or(Path::new(".")).to_owned(), name.to_owned())
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = rustix::fs::openat(CWD, &parent, flags, Mode::empty())
             .map_err(|error| about(error.into()))?;
-        Ok(Self {
-            base,
-            root: PathBuf::from(name),
-            directories: Vec::new(),
-        })
+        Ok(Self { base, root: PathBuf::from(name), directories: Vec::new() })
     }
 
     /// Opens the directory that an entry goes into, and gives its name there.
@@ -128,9 +122,7 @@ impl Tree {
         // Joining nothing adds a slash, which the last part must not have.
         let path: PathBuf = path.components().collect();
         let name = path.file_name().ok_or_else(nonsense)?.to_owned();
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -149,10 +141,8 @@ impl Tree {
         let (parent, name) = self.parent_of(entry)?;
         match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
-                self.directories.push((
-                    self.root.join(OsStr::from_bytes(&entry.path)),
-                    entry.mode & 0o777,
-                ));
+                self.directories
+                    .push((self.root.join(OsStr::from_bytes(&entry.path)), entry.mode & 0o777));
                 Ok(())
             }
             // Merged into a directory that is there, but not into where a link leads.
@@ -212,20 +202,11 @@ fn set_time(file: &File, entry: &Entry) {
         tv_nsec: (entry.modified.rem_euclid(1000) * 1_000_000) as _,
     };
     // A time is a nicety.
-    let _ = rustix::fs::futimens(
-        file,
-        &Timestamps {
-            last_access: time,
-            last_modification: time,
-        },
-    );
+    let _ = rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time });
 }
 
 fn failed(path: &[u8], error: std::io::Error) -> Error {
-    let shown: String = String::from_utf8_lossy(path)
-        .chars()
-        .take(300)
-        .flat_map(char::escape_debug)
-        .collect();
+    let shown: String =
+        String::from_utf8_lossy(path).chars().take(300).flat_map(char::escape_debug).collect();
     Error::host(format!("cannot write `{shown}`"), error)
 }

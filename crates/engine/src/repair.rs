@@ -54,23 +54,14 @@ fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
     remove_cgroup(plan);
     if plan.ephemeral {
         home.discard(claim)?;
-        return Ok(format!(
-            "removed sandbox `{}`, whose worker was killed",
-            plan.name
-        ));
+        return Ok(format!("removed sandbox `{}`, whose worker was killed", plan.name));
     }
     let _ = fs::remove_file(claim.directory.join(state::SOCKET));
     let number = last_event(&claim.directory).map_or(0, |event| event.number);
-    let crashed = Happened::Stopped {
-        ending: Ending::Crashed,
-        exit: None,
-    };
+    let crashed = Happened::Stopped { ending: Ending::Crashed, exit: None };
     append(&claim.directory, number + 1, Happened::Repaired);
     append(&claim.directory, number + 2, crashed);
-    Ok(format!(
-        "cleaned up after sandbox `{}`, whose worker was killed",
-        plan.name
-    ))
+    Ok(format!("cleaned up after sandbox `{}`, whose worker was killed", plan.name))
 }
 
 /// Removes the cgroup directories of a sandbox without processes.
@@ -96,32 +87,21 @@ pub(crate) fn last_exec(directory: &Path) -> u64 {
     let last = current.or_else(rotated).unwrap_or(0);
     // Execs end out of order; the highest number is near the end.
     let file = File::open(directory.join(state::EXECS)).ok();
-    let all = file
-        .into_iter()
-        .flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
+    let all = file.into_iter().flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
     let numbers = all.filter_map(|line| number(serde_json::from_str(&line).ok()?));
     numbers.max().unwrap_or(last).max(last)
 }
 
 fn last_line<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     let text = fs::read_to_string(path).ok()?;
-    text.lines()
-        .rev()
-        .find_map(|line| serde_json::from_str(line).ok())
+    text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
 fn append(directory: &Path, number: u64, happened: Happened) {
-    let mut line = serde_json::to_vec(&Event {
-        number,
-        time: now_ms(),
-        happened,
-    })
-    .expect("our own types always serialise");
+    let mut line = serde_json::to_vec(&Event { number, time: now_ms(), happened })
+        .expect("our own types always serialise");
     line.push(b'\n');
-    let file = File::options()
-        .append(true)
-        .create(true)
-        .open(directory.join(state::EVENTS));
+    let file = File::options().append(true).create(true).open(directory.join(state::EVENTS));
     // On a full disk the next command tries again.
     let _ = file.and_then(|mut file| file.write_all(&line));
 }

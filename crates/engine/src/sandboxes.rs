@@ -114,10 +114,7 @@ const STOP_MARGIN: Duration = Duration::from_secs(10);
 impl Engine {
     /// Opens the state directory of this user.
     pub fn open(launcher: Launcher) -> Result<Self> {
-        Ok(Self {
-            home: Home::open()?,
-            launcher,
-        })
+        Ok(Self { home: Home::open()?, launcher })
     }
 
     /// Uses this state directory.
@@ -157,22 +154,9 @@ impl Engine {
         let claim = self
             .home
             .claim(plan, |directory| fill(plan, directory))
-            .map_err(|error| {
-                if error.kind() == Kind::Exists {
-                    error
-                } else {
-                    about(error)
-                }
-            })?;
+            .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        launch(
-            &self.launcher,
-            plan.clone(),
-            claim.directory,
-            claim.lock,
-            first,
-        )
-        .map_err(about)
+        launch(&self.launcher, plan.clone(), claim.directory, claim.lock, first).map_err(about)
     }
 
     /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first
@@ -184,26 +168,17 @@ impl Engine {
         for patch in &plan.patches {
             let patched = self.files(&plan.name).and_then(|files| files.patch(patch));
             patched.map_err(|error| {
-                error
-                    .under(format!("cannot prepare sandbox `{}`", plan.name))
-                    .at(Stage::Boot)
+                error.under(format!("cannot prepare sandbox `{}`", plan.name)).at(Stage::Boot)
             })?;
         }
-        if plan.patches.is_empty() {
-            Ok(())
-        } else {
-            caller.go()
-        }
+        if plan.patches.is_empty() { Ok(()) } else { caller.go() }
     }
 
     /// Starts a sandbox that has stopped. False if it runs already.
     pub fn start(&self, name: &Name) -> Result<bool> {
         let mut plan = self.existing(name)?;
         if plan.ephemeral {
-            return Err(Error::new(
-                Kind::State,
-                format!("sandbox `{name}` is gone when it ends"),
-            ));
+            return Err(Error::new(Kind::State, format!("sandbox `{name}` is gone when it ends")));
         }
         repair::one(&self.home, name)?;
         let Some(claim) = self.home.lock(name)? else {
@@ -215,13 +190,7 @@ impl Engine {
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
-        let mut caller = launch(
-            &self.launcher,
-            plan.clone(),
-            claim.directory,
-            claim.lock,
-            last,
-        )?;
+        let mut caller = launch(&self.launcher, plan.clone(), claim.directory, claim.lock, last)?;
         self.begin(&plan, &mut caller)?;
         caller.detach()?;
         Ok(true)
@@ -262,10 +231,7 @@ impl Engine {
         let since = Instant::now();
         while self.home.is_running(name) {
             if since.elapsed() > limit {
-                return Err(Error::new(
-                    Kind::Timeout,
-                    format!("sandbox `{name}` does not end"),
-                ));
+                return Err(Error::new(Kind::Timeout, format!("sandbox `{name}` does not end")));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -279,11 +245,8 @@ impl Engine {
         }
         if self.home.is_running(name) {
             if !force {
-                return Err(
-                    Error::new(Kind::State, format!("sandbox `{name}` is running")).hint(format!(
-                        "`msb stop {name}` ends it; `msb rm -f {name}` does both"
-                    )),
-                );
+                return Err(Error::new(Kind::State, format!("sandbox `{name}` is running"))
+                    .hint(format!("`msb stop {name}` ends it; `msb rm -f {name}` does both")));
             }
             self.stop(name, Duration::ZERO)?;
         }
@@ -292,10 +255,7 @@ impl Engine {
             return Ok(());
         }
         let Some(claim) = self.home.lock(name)? else {
-            return Err(Error::new(
-                Kind::State,
-                format!("sandbox `{name}` is being used"),
-            ));
+            return Err(Error::new(Kind::State, format!("sandbox `{name}` is being used")));
         };
         if let Ok(plan) = &plan {
             repair::remove_cgroup(plan);
@@ -326,19 +286,13 @@ impl Engine {
             return Ok(stopped);
         }
         repair::one(&self.home, name)?;
-        Ok(stopped(&self.home.directory(name)).unwrap_or(Stopped {
-            ending: Ending::Crashed,
-            exit: None,
-        }))
+        Ok(stopped(&self.home.directory(name))
+            .unwrap_or(Stopped { ending: Ending::Crashed, exit: None }))
     }
 
     /// Every sandbox, sorted by name.
     pub fn list(&self) -> Vec<Summary> {
-        self.home
-            .names()
-            .iter()
-            .filter_map(|name| self.summary(name).ok())
-            .collect()
+        self.home.names().iter().filter_map(|name| self.summary(name).ok()).collect()
     }
 
     /// One line about a sandbox.
@@ -367,18 +321,9 @@ impl Engine {
             false => None,
         };
         let stopped = stopped(&self.home.directory(name)).filter(|_| worker.is_none());
-        let reason = stopped
-            .and_then(|stopped| stopped.ending.reason())
-            .map(str::to_owned);
+        let reason = stopped.and_then(|stopped| stopped.ending.reason()).map(str::to_owned);
         let status = self.status(name, worker.as_ref());
-        Ok(Inspection {
-            name: plan.name.clone(),
-            status,
-            worker,
-            stopped,
-            reason,
-            plan,
-        })
+        Ok(Inspection { name: plan.name.clone(), status, worker, stopped, reason, plan })
     }
 
     fn status(&self, name: &Name, worker: Option<&WorkerStatus>) -> Status {
@@ -390,11 +335,7 @@ impl Engine {
                     Some(Happened::Draining)
                 ),
             };
-            return if draining {
-                Status::Draining
-            } else {
-                Status::Running
-            };
+            return if draining { Status::Draining } else { Status::Running };
         }
         match stopped(&self.home.directory(name)).map(|stopped| stopped.ending) {
             Some(Ending::Crashed) | None => Status::Crashed,
@@ -407,10 +348,7 @@ impl Engine {
         let plan = self.existing(name)?;
         match self.connect(name, Request::Usage)?.reply()? {
             Reply::Usage(usage) => Ok(Metrics::new(&plan, usage)),
-            _ => Err(Error::new(
-                Kind::Protocol,
-                "the worker answered something else",
-            )),
+            _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
     }
 
@@ -426,9 +364,7 @@ impl Engine {
 
     /// Sends a signal to an Exec.
     pub fn kill(&self, name: &Name, exec: u64, signal: i32) -> Result<()> {
-        self.connect(name, Request::Kill { id: exec, signal })?
-            .reply()
-            .map(drop)
+        self.connect(name, Request::Kill { id: exec, signal })?.reply().map(drop)
     }
 
     /// Keeps a sandbox only as long as the connection that is returned.
@@ -447,10 +383,7 @@ impl Engine {
     pub fn running_execs(&self, name: &Name) -> Result<Vec<ExecStatus>> {
         match self.connect(name, Request::List)?.reply()? {
             Reply::Execs(execs) => Ok(execs),
-            _ => Err(Error::new(
-                Kind::Protocol,
-                "the worker answered something else",
-            )),
+            _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
     }
 
@@ -460,25 +393,8 @@ impl Engine {
         let mut entries = recorded(&self.home.directory(name));
         if self.home.is_running(name) {
             for exec in self.running_execs(name)? {
-                let ExecStatus {
-                    id,
-                    pid,
-                    argv,
-                    tty,
-                    started,
-                    ..
-                } = exec;
-                entries.insert(
-                    id,
-                    ExecEntry {
-                        id,
-                        pid,
-                        argv,
-                        tty,
-                        started,
-                        exit: None,
-                    },
-                );
+                let ExecStatus { id, pid, argv, tty, started, .. } = exec;
+                entries.insert(id, ExecEntry { id, pid, argv, tty, started, exit: None });
             }
         }
         Ok(entries.into_values().collect())
@@ -486,9 +402,7 @@ impl Engine {
 
     /// One file operation in a running sandbox.
     pub fn files(&self, name: &Name) -> Result<Files> {
-        Ok(Files::on(
-            self.connect(name, Request::Files { user: None })?,
-        ))
+        Ok(Files::on(self.connect(name, Request::Files { user: None })?))
     }
 
     /// What commands have said.
@@ -532,10 +446,7 @@ fn fill(plan: &Plan, directory: &Path) -> Result<()> {
             Ok(())
         }
         Upper::Disk { .. } => {
-            let size = plan
-                .limits
-                .disk
-                .map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
+            let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
             disk::make(&directory.join(state::DISK), size, uid)
         }
     }
@@ -564,34 +475,14 @@ fn started(directory: &Path) -> Option<Happened> {
 /// The Execs that a sandbox's files tell of.
 fn recorded(directory: &Path) -> BTreeMap<u64, ExecEntry> {
     let mut entries: BTreeMap<u64, ExecEntry> = BTreeMap::new();
-    for name in [
-        format!("{}{}", state::EXECS, state::ROTATED),
-        state::EXECS.to_owned(),
-    ] {
+    for name in [format!("{}{}", state::EXECS, state::ROTATED), state::EXECS.to_owned()] {
         let Ok(file) = File::open(directory.join(name)) else {
             continue;
         };
         for line in BufReader::new(file).lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
-                Ok(ExecRecord::Started {
-                    exec: id,
-                    time,
-                    pid,
-                    argv,
-                    tty,
-                    ..
-                }) => {
-                    entries.insert(
-                        id,
-                        ExecEntry {
-                            id,
-                            pid,
-                            argv,
-                            tty,
-                            started: time,
-                            exit: None,
-                        },
-                    );
+                Ok(ExecRecord::Started { exec: id, time, pid, argv, tty, .. }) => {
+                    entries.insert(id, ExecEntry { id, pid, argv, tty, started: time, exit: None });
                 }
                 Ok(ExecRecord::Ended { exec, exit, .. }) => {
                     if let Some(entry) = entries.get_mut(&exec) {

@@ -42,21 +42,14 @@ impl Home {
     /// Opens a state directory at this place.
     pub fn at(root: &Path) -> Result<Self> {
         let about = |error: io::Error| {
-            Error::host(
-                format!("cannot use the state directory `{}`", root.display()),
-                error,
-            )
-            .hint(format!("{} names another place", env::HOME))
+            Error::host(format!("cannot use the state directory `{}`", root.display()), error)
+                .hint(format!("{} names another place", env::HOME))
         };
         let root = std::path::absolute(root).map_err(about)?;
         match fs::metadata(&root) {
             Ok(meta) => check(&root, &meta)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o700)
-                    .create(&root)
-                    .map_err(about)?;
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(about)?;
                 // A shared parent may have handed down wider permissions.
                 fs::set_permissions(&root, Permissions::from_mode(0o700)).map_err(about)?;
             }
@@ -86,13 +79,9 @@ impl Home {
 
     /// Every sandbox, sorted. What is not a name of ours is not one.
     pub(crate) fn names(&self) -> Vec<Name> {
-        let entries = fs::read_dir(self.sandboxes())
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok);
-        let mut names: Vec<Name> = entries
-            .filter_map(|entry| Name::parse(entry.file_name().to_str()?).ok())
-            .collect();
+        let entries = fs::read_dir(self.sandboxes()).into_iter().flatten().filter_map(Result::ok);
+        let mut names: Vec<Name> =
+            entries.filter_map(|entry| Name::parse(entry.file_name().to_str()?).ok()).collect();
         names.sort();
         names
     }
@@ -135,10 +124,7 @@ impl Home {
                     Kind::Exists,
                     format!("sandbox `{}` already exists", plan.name),
                 )
-                .hint(format!(
-                    "`msb rm {0}` removes it, `--replace` replaces it",
-                    plan.name
-                )));
+                .hint(format!("`msb rm {0}` removes it, `--replace` replaces it", plan.name)));
             }
             Err(error) => return Err(failed(error.into())),
         }
@@ -163,19 +149,13 @@ impl Home {
         // It may have been removed while we opened it; then the lock is on nothing.
         let same = rustix::fs::statat(CWD, directory.join(state::LOCK), AtFlags::empty())
             .is_ok_and(|stat| lock.metadata().is_ok_and(|meta| meta.ino() == stat.st_ino));
-        if same {
-            Ok(Some(Claim { directory, lock }))
-        } else {
-            Ok(None)
-        }
+        if same { Ok(Some(Claim { directory, lock })) } else { Ok(None) }
     }
 
     /// Whether a worker holds the sandbox.
     pub(crate) fn is_running(&self, name: &Name) -> bool {
-        let lock = File::options()
-            .read(true)
-            .write(true)
-            .open(self.directory(name).join(state::LOCK));
+        let lock =
+            File::options().read(true).write(true).open(self.directory(name).join(state::LOCK));
         lock.is_ok_and(|lock| msb_sys::lock::is_locked(&lock).unwrap_or(false))
     }
 
@@ -192,12 +172,9 @@ impl Home {
             .read_to_end(&mut text)
             .map_err(|error| Error::host(format!("cannot read the plan of `{name}`"), error))?;
         let plan: Plan = serde_json::from_slice(&text).map_err(|error| {
-            Error::new(
-                Kind::State,
-                format!("the plan of sandbox `{name}` cannot be read"),
-            )
-            .cause(error)
-            .hint(format!("`msb rm -f {name}` removes the sandbox"))
+            Error::new(Kind::State, format!("the plan of sandbox `{name}` cannot be read"))
+                .cause(error)
+                .hint(format!("`msb rm -f {name}` removes the sandbox"))
         })?;
         plan.check()?;
         if plan.name != *name {
@@ -224,27 +201,17 @@ impl Home {
         let directory = &claim.directory;
         let about = |error| Error::host(format!("cannot remove `{}`", directory.display()), error);
         let name = directory.file_name().unwrap_or_default().to_string_lossy();
-        let gone = self
-            .sandboxes()
-            .join(format!(".gone-{name}-{}", std::process::id()));
+        let gone = self.sandboxes().join(format!(".gone-{name}-{}", std::process::id()));
         fs::rename(directory, &gone).map_err(about)?;
         remove_tree(&gone).map_err(about)
     }
 
     /// What was begun or removed by somebody who died in between.
     pub(crate) fn debris(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.sandboxes())
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok);
+        let entries = fs::read_dir(self.sandboxes()).into_iter().flatten().filter_map(Result::ok);
         let ours = |path: &PathBuf| {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            let pid = name
-                .rsplit_once('-')
-                .and_then(|(_, pid)| pid.parse::<u32>().ok());
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
             let begun = name.starts_with(".making-") || name.starts_with(".gone-");
             begun && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
         };
@@ -266,11 +233,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
 
 fn open_up(path: &Path) {
     let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
-    for entry in fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .filter_map(Result::ok)
-    {
+    for entry in fs::read_dir(path).into_iter().flatten().filter_map(Result::ok) {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             open_up(&entry.path());
         }
@@ -296,29 +259,20 @@ fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
         let mut file = File::create_new(directory.join(state::PLAN))?;
         file.write_all(&text)?;
         // What lasts must survive a power cut; what is gone in a second need not.
-        if plan.ephemeral {
-            Ok(())
-        } else {
-            file.sync_all()
-        }
+        if plan.ephemeral { Ok(()) } else { file.sync_all() }
     };
     write().map_err(|error| full_disk(error, directory))
 }
 
 fn full_disk(error: io::Error, path: &Path) -> Error {
     let kind = error.kind();
-    let wrapped = Error::host(
-        format!("cannot make the sandbox in `{}`", path.display()),
-        error,
-    );
+    let wrapped = Error::host(format!("cannot make the sandbox in `{}`", path.display()), error);
     match kind {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => wrapped.hint(format!(
-            "free some space, or set {} to a directory on another disk",
-            env::HOME
-        )),
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => wrapped.hint(
-            format!("set {} to a directory that you may write", env::HOME),
-        ),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => wrapped
+            .hint(format!("free some space, or set {} to a directory on another disk", env::HOME)),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            wrapped.hint(format!("set {} to a directory that you may write", env::HOME))
+        }
         _ => wrapped,
     }
 }
@@ -327,12 +281,9 @@ fn full_disk(error: io::Error, path: &Path) -> Error {
 fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let refuse = |why: String, hint: String| {
-        Err(Error::invalid(format!(
-            "will not use the state directory `{}`",
-            root.display()
-        ))
-        .cause(why)
-        .hint(hint))
+        Err(Error::invalid(format!("will not use the state directory `{}`", root.display()))
+            .cause(why)
+            .hint(hint))
     };
     let shown = root.display();
     if !meta.is_dir() {
@@ -343,10 +294,7 @@ fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
     }
     if meta.uid() != own {
         let hint = format!("set {} to a directory of your own", env::HOME);
-        return refuse(
-            format!("it belongs to user {}, not to {own}", meta.uid()),
-            hint,
-        );
+        return refuse(format!("it belongs to user {}, not to {own}", meta.uid()), hint);
     }
     if meta.mode() & 0o077 != 0 {
         let why = format!("others may enter it (mode {:o})", meta.mode() & 0o777);

@@ -11,13 +11,7 @@ use std::process::{Command, Stdio};
 
 /// Empties a writable layer.
 pub(crate) fn remove(ids: &Ids, layer: &Path) -> Result<()> {
-    let Ids::Subordinate {
-        uid,
-        gid,
-        uids,
-        gids,
-    } = ids
-    else {
+    let Ids::Subordinate { uid, gid, uids, gids } = ids else {
         return Ok(());
     };
     let about = |error: std::io::Error| Error::host("cannot remove the writable layer", error);
@@ -49,10 +43,7 @@ pub(crate) fn remove(ids: &Ids, layer: &Path) -> Result<()> {
                 .and_then(|status| status.exit_status())
             {
                 Some(0) => Ok(()),
-                _ => Err(Error::new(
-                    msb_spec::Kind::Host,
-                    "cannot remove the writable layer",
-                )),
+                _ => Err(Error::new(msb_spec::Kind::Host, "cannot remove the writable layer")),
             }
         }
     }
@@ -60,14 +51,7 @@ pub(crate) fn remove(ids: &Ids, layer: &Path) -> Result<()> {
 
 fn map(tool: &str, pid: u32, own: u32, start: u32, count: u32) -> std::io::Result<()> {
     let words = [pid, 0, own, 1, 1, start, count.min(65535)].map(|word| word.to_string());
-    let status = Command::new(tool)
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(std::io::ErrorKind::PermissionDenied.into())
-    }
+    let status =
+        Command::new(tool).args(words).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(std::io::ErrorKind::PermissionDenied.into()) }
 }

@@ -39,13 +39,7 @@ impl Commands {
         fds: &[OwnedFd],
     ) -> (FromGuest, Option<OwnedFd>) {
         match self.try_start(id, asked, fds) {
-            Ok((pid, terminal)) => (
-                FromGuest::Started {
-                    id,
-                    pid: pid.cast_unsigned(),
-                },
-                terminal,
-            ),
+            Ok((pid, terminal)) => (FromGuest::Started { id, pid: pid.cast_unsigned() }, terminal),
             Err((failure, errno)) => (FromGuest::Failed { id, failure, errno }, None),
         }
     }
@@ -71,9 +65,7 @@ impl Commands {
         };
         let mut env = asked.env.clone();
         if !env.iter().any(|(name, _)| name == "HOME") {
-            let home = user
-                .as_ref()
-                .map_or_else(users::root_home, |user| user.home.clone());
+            let home = user.as_ref().map_or_else(users::root_home, |user| user.home.clone());
             env.push(("HOME".to_owned(), home));
         }
         let bad = |_| (SpawnFailure::Process, libc::EINVAL);
@@ -151,11 +143,7 @@ fn raw(limit: &Rlimit) -> RawRlimit {
         RlimitName::Rttime => libc::RLIMIT_RTTIME,
     };
     let amount = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
-    RawRlimit {
-        resource,
-        soft: amount(limit.soft),
-        hard: amount(limit.hard),
-    }
+    RawRlimit { resource, soft: amount(limit.soft), hard: amount(limit.hard) }
 }
 
 fn told(failed: &Failed) -> Failure {

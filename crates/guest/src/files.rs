@@ -32,10 +32,7 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, verb: &str, path: &Path) -> Done<T> {
-        self.map_err(|error| Failure {
-            doing: format!("{verb} {}", path.display()),
-            error,
-        })
+        self.map_err(|error| Failure { doing: format!("{verb} {}", path.display()), error })
     }
 }
 
@@ -46,16 +43,11 @@ pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
         msb_sys::signal::reset();
         msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
         let mut stream = Stream::new(socket);
-        let _ = become_user(user)
-            .and_then(|()| serve(&mut stream))
-            .or_else(|failure| {
-                let errno = failure.error.raw_os_error().unwrap_or(0);
-                let failed = FileFailure {
-                    doing: failure.doing,
-                    errno,
-                };
-                stream.send(FrameKind::Reply, &FileReply::Failed(failed))
-            });
+        let _ = become_user(user).and_then(|()| serve(&mut stream)).or_else(|failure| {
+            let errno = failure.error.raw_os_error().unwrap_or(0);
+            let failed = FileFailure { doing: failure.doing, errno };
+            stream.send(FrameKind::Reply, &FileReply::Failed(failed))
+        });
         let _ = stream.flush();
         msb_sys::process::leave(0);
     }
@@ -65,10 +57,7 @@ fn become_user(user: Option<&UserRef>) -> Done<()> {
     let Some(user) = user.filter(|user| !user.is_root()) else {
         return Ok(());
     };
-    let fail = |error| Failure {
-        doing: format!("become user {user}"),
-        error,
-    };
+    let fail = |error| Failure { doing: format!("become user {user}"), error };
     let found = users::find(user).map_err(|_| fail(io::ErrorKind::NotFound.into()))?;
     msb_sys::process::become_user(&found.identity).map_err(fail)
 }
@@ -77,30 +66,18 @@ fn serve(stream: &mut Stream) -> Done<()> {
     let frame = stream.next()?;
     let request: FileRequest = frame.value().map_err(|_| protocol("read the request"))?;
     match request {
-        FileRequest::Read {
-            path,
-            offset,
-            length,
-        } => read(stream, as_path(&path), offset, length),
+        FileRequest::Read { path, offset, length } => read(stream, as_path(&path), offset, length),
         FileRequest::Write { path, mode, append } => write(stream, as_path(&path), mode, append),
         FileRequest::List { path } => list(stream, as_path(&path)),
         FileRequest::Stat { path, follow } => {
             let path = as_path(&path);
-            let meta = if follow {
-                fs::metadata(path)
-            } else {
-                fs::symlink_metadata(path)
-            };
+            let meta = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
             let meta = describe(path, &meta.doing("look at", path)?);
             stream.send(FrameKind::Reply, &FileReply::Meta(meta))
         }
         FileRequest::Mkdir { path, parents } => {
             let path = as_path(&path);
-            let made = if parents {
-                fs::create_dir_all(path)
-            } else {
-                fs::create_dir(path)
-            };
+            let made = if parents { fs::create_dir_all(path) } else { fs::create_dir(path) };
             made.doing("make directory", path)?;
             stream.done(1, 0)
         }
@@ -185,10 +162,7 @@ fn list(stream: &mut Stream, path: &Path) -> Done<()> {
         batch.push(describe(&entry.path(), &meta));
         total += 1;
         if batch.len() == BATCH {
-            stream.send(
-                FrameKind::Reply,
-                &FileReply::Entries(std::mem::take(&mut batch)),
-            )?;
+            stream.send(FrameKind::Reply, &FileReply::Entries(std::mem::take(&mut batch)))?;
         }
     }
     stream.send(FrameKind::Reply, &FileReply::Entries(batch))?;
@@ -281,10 +255,7 @@ fn describe(path: &Path, meta: &Metadata) -> Meta {
 }
 
 pub(crate) fn protocol(doing: &str) -> Failure {
-    Failure {
-        doing: doing.to_owned(),
-        error: io::ErrorKind::InvalidData.into(),
-    }
+    Failure { doing: doing.to_owned(), error: io::ErrorKind::InvalidData.into() }
 }
 
 /// Frames on a connection, gathered so that many small files are few writes.
@@ -307,17 +278,10 @@ impl Stream {
 
     pub(crate) fn next(&mut self) -> Done<Frame> {
         loop {
-            if let Some(frame) = self
-                .decoder
-                .next_frame()
-                .map_err(|_| protocol("read a frame"))?
-            {
+            if let Some(frame) = self.decoder.next_frame().map_err(|_| protocol("read a frame"))? {
                 return Ok(frame);
             }
-            let n = self
-                .socket
-                .read(&mut self.buffer)
-                .doing("hear", Path::new("the client"))?;
+            let n = self.socket.read(&mut self.buffer).doing("hear", Path::new("the client"))?;
             if n == 0 {
                 return Err(protocol("hear the client"));
             }
@@ -331,8 +295,7 @@ impl Stream {
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Done<()> {
-        self.out
-            .extend_from_slice(&header(FrameKind::Bytes, bytes.len()));
+        self.out.extend_from_slice(&header(FrameKind::Bytes, bytes.len()));
         self.out.extend_from_slice(bytes);
         self.flush_if_full()
     }
@@ -342,18 +305,11 @@ impl Stream {
     }
 
     fn flush_if_full(&mut self) -> Done<()> {
-        if self.out.len() >= MAX_CHUNK {
-            self.flush()
-        } else {
-            Ok(())
-        }
+        if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Done<()> {
-        let sent = self
-            .socket
-            .write_all(&self.out)
-            .doing("tell", Path::new("the client"));
+        let sent = self.socket.write_all(&self.out).doing("tell", Path::new("the client"));
         self.out.clear();
         sent
     }

@@ -16,10 +16,7 @@ impl Link {
     pub(crate) fn to_worker() -> Self {
         // The one descriptor that is handed over by number; see `keep_only` in `sys`.
         let socket = msb_sys::process::inherited(CONTROL_FD);
-        Self {
-            socket,
-            decoder: Decoder::new(MAX_REQUEST),
-        }
+        Self { socket, decoder: Decoder::new(MAX_REQUEST) }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {

@@ -27,10 +27,8 @@ fn main() {
     let mut link = Link::to_worker();
     let mut commands = Commands::default();
     loop {
-        let mut waits = [
-            PollFd::new(link.socket(), PollFlags::IN),
-            PollFd::new(signals.fd(), PollFlags::IN),
-        ];
+        let mut waits =
+            [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];
         match poll(&mut waits, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return,
@@ -59,23 +57,8 @@ fn serve(
     fds: Vec<std::os::fd::OwnedFd>,
 ) {
     match request {
-        ToGuest::Exec {
-            id,
-            argv,
-            env,
-            workdir,
-            user,
-            tty,
-            rlimits,
-        } => {
-            let command = commands::Asked {
-                argv,
-                env,
-                workdir,
-                user,
-                tty,
-                rlimits,
-            };
+        ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits } => {
+            let command = commands::Asked { argv, env, workdir, user, tty, rlimits };
             let (answer, terminal) = commands.start(id, &command, &fds);
             link.tell(&answer, terminal.as_slice());
         }

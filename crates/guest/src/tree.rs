@@ -87,10 +87,7 @@ fn finish(place: &Path, mode: u32, modified: i64) -> Done<()> {
         tv_sec: modified.div_euclid(1000),
         tv_nsec: (modified.rem_euclid(1000) * 1_000_000) as _,
     };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
+    let times = Timestamps { last_access: time, last_modification: time };
     // A time is a nicety; a file system that has none is no reason to fail a copy.
     let _ = rustix::fs::utimensat(CWD, place, &times, AtFlags::SYMLINK_NOFOLLOW);
     Ok(())
@@ -104,13 +101,7 @@ pub(crate) fn give_out(stream: &mut Stream, path: &Path) -> Done<Count> {
     walk(&root, Path::new(""), 0, &mut |place, below| {
         give_entry(stream, place, below, &mut count)
     })?;
-    let end = Entry {
-        path: Vec::new(),
-        kind: EntryKind::End,
-        mode: 0,
-        size: 0,
-        modified: 0,
-    };
+    let end = Entry { path: Vec::new(), kind: EntryKind::End, mode: 0, size: 0, modified: 0 };
     stream.send(FrameKind::Entry, &end)?;
     Ok(count)
 }
@@ -163,11 +154,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
     make_parents(to)?;
     let mut count = (0, 0);
     walk(&from, Path::new(""), 0, &mut |place, below| {
-        let target = if below.as_os_str().is_empty() {
-            to.to_owned()
-        } else {
-            to.join(below)
-        };
+        let target = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
         let meta = fs::symlink_metadata(place).doing("look at", place)?;
         match kind_of(place, &meta) {
             EntryKind::Directory if target.is_dir() => {}

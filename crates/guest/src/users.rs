@@ -47,9 +47,7 @@ fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
         None => fields.first() == Some(&user.user()),
     });
     let number = |field: Option<&&str>| field.and_then(|text| text.parse::<u32>().ok());
-    let uid = by_number
-        .or_else(|| number(line.as_ref()?.get(2)))
-        .ok_or(NoUser::Unknown)?;
+    let uid = by_number.or_else(|| number(line.as_ref()?.get(2))).ok_or(NoUser::Unknown)?;
     let own_gid = line.as_ref().and_then(|fields| number(fields.get(3)));
     let gid = match user.group() {
         None => own_gid.unwrap_or(0),
@@ -76,34 +74,23 @@ fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
         .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
         .filter(|home| home.starts_with('/'))
         .unwrap_or_else(|| "/".to_owned());
-    Ok(User {
-        identity: Identity { uid, gid, groups },
-        home,
-    })
+    Ok(User { identity: Identity { uid, gid, groups }, home })
 }
 
 fn entry(file: &str, wanted: impl Fn(&[&str]) -> bool) -> Option<Vec<&str>> {
-    file.lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| wanted(fields))
+    file.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| wanted(fields))
 }
 
 fn read(path: &str) -> String {
     let well = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_LIMIT);
-    let bytes = if well {
-        fs::read(path).unwrap_or_default()
-    } else {
-        Vec::new()
-    };
+    let bytes = if well { fs::read(path).unwrap_or_default() } else { Vec::new() };
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether the user namespace maps a single id.
 fn only_root() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let mut counts = map
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(2));
+    let mut counts = map.lines().filter_map(|line| line.split_whitespace().nth(2));
     counts.next() == Some("1") && counts.next().is_none()
 }
 
@@ -121,18 +108,9 @@ mod tests {
 
     #[test]
     fn users_are_found_by_name_and_number() {
-        assert_eq!(
-            found("web"),
-            Ok((33, 33, vec![33, 99], "/var/www".to_owned()))
-        );
-        assert_eq!(
-            found("33"),
-            Ok((33, 33, vec![33, 99], "/var/www".to_owned()))
-        );
-        assert_eq!(
-            found("web:docker"),
-            Ok((33, 99, vec![99], "/var/www".to_owned()))
-        );
+        assert_eq!(found("web"), Ok((33, 33, vec![33, 99], "/var/www".to_owned())));
+        assert_eq!(found("33"), Ok((33, 33, vec![33, 99], "/var/www".to_owned())));
+        assert_eq!(found("web:docker"), Ok((33, 99, vec![99], "/var/www".to_owned())));
         assert_eq!(found("1000:7"), Ok((1000, 7, vec![7], "/".to_owned())));
     }
 

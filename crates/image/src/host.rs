@@ -22,21 +22,13 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
     let derived = cache.join(format!("host-{:016x}", fingerprint()));
     if !derived.is_dir() {
         derive(cache, &derived).map_err(|error| {
-            Error::host(
-                format!("cannot derive the host image in `{}`", cache.display()),
-                error,
-            )
+            Error::host(format!("cannot derive the host image in `{}`", cache.display()), error)
         })?;
     }
     let own = |path: PathBuf| Lower { path, owned: true };
-    let host = |path: &str| Lower {
-        path: PathBuf::from(path),
-        owned: false,
-    };
-    let mut overlays = vec![Overlay {
-        at: "/".to_owned(),
-        lowers: vec![own(derived.join("root"))],
-    }];
+    let host = |path: &str| Lower { path: PathBuf::from(path), owned: false };
+    let mut overlays =
+        vec![Overlay { at: "/".to_owned(), lowers: vec![own(derived.join("root"))] }];
     for tree in PROGRAMS.iter().filter(|tree| Path::new(tree).is_dir()) {
         let mut lowers = Vec::new();
         let writable = derived.join(tree.trim_start_matches('/'));
@@ -44,10 +36,7 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
             lowers.push(own(writable));
         }
         lowers.push(host(tree));
-        overlays.push(Overlay {
-            at: (*tree).to_owned(),
-            lowers,
-        });
+        overlays.push(Overlay { at: (*tree).to_owned(), lowers });
     }
     for tree in ["/usr/local"].into_iter().chain(BESIDE_USR) {
         if is_apart(tree) {
@@ -56,28 +45,17 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
             if writable.is_dir() {
                 lowers.insert(0, own(writable));
             }
-            overlays.push(Overlay {
-                at: tree.to_owned(),
-                lowers,
-            });
+            overlays.push(Overlay { at: tree.to_owned(), lowers });
         }
     }
-    Ok(Prepared {
-        overlays,
-        image: ImageRef::Host,
-        path: extra_path(),
-    })
+    Ok(Prepared { overlays, image: ImageRef::Host, path: extra_path() })
 }
 
 /// A tree that its parent's overlay does not show: a mount of its own, or a real directory
 /// beside /usr.
 fn is_apart(tree: &str) -> bool {
-    let device = |path: &Path| {
-        fs::symlink_metadata(path)
-            .ok()
-            .filter(Metadata::is_dir)
-            .map(|m| m.dev())
-    };
+    let device =
+        |path: &Path| fs::symlink_metadata(path).ok().filter(Metadata::is_dir).map(|m| m.dev());
     let path = Path::new(tree);
     match (device(path), path.parent().and_then(device)) {
         (Some(own), Some(parent)) => own != parent || parent_is_root(path),
@@ -102,34 +80,15 @@ fn fingerprint() -> u64 {
     VERSION.hash(&mut hash);
     let mut add = |path: &Path| {
         if let Ok(meta) = fs::symlink_metadata(path) {
-            (
-                path,
-                meta.ino(),
-                meta.mtime(),
-                meta.mtime_nsec(),
-                meta.mode(),
-            )
-                .hash(&mut hash);
+            (path, meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.mode()).hash(&mut hash);
         }
     };
-    for path in [
-        "/etc/passwd",
-        "/etc/group",
-        "/etc/ld.so.cache",
-        "/etc/localtime",
-        "/etc/alternatives",
-    ] {
+    for path in
+        ["/etc/passwd", "/etc/group", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives"]
+    {
         add(Path::new(path));
     }
-    for path in [
-        "/etc",
-        "/etc/ssl/certs",
-        "/opt",
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/local",
-    ] {
+    for path in ["/etc", "/etc/ssl/certs", "/opt", "/usr", "/usr/bin", "/usr/lib", "/usr/local"] {
         add(Path::new(path));
     }
     for path in [
@@ -180,11 +139,9 @@ fn make_root(root: &Path) -> io::Result<()> {
             _ => {}
         }
     }
-    for (link, target) in [
-        ("var/run", "/run"),
-        ("var/lock", "/run/lock"),
-        ("etc/mtab", "/proc/self/mounts"),
-    ] {
+    for (link, target) in
+        [("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")]
+    {
         symlink(target, root.join(link))?;
     }
     make_etc(&root.join("etc"))
@@ -213,32 +170,21 @@ fn make_etc(etc: &Path) -> io::Result<()> {
     let users = |file: &str, field: usize| -> String {
         let text = fs::read_to_string(file).unwrap_or_default();
         let of_system = |line: &&str| {
-            let id = line
-                .split(':')
-                .nth(field)
-                .and_then(|id| id.parse::<u32>().ok());
+            let id = line.split(':').nth(field).and_then(|id| id.parse::<u32>().ok());
             id.is_some_and(|id| id < 1000 || id == 65534)
         };
-        text.lines()
-            .filter(of_system)
-            .map(|line| format!("{line}\n"))
-            .collect()
+        text.lines().filter(of_system).map(|line| format!("{line}\n")).collect()
     };
     write(&etc.join("passwd"), &users("/etc/passwd", 2))?;
-    write(
-        &etc.join("group"),
-        &members_removed(&users("/etc/group", 2)),
-    )?;
+    write(&etc.join("group"), &members_removed(&users("/etc/group", 2)))?;
     write(&etc.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
     write(&etc.join("resolv.conf"), "")
 }
 
 /// Group members are people of the host.
 fn members_removed(groups: &str) -> String {
-    let line = |line: &str| {
-        line.rsplit_once(':')
-            .map_or(String::new(), |(rest, _)| format!("{rest}:\n"))
-    };
+    let line =
+        |line: &str| line.rsplit_once(':').map_or(String::new(), |(rest, _)| format!("{rest}:\n"));
     groups.lines().map(line).collect()
 }
 
@@ -306,11 +252,7 @@ fn take_directory(
     }
     fs::create_dir_all(&to)?;
     fs::set_permissions(&to, Permissions::from_mode(0o755))?;
-    if below {
-        mirror_directories(&from, &to, left)
-    } else {
-        Ok(())
-    }
+    if below { mirror_directories(&from, &to, left) } else { Ok(()) }
 }
 
 /// Makes every directory that everybody may enter anew, empty.
@@ -349,10 +291,7 @@ mod tests {
 
     #[test]
     fn members_of_groups_are_not_shown() {
-        assert_eq!(
-            members_removed("sudo:x:27:ann,bob\nroot:x:0:\n"),
-            "sudo:x:27:\nroot:x:0:\n"
-        );
+        assert_eq!(members_removed("sudo:x:27:ann,bob\nroot:x:0:\n"), "sudo:x:27:\nroot:x:0:\n");
     }
 
     #[test]

@@ -35,23 +35,15 @@ fn directory(path: &Path) -> Result<Prepared> {
         Error::new(Kind::NotFound, format!("no root filesystem at `{shown}`")).cause(error)
     })?;
     if !found.is_dir() {
-        return Err(Error::invalid(format!(
-            "the root filesystem is not a directory: `{shown}`"
-        )));
+        return Err(Error::invalid(format!("the root filesystem is not a directory: `{shown}`")));
     }
     if found == Path::new("/") {
         return Err(Error::invalid("`/` cannot be an image")
             .hint("`host` shows the host's programs without its files"));
     }
-    let lower = Lower {
-        path: found.clone(),
-        owned: true,
-    };
+    let lower = Lower { path: found.clone(), owned: true };
     Ok(Prepared {
-        overlays: vec![Overlay {
-            at: "/".to_owned(),
-            lowers: vec![lower],
-        }],
+        overlays: vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }],
         image: ImageRef::Directory(found),
         path: Vec::new(),
     })
@@ -60,7 +52,5 @@ fn directory(path: &Path) -> Result<Prepared> {
 /// Every directory below the cache that holds derived layers.
 pub fn derived(cache: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(cache).into_iter().flatten();
-    entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .collect()
+    entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect()
 }

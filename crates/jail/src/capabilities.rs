@@ -24,10 +24,7 @@ pub(crate) fn drop(profile: Profile) -> Result<()> {
         Profile::Restricted => CapabilitySet::empty(),
     };
     let refused = |error| Error::host("cannot drop capabilities", error);
-    for capability in CapabilitySet::all()
-        .iter()
-        .filter(|one| !kept.contains(*one))
-    {
+    for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Capabilities that this kernel does not have yet.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
@@ -35,10 +32,7 @@ pub(crate) fn drop(profile: Profile) -> Result<()> {
         }
     }
     rustix::thread::clear_ambient_capability_set().map_err(refused)?;
-    let sets = CapabilitySets {
-        effective: kept,
-        permitted: kept,
-        inheritable: CapabilitySet::empty(),
-    };
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(refused)
 }

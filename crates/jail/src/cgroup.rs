@@ -37,10 +37,8 @@ impl Group {
         let group = match &limits.cgroup {
             Cgroup::None => return Ok(None),
             Cgroup::V1 { .. } => {
-                let group = Self {
-                    version: Version::V1,
-                    directories: limits.cgroup_directories(name),
-                };
+                let group =
+                    Self { version: Version::V1, directories: limits.cgroup_directories(name) };
                 group.make_directories()?;
                 group.limit_v1(limits)?;
                 group
@@ -72,14 +70,9 @@ impl Group {
             Version::V1 => {
                 let open = |directory: &PathBuf| {
                     let path = directory.join("tasks");
-                    File::options()
-                        .write(true)
-                        .open(&path)
-                        .map_err(|error| failed(&path, &error))
+                    File::options().write(true).open(&path).map_err(|error| failed(&path, &error))
                 };
-                Ok(Entrance::Write(
-                    self.distinct().map(open).collect::<Result<_>>()?,
-                ))
+                Ok(Entrance::Write(self.distinct().map(open).collect::<Result<_>>()?))
             }
         }
     }
@@ -111,13 +104,8 @@ impl Group {
 
     /// Processes and threads, if a controller counts them.
     pub fn pids(&self) -> Option<u32> {
-        let controller = if matches!(self.version, Version::V1) {
-            "pids"
-        } else {
-            ""
-        };
-        self.number(controller, "pids.current")
-            .and_then(|n| u32::try_from(n).ok())
+        let controller = if matches!(self.version, Version::V1) { "pids" } else { "" };
+        self.number(controller, "pids.current").and_then(|n| u32::try_from(n).ok())
     }
 
     fn make_directories(&self) -> Result<()> {
@@ -144,11 +132,7 @@ impl Group {
         }
         if let Some(cpus) = limits.cpus.filter(|limit| limit.by == By::Cgroup) {
             self.set("cpu", "cpu.cfs_period_us", "100000")?;
-            self.set(
-                "cpu",
-                "cpu.cfs_quota_us",
-                &(u64::from(cpus.value.millis) * 100).to_string(),
-            )?;
+            self.set("cpu", "cpu.cfs_quota_us", &(u64::from(cpus.value.millis) * 100).to_string())?;
         }
         Ok(())
     }
@@ -162,52 +146,34 @@ impl Group {
             self.set("", "pids.max", &pids.value.to_string())?;
         }
         if let Some(cpus) = limits.cpus.filter(|limit| limit.by == By::Cgroup) {
-            self.set(
-                "",
-                "cpu.max",
-                &format!("{} 100000", u64::from(cpus.value.millis) * 100),
-            )?;
+            self.set("", "cpu.max", &format!("{} 100000", u64::from(cpus.value.millis) * 100))?;
         }
         Ok(())
     }
 
     fn set(&self, controller: &str, file: &str, value: &str) -> Result<()> {
         let path = self.path(controller, file);
-        let write = || {
-            File::options()
-                .write(true)
-                .open(&path)?
-                .write_all(value.as_bytes())
-        };
+        let write = || File::options().write(true).open(&path)?.write_all(value.as_bytes());
         write().map_err(|error| failed(&path, &error))
     }
 
     fn number(&self, controller: &str, file: &str) -> Option<u64> {
-        fs::read_to_string(self.path(controller, file))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        fs::read_to_string(self.path(controller, file)).ok()?.trim().parse().ok()
     }
 
     fn field(&self, controller: &str, file: &str, field: &str) -> Option<u64> {
         let text = fs::read_to_string(self.path(controller, file)).ok()?;
-        text.lines()
-            .find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
+        text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
     }
 
     fn path(&self, controller: &str, file: &str) -> PathBuf {
-        self.directories
-            .get(controller)
-            .map_or_else(PathBuf::new, |directory| directory.join(file))
+        self.directories.get(controller).map_or_else(PathBuf::new, |directory| directory.join(file))
     }
 
     /// Each directory once, though two controllers may share it.
     fn distinct(&self) -> impl Iterator<Item = &PathBuf> {
         let earlier = |path: &PathBuf, name: &String| {
-            self.directories
-                .iter()
-                .any(|(other, place)| place == path && other < name)
+            self.directories.iter().any(|(other, place)| place == path && other < name)
         };
         self.directories
             .iter()
@@ -261,8 +227,5 @@ fn make_directory(path: &Path) -> Result<()> {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::host(
-        format!("cannot set up the cgroup at `{}`", path.display()),
-        error,
-    )
+    Error::host(format!("cannot set up the cgroup at `{}`", path.display()), error)
 }

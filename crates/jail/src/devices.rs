@@ -75,9 +75,7 @@ impl Kernel {
             )?;
             rustix::io::write(file, b"0")
         };
-        write()
-            .map(drop)
-            .map_err(|error| Error::host("cannot forbid user namespaces", error))
+        write().map(drop).map_err(|error| Error::host("cannot forbid user namespaces", error))
     }
 
     /// Puts everything in place below the sandbox's own root.
@@ -119,27 +117,16 @@ impl Kernel {
 fn hide() -> Result<()> {
     for path in READ_ONLY.map(Path::new).iter().filter(|path| path.exists()) {
         let part = detach(path, true)?;
-        let read_only = Attributes {
-            read_only: true,
-            recursive: true,
-            ..Attributes::default()
-        };
+        let read_only = Attributes { read_only: true, recursive: true, ..Attributes::default() };
         set_attributes(part.as_fd(), &read_only)
             .map_err(|error| Error::host(format!("cannot close `{}`", path.display()), error))?;
         attach(part.as_fd(), path)?;
     }
-    for path in HIDDEN_FILES
-        .map(Path::new)
-        .iter()
-        .filter(|path| path.exists())
-    {
+    for path in HIDDEN_FILES.map(Path::new).iter().filter(|path| path.exists()) {
         attach(detach(Path::new("/dev/null"), false)?.as_fd(), path)?;
     }
-    let hidden: Vec<&Path> = HIDDEN_DIRECTORIES
-        .iter()
-        .map(Path::new)
-        .filter(|path| path.is_dir())
-        .collect();
+    let hidden: Vec<&Path> =
+        HIDDEN_DIRECTORIES.iter().map(Path::new).filter(|path| path.is_dir()).collect();
     for path in hidden {
         let empty = file_system_with(
             "tmpfs",

@@ -14,11 +14,7 @@ pub(crate) fn mount(path: &Path) -> Result<OwnedFd> {
     let about = |error: std::io::Error| {
         Error::host(format!("cannot mount the disk `{}`", path.display()), error)
     };
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(about)?;
+    let file = File::options().read(true).write(true).open(path).map_err(about)?;
     let (device, _held) = msb_sys::loopback_disk::attach(&file).map_err(about)?;
     let mount = || -> rustix::io::Result<OwnedFd> {
         let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -22,17 +22,9 @@ pub(crate) enum Test {
     /// Refused with this error if any of these bits is set.
     AnyBit { argument: u8, bits: u32, errno: u16 },
     /// Refused if the argument is this.
-    Is {
-        argument: u8,
-        value: u32,
-        errno: u16,
-    },
+    Is { argument: u8, value: u32, errno: u16 },
     /// Refused unless the argument is one of these.
-    IsNot {
-        argument: u8,
-        values: Vec<u32>,
-        errno: u16,
-    },
+    IsNot { argument: u8, values: Vec<u32>, errno: u16 },
     /// The call goes through if none of these bits is set; later tests do not apply.
     PassWithout { argument: u8, bits: u32 },
 }
@@ -99,29 +91,17 @@ fn decide(action: &Action, program: &mut Vec<Instruction>) {
 impl Test {
     fn emit(&self, program: &mut Vec<Instruction>) {
         match self {
-            Self::AnyBit {
-                argument,
-                bits,
-                errno,
-            } => {
+            Self::AnyBit { argument, bits, errno } => {
                 program.push(load_argument(*argument));
                 program.push(jump(JUMP_ANY_BIT, *bits, 0, 1));
                 program.push(error(*errno));
             }
-            Self::Is {
-                argument,
-                value,
-                errno,
-            } => {
+            Self::Is { argument, value, errno } => {
                 program.push(load_argument(*argument));
                 program.push(jump(JUMP_EQUAL, *value, 0, 1));
                 program.push(error(*errno));
             }
-            Self::IsNot {
-                argument,
-                values,
-                errno,
-            } => {
+            Self::IsNot { argument, values, errno } => {
                 program.push(load_argument(*argument));
                 for (i, value) in values.iter().enumerate() {
                     let rest = u8::try_from(values.len() - i).expect("a handful of values");
@@ -144,30 +124,15 @@ fn load_argument(argument: u8) -> Instruction {
 }
 
 fn load(offset: u32) -> Instruction {
-    Instruction {
-        code: LOAD_WORD,
-        jump_true: 0,
-        jump_false: 0,
-        operand: offset,
-    }
+    Instruction { code: LOAD_WORD, jump_true: 0, jump_false: 0, operand: offset }
 }
 
 fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
-    Instruction {
-        code,
-        jump_true,
-        jump_false,
-        operand,
-    }
+    Instruction { code, jump_true, jump_false, operand }
 }
 
 fn result(value: u32) -> Instruction {
-    Instruction {
-        code: RETURN,
-        jump_true: 0,
-        jump_false: 0,
-        operand: value,
-    }
+    Instruction { code: RETURN, jump_true: 0, jump_false: 0, operand: value }
 }
 
 fn error(errno: u16) -> Instruction {
@@ -203,27 +168,18 @@ mod tests {
                 JUMP_ANY_BIT => loaded & step.operand != 0,
                 other => panic!("no such instruction: {other}"),
             };
-            at += usize::from(if taken {
-                step.jump_true
-            } else {
-                step.jump_false
-            });
+            at += usize::from(if taken { step.jump_true } else { step.jump_false });
         }
     }
 
     #[test]
     fn every_number_meets_its_own_action() {
         let errno = |n: u16| RETURN_ERRNO | u32::from(n);
-        let ranges: Vec<(u32, Action)> = (0..200u16)
-            .map(|n| (u32::from(n) * 3, Action::Errno(n)))
-            .collect();
+        let ranges: Vec<(u32, Action)> =
+            (0..200u16).map(|n| (u32::from(n) * 3, Action::Errno(n))).collect();
         let program = compile(&ranges);
         for number in 0..600 {
-            assert_eq!(
-                run(&program, number, [0; 6]),
-                errno((number / 3) as u16),
-                "{number}"
-            );
+            assert_eq!(run(&program, number, [0; 6]), errno((number / 3) as u16), "{number}");
         }
     }
 
@@ -232,25 +188,10 @@ mod tests {
         let program = compile(&[(
             0,
             Action::Depends(vec![
-                Test::PassWithout {
-                    argument: 0,
-                    bits: 0x40,
-                },
-                Test::AnyBit {
-                    argument: 1,
-                    bits: 0o6000,
-                    errno: 1,
-                },
-                Test::IsNot {
-                    argument: 2,
-                    values: vec![5, 6],
-                    errno: 2,
-                },
-                Test::Is {
-                    argument: 3,
-                    value: 9,
-                    errno: 3,
-                },
+                Test::PassWithout { argument: 0, bits: 0x40 },
+                Test::AnyBit { argument: 1, bits: 0o6000, errno: 1 },
+                Test::IsNot { argument: 2, values: vec![5, 6], errno: 2 },
+                Test::Is { argument: 3, value: 9, errno: 3 },
             ]),
         )]);
         let run = |a, b, c, d| run(&program, 7, [a, b, c, d, 0, 0]);

@@ -23,12 +23,7 @@ pub(crate) fn write_for(pid: u32, ids: &Ids) -> Result<()> {
             write(&format!("/proc/{pid}/gid_map"), &map)?;
             write(&format!("/proc/{pid}/uid_map"), &map)
         }
-        Ids::Subordinate {
-            uid,
-            gid,
-            uids,
-            gids,
-        } => {
+        Ids::Subordinate { uid, gid, uids, gids } => {
             delegate("newgidmap", pid, *gid, *gids)?;
             delegate("newuidmap", pid, *uid, *uids)
         }
@@ -49,17 +44,12 @@ pub(crate) fn carrier(uid: (u32, u32), gid: (u32, u32)) -> Result<OwnedFd> {
             }
         }
         Fork::Parent { pid, pidfd } => {
-            let namespace = write(
-                &format!("/proc/{pid}/gid_map"),
-                &format!("{} {} 1", gid.0, gid.1),
-            )
-            .and_then(|()| {
-                write(
-                    &format!("/proc/{pid}/uid_map"),
-                    &format!("{} {} 1", uid.0, uid.1),
-                )
-            })
-            .and_then(|()| namespace_of(pid));
+            let namespace =
+                write(&format!("/proc/{pid}/gid_map"), &format!("{} {} 1", gid.0, gid.1))
+                    .and_then(|()| {
+                        write(&format!("/proc/{pid}/uid_map"), &format!("{} {} 1", uid.0, uid.1))
+                    })
+                    .and_then(|()| namespace_of(pid));
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             let _ = rustix::process::waitid(
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),

@@ -88,12 +88,7 @@ pub fn start(plan: &Plan, guest: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Res
         }
         Fork::Parent { pid, pidfd } => {
             drop((theirs, report, tasks));
-            let confined = Confined {
-                pid,
-                pidfd,
-                group,
-                started,
-            };
+            let confined = Confined { pid, pidfd, group, started };
             if let Err(error) = prepare(plan, pid, ours.as_fd()) {
                 let kill = rustix::process::Signal::KILL;
                 let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
@@ -130,19 +125,10 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<()> {
 /// its writable directory, whose ids are shifted on disk.
 fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
     let mut mounts = Vec::new();
-    let owned = plan
-        .rootfs
-        .overlays
-        .iter()
-        .flat_map(|o| &o.lowers)
-        .filter(|lower| lower.owned);
+    let owned = plan.rootfs.overlays.iter().flat_map(|o| &o.lowers).filter(|lower| lower.owned);
     for lower in owned {
         let mount = layers::detach(&lower.path, false)?;
-        let shifted = Attributes {
-            id_map: Some(namespace),
-            no_dev: true,
-            ..Attributes::default()
-        };
+        let shifted = Attributes { id_map: Some(namespace), no_dev: true, ..Attributes::default() };
         set_attributes(mount.as_fd(), &shifted).map_err(|error| {
             Error::unsupported(format!("cannot shift the ids of `{}`", lower.path.display()))
                 .cause(error)
@@ -211,11 +197,8 @@ fn become_guest(
     enter_cgroup(tasks)?;
     take_ids(&plan.ids, outside)?;
     // Nothing mounted from here on is seen outside.
-    rustix::mount::mount_change(
-        "/",
-        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-    )
-    .map_err(|error| Error::host("cannot make mounts private", error))?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| Error::host("cannot make mounts private", error))?;
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
     let mounts = mounts(plan, outside)?;
@@ -227,20 +210,12 @@ fn become_guest(
     msb_sys::net::raise_loopback().map_err(|error| Error::host("cannot raise loopback", error))?;
 
     let Sources { lowers, writable } = sources;
-    layers::enter_root(
-        &plan.rootfs.overlays,
-        &lowers,
-        &plan.rootfs.upper,
-        writable.as_ref(),
-    )?;
+    layers::enter_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
     devices::make_usual_directories()?;
     kernel.place(SHM_SIZE)?;
     for tmpfs in &plan.tmpfs {
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
-        layers::mount_tmpfs(
-            tmpfs.guest.as_path(),
-            &format!("mode=1777,size={}", tmpfs.size.0),
-        )?;
+        layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
     }
     for (mount, tree) in plan.mounts.iter().zip(&mounts) {
         let target = Path::new(&mount.guest);
@@ -263,10 +238,7 @@ fn become_guest(
     })?;
     capabilities::drop(plan.security.profile)?;
     let argv = process::c_strings(["msb-guest"]).expect("no zero byte");
-    Err(Error::host(
-        "cannot start the guest",
-        process::exec_fd(guest.as_fd(), &argv, &[]),
-    ))
+    Err(Error::host("cannot start the guest", process::exec_fd(guest.as_fd(), &argv, &[])))
 }
 
 fn enter_cgroup(tasks: &[File]) -> Result<()> {
@@ -293,10 +265,7 @@ fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {
         // The maps are written before the first mount is sent; `sources` receives that.
         Ids::Shifted { .. } => {
             rustix::event::poll(
-                &mut [rustix::event::PollFd::new(
-                    outside,
-                    rustix::event::PollFlags::IN,
-                )],
+                &mut [rustix::event::PollFd::new(outside, rustix::event::PollFlags::IN)],
                 None,
             )
             .map_err(|error| failed(error.into()))?;

@@ -66,9 +66,9 @@ pub(crate) fn enter_root(
     let mut attached = 0;
     let mut place = |source: &Source| -> Result<OwnedFd> {
         match source {
-            Source::Open(fd) => fd
-                .try_clone()
-                .map_err(|error| Error::host("cannot open a layer", error)),
+            Source::Open(fd) => {
+                fd.try_clone().map_err(|error| Error::host("cannot open a layer", error))
+            }
             Source::Detached(mount) => {
                 let target = stage.join(format!("layer{attached}"));
                 attached += 1;
@@ -92,10 +92,7 @@ pub(crate) fn enter_root(
             Some(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()),
             None => STAGE.to_owned(),
         };
-        let (upper, work) = (
-            format!("{base}/upper{index}"),
-            format!("{base}/work{index}"),
-        );
+        let (upper, work) = (format!("{base}/upper{index}"), format!("{base}/work{index}"));
         make_dir(Path::new(&upper))?;
         make_dir(Path::new(&work))?;
         // The mount point lies in the overlay below, which is ours: no link of an image is
@@ -113,30 +110,22 @@ fn mount_overlay(
     volatile: bool,
     target: &Path,
 ) -> Result<()> {
-    let lowers: Vec<String> = lowers
-        .iter()
-        .map(|fd| format!("/proc/self/fd/{}", fd.as_raw_fd()))
-        .collect();
+    let lowers: Vec<String> =
+        lowers.iter().map(|fd| format!("/proc/self/fd/{}", fd.as_raw_fd())).collect();
     let volatile = if volatile { ",volatile" } else { "" };
     let options = format!(
         "userxattr,lowerdir={},upperdir={upper},workdir={work}{volatile}",
         lowers.join(":")
     );
     let options = CString::new(options).expect("made of numbers and constants");
-    rustix::mount::mount(
-        "overlay",
-        target,
-        "overlay",
-        MountFlags::NODEV,
-        options.as_c_str(),
-    )
-    .map_err(|error| {
-        Error::host(
-            format!("cannot mount the root filesystem at `{}`", target.display()),
-            error,
-        )
-        .hint("`msb doctor` tells whether this host allows overlay mounts")
-    })
+    rustix::mount::mount("overlay", target, "overlay", MountFlags::NODEV, options.as_c_str())
+        .map_err(|error| {
+            Error::host(
+                format!("cannot mount the root filesystem at `{}`", target.display()),
+                error,
+            )
+            .hint("`msb doctor` tells whether this host allows overlay mounts")
+        })
 }
 
 fn pivot(root: &Path) -> Result<()> {
@@ -153,10 +142,7 @@ pub(crate) fn mount_tmpfs(target: &Path, options: &str) -> Result<()> {
     let options = CString::new(options).expect("made of numbers and constants");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).map_err(|error| {
-        Error::host(
-            format!("cannot mount a tmpfs at `{}`", target.display()),
-            error,
-        )
+        Error::host(format!("cannot mount a tmpfs at `{}`", target.display()), error)
     })
 }
 
@@ -164,20 +150,14 @@ pub(crate) fn mount_tmpfs(target: &Path, options: &str) -> Result<()> {
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
     match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(Error::host(
-            format!("cannot make `{}`", path.display()),
-            error,
-        )),
+        Err(error) => Err(Error::host(format!("cannot make `{}`", path.display()), error)),
     }
 }
 
 /// Makes a mount point, with its parents, below the sandbox's own root.
 pub(crate) fn make_mount_point(path: &Path, file: bool) -> Result<()> {
     let failed = |error: std::io::Error| {
-        Error::host(
-            format!("cannot make the mount point `{}`", path.display()),
-            error,
-        )
+        Error::host(format!("cannot make the mount point `{}`", path.display()), error)
     };
     let parent = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent).map_err(failed)?;

@@ -83,13 +83,8 @@ const NEEDS_USERNS: &[i64] = &[
 ];
 
 /// Left out of the restricted profile: debugging and changing roots.
-const NOT_RESTRICTED: &[i64] = &[
-    SYS_chroot,
-    SYS_pidfd_getfd,
-    SYS_process_vm_readv,
-    SYS_process_vm_writev,
-    SYS_ptrace,
-];
+const NOT_RESTRICTED: &[i64] =
+    &[SYS_chroot, SYS_pidfd_getfd, SYS_process_vm_readv, SYS_process_vm_writev, SYS_ptrace];
 
 /// Answered with success where only root exists, so that apt, pip and npm go on.
 const FAKED_FOR_ONE_ID: &[i64] = &[
@@ -120,11 +115,8 @@ mod legacy {
     ];
     pub(super) const FAKED_FOR_ONE_ID: &[i64] = &[libc::SYS_chown, libc::SYS_lchown];
     /// `(call, argument that holds the mode)`.
-    pub(super) const MODES: &[(i64, u8)] = &[
-        (libc::SYS_chmod, 1),
-        (libc::SYS_creat, 1),
-        (libc::SYS_mknod, 1),
-    ];
+    pub(super) const MODES: &[(i64, u8)] =
+        &[(libc::SYS_chmod, 1), (libc::SYS_creat, 1), (libc::SYS_mknod, 1)];
     /// `(call, argument that holds the flags, argument that holds the mode)`.
     pub(super) const OPENS: &[(i64, u8, u8)] = &[(libc::SYS_open, 1, 2)];
 }
@@ -152,12 +144,8 @@ const TIOCLINUX: u32 = 0x541c;
 
 /// Address families that the sandbox's own network namespace confines. Not vsock: it reaches the
 /// host past every namespace.
-const FAMILIES: [u32; 4] = [
-    libc::AF_UNIX as u32,
-    libc::AF_INET as u32,
-    libc::AF_INET6 as u32,
-    libc::AF_NETLINK as u32,
-];
+const FAMILIES: [u32; 4] =
+    [libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32, libc::AF_NETLINK as u32];
 
 /// Personalities that only change what a program sees of itself; the last asks for the present one.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
@@ -174,10 +162,7 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
         .collect();
     let mut set = |calls: &[i64], action: Action| {
         for call in calls {
-            actions.insert(
-                u32::try_from(*call).expect("call numbers are small"),
-                action.clone(),
-            );
+            actions.insert(u32::try_from(*call).expect("call numbers are small"), action.clone());
         }
     };
     let refused = Action::Errno(EPERM as u16);
@@ -186,16 +171,8 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
     set(
         &[SYS_ioctl],
         Action::Depends(vec![
-            Test::Is {
-                argument: 1,
-                value: TIOCSTI,
-                errno: EPERM as u16,
-            },
-            Test::Is {
-                argument: 1,
-                value: TIOCLINUX,
-                errno: EPERM as u16,
-            },
+            Test::Is { argument: 1, value: TIOCSTI, errno: EPERM as u16 },
+            Test::Is { argument: 1, value: TIOCLINUX, errno: EPERM as u16 },
         ]),
     );
     set(
@@ -215,11 +192,7 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
         }]),
     );
     if !security.allow_userns {
-        let own = Test::AnyBit {
-            argument: 0,
-            bits: NEW_NAMESPACES,
-            errno: EPERM as u16,
-        };
+        let own = Test::AnyBit { argument: 0, bits: NEW_NAMESPACES, errno: EPERM as u16 };
         set(NEEDS_USERNS, refused.clone());
         set(&[SYS_clone, SYS_unshare], Action::Depends(vec![own]));
         // Its flags are behind a pointer; C libraries fall back to clone.
@@ -233,25 +206,13 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
         set(legacy::FAKED_FOR_ONE_ID, Action::Errno(0));
     }
     if !security.allow_setid {
-        let bits = |argument| Test::AnyBit {
-            argument,
-            bits: SET_ID_BITS,
-            errno: EPERM as u16,
-        };
-        let modes = [
-            (SYS_fchmod, 1),
-            (SYS_fchmodat, 2),
-            (SYS_fchmodat2, 2),
-            (SYS_mknodat, 2),
-        ];
+        let bits = |argument| Test::AnyBit { argument, bits: SET_ID_BITS, errno: EPERM as u16 };
+        let modes = [(SYS_fchmod, 1), (SYS_fchmodat, 2), (SYS_fchmodat2, 2), (SYS_mknodat, 2)];
         for (call, mode) in modes.iter().chain(legacy::MODES) {
             set(&[*call], Action::Depends(vec![bits(*mode)]));
         }
         for (call, flags, mode) in [(SYS_openat, 2, 3)].iter().chain(legacy::OPENS) {
-            let creates = Test::PassWithout {
-                argument: *flags,
-                bits: CREATES,
-            };
+            let creates = Test::PassWithout { argument: *flags, bits: CREATES };
             set(&[*call], Action::Depends(vec![creates, bits(*mode)]));
         }
         // Its mode is behind a pointer; C libraries fall back to openat.
@@ -287,28 +248,15 @@ mod tests {
 
     #[test]
     fn the_program_stays_small() {
-        let security = Security {
-            profile: Profile::Restricted,
-            allow_userns: false,
-            allow_setid: false,
-        };
-        let program = program(
-            &security,
-            &Ids::Single {
-                uid: 1000,
-                gid: 1000,
-            },
-        );
+        let security =
+            Security { profile: Profile::Restricted, allow_userns: false, allow_setid: false };
+        let program = program(&security, &Ids::Single { uid: 1000, gid: 1000 });
         assert!(program.len() < 500, "{} instructions", program.len());
     }
 
     #[test]
     fn ranges_cover_every_number_once() {
-        let actions = [
-            (3, Action::Allow),
-            (4, Action::Allow),
-            (9, Action::Errno(1)),
-        ];
+        let actions = [(3, Action::Allow), (4, Action::Allow), (9, Action::Errno(1))];
         let unknown = Action::Errno(ENOSYS as u16);
         assert_eq!(
             ranges(actions.into()),

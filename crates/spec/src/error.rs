@@ -69,13 +69,7 @@ pub struct Error {
 impl Error {
     /// An error of this kind; the message is lower case, without a full stop.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            stage: None,
-            message: message.into(),
-            causes: Vec::new(),
-            hint: None,
-        }
+        Self { kind, stage: None, message: message.into(), causes: Vec::new(), hint: None }
     }
 
     /// The request is wrong.
@@ -167,10 +161,7 @@ mod tests {
     #[test]
     fn a_wider_statement_keeps_the_order_of_causes() {
         let error = Error::host("cannot open `x`", "permission denied").under("cannot start `web`");
-        assert_eq!(
-            error.to_string(),
-            "cannot start `web`: cannot open `x`: permission denied"
-        );
+        assert_eq!(error.to_string(), "cannot start `web`: cannot open `x`: permission denied");
     }
 
     #[test]

@@ -33,23 +33,17 @@ impl UserRef {
     /// Checks and takes a user.
     pub fn parse(text: &str) -> Result<Self> {
         let part_is_well = |part: &str| {
-            let word = part
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"._-$".contains(&b));
+            let word = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-$".contains(&b));
             let number_fits = !part.bytes().all(|b| b.is_ascii_digit())
                 || part.parse::<u32>().is_ok_and(|id| id < u32::MAX);
             !part.is_empty() && part.len() <= 64 && word && !part.starts_with('-') && number_fits
         };
-        let (user, group) = text
-            .split_once(':')
-            .map_or((text, None), |(u, g)| (u, Some(g)));
+        let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
         if part_is_well(user) && group.is_none_or(part_is_well) {
             return Ok(Self(text.to_owned()));
         }
-        Err(
-            Error::invalid(format!("not a user: `{}`", text.escape_debug()))
-                .hint("write it as `name`, `1000`, `name:group` or `1000:1000`"),
-        )
+        Err(Error::invalid(format!("not a user: `{}`", text.escape_debug()))
+            .hint("write it as `name`, `1000`, `name:group` or `1000:1000`"))
     }
 
     /// The user's name or number.
@@ -163,10 +157,7 @@ impl Rlimit {
         };
         let (name, values) = text.split_once('=').ok_or_else(wrong)?;
         let (soft, hard) = values.split_once(':').unwrap_or((values, values));
-        let (_, name) = *RlimitName::ALL
-            .iter()
-            .find(|(n, _)| *n == name)
-            .ok_or_else(wrong)?;
+        let (_, name) = *RlimitName::ALL.iter().find(|(n, _)| *n == name).ok_or_else(wrong)?;
         let (soft, hard) = (amount(soft)?, amount(hard)?);
         if soft.unwrap_or(u64::MAX) > hard.unwrap_or(u64::MAX) {
             return Err(wrong().cause("the soft limit is above the hard one"));
@@ -184,10 +175,7 @@ impl TryFrom<String> for Rlimit {
 
 impl From<Rlimit> for String {
     fn from(limit: Rlimit) -> Self {
-        let name = RlimitName::ALL
-            .iter()
-            .find(|(_, n)| *n == limit.name)
-            .map_or("", |(n, _)| n);
+        let name = RlimitName::ALL.iter().find(|(_, n)| *n == limit.name).map_or("", |(n, _)| n);
         let shown = |v: Option<u64>| v.map_or("unlimited".to_owned(), |v| v.to_string());
         format!("{name}={}:{}", shown(limit.soft), shown(limit.hard))
     }
@@ -295,14 +283,7 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_a_shell() {
-        let exit = |code, signal, ending| {
-            Exit {
-                code,
-                signal,
-                ending,
-            }
-            .status()
-        };
+        let exit = |code, signal, ending| Exit { code, signal, ending }.status();
         assert_eq!(exit(Some(7), None, Ending::Own), 7);
         assert_eq!(exit(None, Some(9), Ending::Own), 137);
         assert_eq!(exit(None, Some(9), Ending::Memory), 137);
@@ -314,17 +295,7 @@ mod tests {
         for good in ["root", "1000", "www-data:www-data", "1000:0"] {
             assert!(UserRef::parse(good).is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            ":",
-            "a:",
-            ":b",
-            "a b",
-            "-1",
-            "4294967295",
-            "a:b:c",
-            "a\n",
-        ] {
+        for bad in ["", ":", "a:", ":b", "a b", "-1", "4294967295", "a:b:c", "a\n"] {
             assert!(UserRef::parse(bad).is_err(), "{bad}");
         }
     }

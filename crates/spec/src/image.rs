@@ -72,13 +72,7 @@ mod tests {
     #[test]
     fn a_path_is_a_directory_and_a_word_is_not() {
         assert_eq!(ImageRef::parse("host").unwrap(), ImageRef::Host);
-        assert_eq!(
-            ImageRef::parse("./a").unwrap(),
-            ImageRef::Directory("./a".into())
-        );
-        assert_eq!(
-            ImageRef::parse("alpine").unwrap_err().kind(),
-            crate::Kind::Unsupported
-        );
+        assert_eq!(ImageRef::parse("./a").unwrap(), ImageRef::Directory("./a".into()));
+        assert_eq!(ImageRef::parse("alpine").unwrap_err().kind(), crate::Kind::Unsupported);
     }
 }

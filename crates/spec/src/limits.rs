@@ -96,10 +96,9 @@ impl Limits {
         let below = |parent: &PathBuf| parent.join(CGROUP_PARENT).join(name.as_str());
         match &self.cgroup {
             Cgroup::None => BTreeMap::new(),
-            Cgroup::V1 { controllers } => controllers
-                .iter()
-                .map(|(name, root)| (name.clone(), below(root)))
-                .collect(),
+            Cgroup::V1 { controllers } => {
+                controllers.iter().map(|(name, root)| (name.clone(), below(root))).collect()
+            }
             Cgroup::V2 { parent } => BTreeMap::from([(String::new(), below(parent))]),
         }
     }

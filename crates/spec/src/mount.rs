@@ -14,11 +14,8 @@ impl GuestPath {
     /// Checks and takes a path.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::invalid(format!(
-                "not a path inside the sandbox: `{}`",
-                text.escape_debug()
-            ))
-            .cause(why)
+            Error::invalid(format!("not a path inside the sandbox: `{}`", text.escape_debug()))
+                .cause(why)
         };
         if !text.starts_with('/') {
             return Err(wrong("it is not absolute"));
@@ -31,12 +28,7 @@ impl GuestPath {
             return Err(wrong("it holds `..`"));
         }
         // Rebuilding from its components drops `//`, `/./` and a trailing slash.
-        Ok(Self(
-            path.components()
-                .collect::<PathBuf>()
-                .to_string_lossy()
-                .into_owned(),
-        ))
+        Ok(Self(path.components().collect::<PathBuf>().to_string_lossy().into_owned()))
     }
 
     /// The path as text.
@@ -99,27 +91,17 @@ impl Mount {
         }
         let guest = GuestPath::parse(guest)?;
         if guest.as_str() == "/" {
-            return Err(
-                Error::invalid("a mount cannot replace the root of the sandbox")
-                    .hint("use the directory as the image: `msb run ./dir -- …`"),
-            );
+            return Err(Error::invalid("a mount cannot replace the root of the sandbox")
+                .hint("use the directory as the image: `msb run ./dir -- …`"));
         }
-        Ok(Self {
-            host: PathBuf::from(host),
-            guest,
-            read_only,
-        })
+        Ok(Self { host: PathBuf::from(host), guest, read_only })
     }
 }
 
 impl fmt::Display for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host.display(), self.guest)?;
-        if self.read_only {
-            f.write_str(":ro")
-        } else {
-            Ok(())
-        }
+        if self.read_only { f.write_str(":ro") } else { Ok(()) }
     }
 }
 
@@ -140,17 +122,12 @@ impl Tmpfs {
     /// Parses `PATH[:SIZE]`.
     pub fn parse(text: &str) -> Result<Self> {
         let (path, size) = match text.split_once(':') {
-            Some((path, size)) => (
-                path,
-                Bytes::parse(size.strip_prefix("size=").unwrap_or(size))?,
-            ),
+            Some((path, size)) => (path, Bytes::parse(size.strip_prefix("size=").unwrap_or(size))?),
             None => (text, Self::DEFAULT_SIZE),
         };
         let guest = GuestPath::parse(path)?;
         if guest.as_str() == "/" {
-            return Err(Error::invalid(
-                "a tmpfs cannot replace the root of the sandbox",
-            ));
+            return Err(Error::invalid("a tmpfs cannot replace the root of the sandbox"));
         }
         Ok(Self { guest, size })
     }

@@ -19,16 +19,13 @@ impl Name {
     pub fn parse(text: &str) -> Result<Self> {
         let first = text.bytes().next();
         let starts_well = first.is_some_and(|b| b.is_ascii_alphanumeric());
-        let rest_is_well = text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        let rest_is_well =
+            text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
         if starts_well && rest_is_well && text.len() <= Self::MAX {
             return Ok(Self(text.to_owned()));
         }
-        Err(
-            Error::invalid(format!("not a sandbox name: `{}`", shown(text)))
-                .hint("a name has 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"),
-        )
+        Err(Error::invalid(format!("not a sandbox name: `{}`", shown(text)))
+            .hint("a name has 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"))
     }
 
     /// The name as text.
@@ -71,16 +68,13 @@ pub struct Hostname(String);
 impl Hostname {
     /// Checks and takes a host name.
     pub fn parse(text: &str) -> Result<Self> {
-        let well = text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+        let well =
+            text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
         if well && !text.is_empty() && text.len() <= 64 && !text.starts_with('-') {
             return Ok(Self(text.to_owned()));
         }
-        Err(
-            Error::invalid(format!("not a host name: `{}`", shown(text)))
-                .hint("a host name has 1 to 64 of A-Z a-z 0-9 . _ -"),
-        )
+        Err(Error::invalid(format!("not a host name: `{}`", shown(text)))
+            .hint("a host name has 1 to 64 of A-Z a-z 0-9 . _ -"))
     }
 
     /// The host name of a sandbox whose owner gave none.
@@ -153,9 +147,7 @@ mod tests {
     #[test]
     fn names_that_could_leave_a_directory_are_refused() {
         let long = "a".repeat(129);
-        for bad in [
-            "", ".", "..", "../x", "a/b", "-x", "_x", "a b", "a\n", "ä", "a\0", &long,
-        ] {
+        for bad in ["", ".", "..", "../x", "a/b", "-x", "_x", "a b", "a\n", "ä", "a\0", &long] {
             assert!(Name::parse(bad).is_err(), "{bad:?}");
         }
         let longest = "a".repeat(128);

@@ -55,38 +55,25 @@ impl Patch {
     /// Parses `SRC:DST` into a copy.
     pub fn copy(text: &str) -> Result<Self> {
         let (from, to) = pair(text, ':', "./src:/dst")?;
-        Ok(Self::Copy {
-            from: PathBuf::from(from),
-            to: GuestPath::parse(to)?,
-        })
+        Ok(Self::Copy { from: PathBuf::from(from), to: GuestPath::parse(to)? })
     }
 
     /// Parses `PATH=TEXT` into a file.
     pub fn text(text: &str) -> Result<Self> {
         let (path, content) = pair(text, '=', "/etc/motd=hello")?;
-        Ok(Self::Text {
-            path: GuestPath::parse(path)?,
-            content: content.to_owned(),
-            mode: None,
-        })
+        Ok(Self::Text { path: GuestPath::parse(path)?, content: content.to_owned(), mode: None })
     }
 
     /// Parses `PATH=TEXT` into an addition to a file.
     pub fn append(text: &str) -> Result<Self> {
         let (path, content) = pair(text, '=', "/etc/hosts=127.0.0.1 db")?;
-        Ok(Self::Append {
-            path: GuestPath::parse(path)?,
-            content: content.to_owned(),
-        })
+        Ok(Self::Append { path: GuestPath::parse(path)?, content: content.to_owned() })
     }
 
     /// Parses `PATH=TARGET` into a link.
     pub fn symlink(text: &str) -> Result<Self> {
         let (path, target) = pair(text, '=', "/usr/local/bin/py=/usr/bin/python3")?;
-        Ok(Self::Symlink {
-            path: GuestPath::parse(path)?,
-            target: target.to_owned(),
-        })
+        Ok(Self::Symlink { path: GuestPath::parse(path)?, target: target.to_owned() })
     }
 }
 
@@ -112,46 +99,26 @@ impl Script {
 
     /// Checks the name and takes the script.
     pub fn new(name: &str, body: &str) -> Result<Self> {
-        let well = name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        let well = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if name.is_empty() || name.len() > 64 || !well || name.starts_with(['.', '-']) {
-            return Err(
-                Error::invalid(format!("not a script name: `{}`", name.escape_debug()))
-                    .hint("a script's name has 1 to 64 of A-Z a-z 0-9 . _ -"),
-            );
+            return Err(Error::invalid(format!("not a script name: `{}`", name.escape_debug()))
+                .hint("a script's name has 1 to 64 of A-Z a-z 0-9 . _ -"));
         }
-        Ok(Self {
-            name: name.to_owned(),
-            body: body.to_owned(),
-        })
+        Ok(Self { name: name.to_owned(), body: body.to_owned() })
     }
 
     /// The file it becomes.
     pub fn patch(&self) -> Patch {
-        let shebang = if self.body.starts_with("#!") {
-            ""
-        } else {
-            "#!/bin/sh\n"
-        };
+        let shebang = if self.body.starts_with("#!") { "" } else { "#!/bin/sh\n" };
         let path = GuestPath::parse(&format!("{}/{}", Self::DIRECTORY, self.name))
             .expect("the directory is absolute and the name has no slash");
-        Patch::Text {
-            path,
-            content: format!("{shebang}{}\n", self.body),
-            mode: Some(0o755),
-        }
+        Patch::Text { path, content: format!("{shebang}{}\n", self.body), mode: Some(0o755) }
     }
 }
 
 fn pair<'a>(text: &'a str, between: char, example: &str) -> Result<(&'a str, &'a str)> {
-    text.split_once(between)
-        .filter(|(left, _)| !left.is_empty())
-        .ok_or_else(|| {
-            Error::invalid(format!(
-                "`{between}` is missing in `{}`",
-                text.escape_debug()
-            ))
+    text.split_once(between).filter(|(left, _)| !left.is_empty()).ok_or_else(|| {
+        Error::invalid(format!("`{between}` is missing in `{}`", text.escape_debug()))
             .hint(format!("write it as `{example}`"))
-        })
+    })
 }

@@ -32,21 +32,13 @@ impl Bytes {
             "t" | "tb" | "tib" => 1 << 40,
             _ => return Err(wrong()),
         };
-        scaled(digits, factor)
-            .filter(|n| *n > 0)
-            .map(Self)
-            .ok_or_else(wrong)
+        scaled(digits, factor).filter(|n| *n > 0).map(Self).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit, letter) in [
-            (1u64 << 40, "T"),
-            (1 << 30, "G"),
-            (1 << 20, "M"),
-            (1 << 10, "K"),
-        ] {
+        for (unit, letter) in [(1u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")] {
             if self.0 >= unit {
                 let tenths = (u128::from(self.0) * 10 + u128::from(unit / 2)) / u128::from(unit);
                 return match tenths % 10 {
@@ -130,21 +122,14 @@ impl Span {
             "d" => 86_400_000,
             _ => return Err(wrong()),
         };
-        scaled(digits, factor)
-            .map(|ms| Self(Duration::from_millis(ms)))
-            .ok_or_else(wrong)
+        scaled(digits, factor).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        for (unit, letter) in [
-            (86_400_000, "d"),
-            (3_600_000, "h"),
-            (60_000, "m"),
-            (1000, "s"),
-        ] {
+        for (unit, letter) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")] {
             if ms >= unit && ms.is_multiple_of(unit) {
                 return write!(f, "{}{letter}", ms / unit);
             }
@@ -221,25 +206,10 @@ mod tests {
 
     #[test]
     fn bytes_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("1", 1),
-            ("256M", 256 << 20),
-            ("1.5g", 3 << 29),
-            ("2GiB", 2 << 30),
-        ] {
+        for (text, bytes) in [("1", 1), ("256M", 256 << 20), ("1.5g", 3 << 29), ("2GiB", 2 << 30)] {
             assert_eq!(Bytes::parse(text).unwrap(), Bytes(bytes), "{text}");
         }
-        for bad in [
-            "",
-            "0",
-            "M",
-            "-1",
-            "1.5.5",
-            "1e9",
-            "1X",
-            "99999999999T",
-            "1.2345G",
-        ] {
+        for bad in ["", "0", "M", "-1", "1.5.5", "1e9", "1X", "99999999999T", "1.2345G"] {
             assert!(Bytes::parse(bad).is_err(), "{bad}");
         }
     }

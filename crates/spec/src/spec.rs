@@ -27,10 +27,8 @@ impl std::str::FromStr for IsolationChoice {
             "auto" => Ok(Self::Auto),
             "vm" => Ok(Self::Vm),
             "process" => Ok(Self::Process),
-            other => Err(
-                Error::invalid(format!("no such isolation: `{}`", other.escape_debug()))
-                    .hint("it is `auto`, `vm` or `process`"),
-            ),
+            other => Err(Error::invalid(format!("no such isolation: `{}`", other.escape_debug()))
+                .hint("it is `auto`, `vm` or `process`")),
         }
     }
 }
@@ -110,10 +108,7 @@ const DEFAULT_PIDS: u32 = 4096;
 impl Spec {
     /// A Spec with the defaults that every surface fills in, where they can be seen.
     pub fn with_defaults() -> Self {
-        Self {
-            pids: Some(DEFAULT_PIDS),
-            ..Self::default()
-        }
+        Self { pids: Some(DEFAULT_PIDS), ..Self::default() }
     }
 
     /// Checks what no single field can check.
@@ -123,10 +118,8 @@ impl Spec {
         }
         for (key, value) in &self.labels {
             if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
-                return Err(
-                    Error::invalid(format!("not a label: `{}`", key.escape_debug()))
-                        .hint("write it as `key=value`"),
-                );
+                return Err(Error::invalid(format!("not a label: `{}`", key.escape_debug()))
+                    .hint("write it as `key=value`"));
             }
         }
         if let Some(dir) = self.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
@@ -142,15 +135,11 @@ impl Spec {
         let mounts = self.mounts.iter().map(|mount| mount.guest.as_str());
         for place in mounts.chain(self.tmpfs.iter().map(|tmpfs| tmpfs.guest.as_str())) {
             let reserved = ["/proc", "/sys", "/dev", "/.msb"].iter().any(|top| {
-                place
-                    .strip_prefix(top)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                place.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             });
             if reserved && !place.starts_with("/dev/shm") {
-                return Err(
-                    Error::invalid(format!("nothing can be mounted at `{place}`"))
-                        .hint("/proc, /sys, /dev and /.msb are the sandbox's own"),
-                );
+                return Err(Error::invalid(format!("nothing can be mounted at `{place}`"))
+                    .hint("/proc, /sys, /dev and /.msb are the sandbox's own"));
             }
             if places.contains(&place) {
                 return Err(Error::invalid(format!("two mounts at `{place}`")));
@@ -164,10 +153,7 @@ impl Spec {
 /// Environment names become C strings with `=` behind them.
 pub(crate) fn check_env_name(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid(format!(
-            "not a variable name: `{}`",
-            name.escape_debug()
-        )));
+        return Err(Error::invalid(format!("not a variable name: `{}`", name.escape_debug())));
     }
     Ok(())
 }
@@ -178,16 +164,10 @@ mod tests {
 
     #[test]
     fn mounts_over_the_sandbox_own_places_are_refused() {
-        for (place, well) in [
-            ("/proc", false),
-            ("/sys/fs", false),
-            ("/process", true),
-            ("/dev/shm", true),
-        ] {
-            let spec = Spec {
-                tmpfs: vec![Tmpfs::parse(place).unwrap()],
-                ..Spec::default()
-            };
+        for (place, well) in
+            [("/proc", false), ("/sys/fs", false), ("/process", true), ("/dev/shm", true)]
+        {
+            let spec = Spec { tmpfs: vec![Tmpfs::parse(place).unwrap()], ..Spec::default() };
             assert_eq!(spec.validate().is_ok(), well, "{place}");
         }
     }

@@ -1,10 +1,7 @@
 //! Safe wrappers over the Linux calls we need: the fence around `unsafe`.
 //!
 //! Whatever rustix offers safely is used from rustix directly; only what it lacks is here.
-#![expect(
-    unsafe_code,
-    reason = "this crate is the fence: every block states why it is sound"
-)]
+#![expect(unsafe_code, reason = "this crate is the fence: every block states why it is sound")]
 
 pub mod lock;
 pub mod loopback_disk;

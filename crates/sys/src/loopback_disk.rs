@@ -25,10 +25,7 @@ const TRIES: usize = 64;
 /// Attaches a file to a free loop device. It detaches itself when the last user closes it.
 /// Returns the device's path and a descriptor that holds it until it is mounted.
 pub fn attach(file: &File) -> io::Result<(String, OwnedFd)> {
-    let control = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/loop-control")?;
+    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     for _ in 0..TRIES {
         // SAFETY: takes no argument and returns a number.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };

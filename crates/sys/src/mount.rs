@@ -5,10 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Attributes of a mount that can be changed together.
 #[derive(Debug, Clone, Copy, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one bit of the kernel's structure"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one bit of the kernel's structure")]
 pub struct Attributes<'a> {
     /// Refuse writes.
     pub read_only: bool,
@@ -42,11 +39,7 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: &Attributes<'_>) -> io:
         raw.attr_set |= libc::MOUNT_ATTR_IDMAP;
         raw.userns_fd = namespace.as_raw_fd() as u64;
     }
-    let recursive = if attributes.recursive {
-        libc::AT_RECURSIVE
-    } else {
-        0
-    };
+    let recursive = if attributes.recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty C string, `raw` lives until the call returns and its size is
     // passed.
     let done = unsafe {
@@ -59,9 +52,5 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: &Attributes<'_>) -> io:
             size_of::<libc::mount_attr>(),
         )
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -52,11 +52,7 @@ pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<
     // SAFETY: without CLONE_VM and without a stack this is a fork: the child gets a copy of this
     // address space and returns from the same call. `args` and `pidfd` outlive the call.
     let pid = unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            ptr::from_mut(&mut args),
-            size_of::<libc::clone_args>(),
-        )
+        libc::syscall(libc::SYS_clone3, ptr::from_mut(&mut args), size_of::<libc::clone_args>())
     };
     match pid {
         ..0 => Err(io::Error::last_os_error()),
@@ -111,11 +107,7 @@ pub fn become_root() -> io::Result<()> {
             && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0
             && libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
     };
-    if done {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Forks; true in the child. The caller has one thread.
@@ -137,11 +129,7 @@ pub fn become_user(identity: &crate::spawn::Identity) -> io::Result<()> {
             && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
             && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
     };
-    if done {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Turns this process into the program behind a descriptor. Returns only on failure.
@@ -170,33 +158,21 @@ pub fn leave(code: i32) -> ! {
 
 /// C strings as the null-terminated array that the kernel wants.
 pub(crate) fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings
-        .iter()
-        .map(|s| s.as_ptr())
-        .chain([ptr::null()])
-        .collect()
+    strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// Enters the namespaces (as clone flags) of the process behind a pidfd.
 pub fn enter(pidfd: BorrowedFd<'_>, namespaces: u64) -> io::Result<()> {
     // SAFETY: setns takes a descriptor and flags and touches no memory of ours.
     let done = unsafe { libc::setns(pidfd.as_raw_fd(), namespaces as libc::c_int) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Leaves the shared namespaces given as clone flags.
 pub fn unshare(namespaces: u64) -> io::Result<()> {
     // SAFETY: unshare takes flags and touches no memory of ours.
     let done = unsafe { libc::unshare(namespaces as libc::c_int) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A new, empty session keyring, so that keys of the caller cannot be reached.
@@ -205,11 +181,7 @@ pub fn new_session_keyring() -> io::Result<()> {
     let anonymous: *const libc::c_char = ptr::null();
     // SAFETY: a null name asks for an anonymous keyring; nothing is dereferenced.
     let done = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) };
-    if done >= 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Runs on these processors only.
@@ -222,11 +194,7 @@ pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     }
     // SAFETY: `set` lives until the call returns and its size is passed.
     let done = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The processors this process may run on.
@@ -246,18 +214,11 @@ pub fn affinity() -> io::Result<Vec<usize>> {
 
 /// Sets a resource limit of this process; the number is the kernel's.
 pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
-    let limit = libc::rlimit64 {
-        rlim_cur: soft,
-        rlim_max: hard,
-    };
+    let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
     let old: *mut libc::rlimit64 = ptr::null_mut();
     // SAFETY: `limit` lives until the call returns; a null old limit is allowed.
     let done = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, old) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A program's arguments or environment as C strings; a zero byte inside is refused.
@@ -294,12 +255,7 @@ pub fn landlock_version() -> Option<u32> {
     let none: *const libc::c_void = ptr::null();
     // SAFETY: with this flag the kernel takes a null pointer and a zero size, and returns a number.
     let version = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            none,
-            0,
-            LANDLOCK_CREATE_RULESET_VERSION,
-        )
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION)
     };
     u32::try_from(version).ok().filter(|version| *version > 0)
 }

@@ -25,23 +25,11 @@ struct Program {
 /// Filters every system call of this process and its children from now on, for good.
 pub fn install(instructions: &[Instruction]) -> io::Result<()> {
     let length = u16::try_from(instructions.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let program = Program {
-        length,
-        instructions: instructions.as_ptr(),
-    };
+    let program = Program { length, instructions: instructions.as_ptr() };
     // SAFETY: `Instruction` and `Program` have the layout of sock_filter and sock_fprog; the
     // kernel copies `length` instructions before the call returns.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            0,
-            &raw const program,
-        )
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -68,11 +68,7 @@ pub fn ignore(signal: i32) {
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory.
     let done = unsafe { libc::kill(pid, signal) };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The number of a signal by name (`TERM`, `SIGTERM`, `term`) or digits.

@@ -95,8 +95,5 @@ pub fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
 }
 
 fn address(directory: BorrowedFd<'_>, name: &str) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new(format!(
-        "/proc/self/fd/{}/{name}",
-        directory.as_raw_fd()
-    ))?)
+    Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))?)
 }

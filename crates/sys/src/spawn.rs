@@ -112,10 +112,7 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, Failed> {
         )
     };
     if pid < 0 {
-        return Err(Failed {
-            step: Step::Process,
-            error: io::Error::last_os_error(),
-        });
+        return Err(Failed { step: Step::Process, error: io::Error::last_os_error() });
     }
     match child.failed {
         None => Ok(pid),
@@ -123,10 +120,7 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, Failed> {
             let mut status = 0;
             // SAFETY: waits for the child just made; the status is written to our variable.
             unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            Err(Failed {
-                step,
-                error: io::Error::from_raw_os_error(errno),
-            })
+            Err(Failed { step, error: io::Error::from_raw_os_error(errno) })
         }
     }
 }
@@ -159,28 +153,16 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
     );
     // SAFETY: all-zero is SIG_DFL without flags; Rust programs start with SIGPIPE ignored.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    check!(
-        Step::Process,
-        libc::sigaction(libc::SIGPIPE, &raw const default, std::ptr::null_mut())
-    );
+    check!(Step::Process, libc::sigaction(libc::SIGPIPE, &raw const default, std::ptr::null_mut()));
     for (target, fd) in spawn.stdio.iter().enumerate() {
-        check!(
-            Step::Process,
-            libc::dup2(fd.as_raw_fd(), target as libc::c_int)
-        );
+        check!(Step::Process, libc::dup2(fd.as_raw_fd(), target as libc::c_int));
     }
-    check!(
-        Step::Process,
-        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0)
-    );
+    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0));
     if spawn.terminal {
         check!(Step::Process, libc::ioctl(0, libc::TIOCSCTTY, 0));
     }
     for limit in spawn.rlimits {
-        let raw = libc::rlimit64 {
-            rlim_cur: limit.soft,
-            rlim_max: limit.hard,
-        };
+        let raw = libc::rlimit64 { rlim_cur: limit.soft, rlim_max: limit.hard };
         let old: *mut libc::rlimit64 = std::ptr::null_mut();
         check!(
             Step::Rlimit,
@@ -194,19 +176,10 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
     }
     if let Some(identity) = spawn.identity {
         let groups = &identity.groups;
-        check!(
-            Step::Identity,
-            libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr())
-        );
+        check!(Step::Identity, libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()));
         let (uid, gid) = (identity.uid, identity.gid);
-        check!(
-            Step::Identity,
-            libc::syscall(libc::SYS_setresgid, gid, gid, gid)
-        );
-        check!(
-            Step::Identity,
-            libc::syscall(libc::SYS_setresuid, uid, uid, uid)
-        );
+        check!(Step::Identity, libc::syscall(libc::SYS_setresgid, gid, gid, gid));
+        check!(Step::Identity, libc::syscall(libc::SYS_setresuid, uid, uid, uid));
         check!(Step::Workdir, libc::chdir(spawn.workdir.as_ptr()));
     }
     let mut denied = 0;

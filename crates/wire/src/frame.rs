@@ -140,11 +140,7 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder that refuses payloads longer than `limit`.
     pub fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            buffer: Vec::new(),
-            start: 0,
-        }
+        Self { limit, buffer: Vec::new(), start: 0 }
     }
 
     /// Adds bytes that were received.
@@ -175,10 +171,7 @@ impl Decoder {
         let Some(payload) = self.buffer.get(payload_at..payload_at + length) else {
             return Ok(None);
         };
-        let frame = Frame {
-            kind,
-            payload: payload.to_vec(),
-        };
+        let frame = Frame { kind, payload: payload.to_vec() };
         self.start = payload_at + length;
         if self.start > self.limit {
             self.buffer.drain(..self.start);
@@ -198,10 +191,7 @@ impl Decoder {
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if length > self.limit {
-            return Err(Malformed::TooLong {
-                length,
-                limit: self.limit,
-            });
+            return Err(Malformed::TooLong { length, limit: self.limit });
         }
         let kind = FrameKind::from_byte(kind).ok_or(Malformed::UnknownKind(kind))?;
         Ok(Some((kind, length)))
@@ -223,10 +213,7 @@ mod tests {
         assert_eq!(decoder.missing(), Ok(1));
         decoder.push(&bytes[bytes.len() - 1..]);
         let frame = decoder.next_frame().unwrap().unwrap();
-        assert_eq!(
-            frame.value::<(String, u32)>().unwrap(),
-            ("hello".to_owned(), 7)
-        );
+        assert_eq!(frame.value::<(String, u32)>().unwrap(), ("hello".to_owned(), 7));
         assert!(!decoder.is_midway());
     }
 
@@ -234,10 +221,7 @@ mod tests {
     fn a_length_over_the_limit_is_refused_before_its_payload_arrives() {
         let mut decoder = Decoder::new(100);
         decoder.push(&[0xff, 0xff, 0xff, 0xff, 17]);
-        let limit = Malformed::TooLong {
-            length: 0xffff_ffff,
-            limit: 100,
-        };
+        let limit = Malformed::TooLong { length: 0xffff_ffff, limit: 100 };
         assert_eq!(decoder.next_frame(), Err(limit));
     }
 

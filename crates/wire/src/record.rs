@@ -71,15 +71,7 @@ impl Output {
         }
         let whole = OUTPUT_HEADER + length;
         let body = bytes.get(OUTPUT_HEADER..whole)?.to_vec();
-        Some((
-            Self {
-                source,
-                exec: word(5..13)?,
-                time: word(13..21)?,
-                bytes: body,
-            },
-            whole,
-        ))
+        Some((Self { source, exec: word(5..13)?, time: word(13..21)?, bytes: body }, whole))
     }
 }
 
@@ -161,12 +153,7 @@ mod tests {
         assert_eq!(length, bytes.len());
         assert_eq!(
             record,
-            Output {
-                source: Source::Stderr,
-                exec: 7,
-                time: 1234,
-                bytes: b"a\0b".to_vec()
-            }
+            Output { source: Source::Stderr, exec: 7, time: 1234, bytes: b"a\0b".to_vec() }
         );
         assert_eq!(Output::parse(&bytes[..bytes.len() - 1]), None);
         bytes[4] = 9;

@@ -15,10 +15,7 @@ pub struct Hello {
 impl Hello {
     /// A greeting of this version.
     pub fn new(request: Request) -> Self {
-        Self {
-            version: crate::VERSION,
-            request,
-        }
+        Self { version: crate::VERSION, request }
     }
 }
 

@@ -47,14 +47,7 @@ impl Client {
     pub(crate) fn new(socket: OwnedFd, role: Role) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let decoder = Decoder::new(MAX_REQUEST);
-        Ok(Self {
-            socket,
-            decoder,
-            out: Vec::new(),
-            sent: 0,
-            role,
-            silent: false,
-        })
+        Ok(Self { socket, decoder, out: Vec::new(), sent: 0, role, silent: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

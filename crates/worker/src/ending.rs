@@ -38,27 +38,15 @@ impl Worker {
     /// Asks everything inside to end, and has it killed later.
     pub(crate) fn stop(&mut self, ending: Ending, grace: Duration) {
         let deadline = Instant::now() + grace;
-        let sooner = self
-            .life
-            .stopping
-            .is_none_or(|(_, present)| deadline < present);
+        let sooner = self.life.stopping.is_none_or(|(_, present)| deadline < present);
         if sooner {
             self.life.stopping = Some((ending, deadline));
         }
-        for exec in self
-            .execs
-            .values_mut()
-            .filter(|exec| exec.ending == Ending::Own)
-        {
+        for exec in self.execs.values_mut().filter(|exec| exec.ending == Ending::Own) {
             exec.ending = ending;
         }
         if !grace.is_zero() {
-            let _ = self.guest.ask(
-                &ToGuest::SignalAll {
-                    signal: signal::SIGTERM,
-                },
-                &[],
-            );
+            let _ = self.guest.ask(&ToGuest::SignalAll { signal: signal::SIGTERM }, &[]);
         }
     }
 
@@ -69,11 +57,7 @@ impl Worker {
     pub(crate) fn record(&mut self, happened: Happened) {
         self.last_event += 1;
         if !self.plan.ephemeral {
-            self.events.line(&Event {
-                number: self.last_event,
-                time: now_ms(),
-                happened,
-            });
+            self.events.line(&Event { number: self.last_event, time: now_ms(), happened });
         }
     }
 
@@ -81,47 +65,29 @@ impl Worker {
     /// and only then is anybody told.
     pub(crate) fn end(mut self, lock: OwnedFd) {
         self.guest.kill();
-        let stopped = self.over.unwrap_or(Stopped {
-            ending: Ending::Crashed,
-            exit: None,
-        });
+        let stopped = self.over.unwrap_or(Stopped { ending: Ending::Crashed, exit: None });
         let ids: Vec<u64> = self.execs.keys().copied().collect();
         for id in &ids {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 while self.relay(*id, stream) {}
             }
         }
-        let killed = Exit {
-            code: None,
-            signal: Some(signal::SIGKILL),
-            ending: stopped.ending,
-        };
+        let killed = Exit { code: None, signal: Some(signal::SIGKILL), ending: stopped.ending };
         let mut farewells = Vec::new();
         for (id, exec) in std::mem::take(&mut self.execs) {
             let exit = match stopped.exit {
                 Some(exit) if self.main == Some(id) => exit,
                 _ => Exit {
-                    ending: if exec.ending == Ending::Own {
-                        stopped.ending
-                    } else {
-                        exec.ending
-                    },
+                    ending: if exec.ending == Ending::Own { stopped.ending } else { exec.ending },
                     ..killed
                 },
             };
             if exec.running && !self.plan.ephemeral {
-                self.exec_log.line(&ExecRecord::Ended {
-                    exec: id,
-                    time: now_ms(),
-                    exit,
-                });
+                self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
             }
             farewells.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
         }
-        self.record(Happened::Stopped {
-            ending: stopped.ending,
-            exit: stopped.exit,
-        });
+        self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
         if self.plan.ephemeral {
             discard(&self.directory);
         } else {
@@ -134,11 +100,7 @@ impl Worker {
                 client.answer(&Reply::Exited(exit));
             }
         }
-        for client in self
-            .clients
-            .values_mut()
-            .filter(|client| client.role == Role::Waiting)
-        {
+        for client in self.clients.values_mut().filter(|client| client.role == Role::Waiting) {
             client.answer(&Reply::Stopped(stopped));
         }
         deliver(self.clients);

@@ -99,10 +99,7 @@ impl Exec {
         let (err, theirs_err) = io::pipe()?;
         exec.stdout = Some(ours_only(out.into())?);
         exec.stderr = Some(ours_only(err.into())?);
-        Ok((
-            exec,
-            Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()])),
-        ))
+        Ok((exec, Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()]))))
     }
 
     /// Takes the terminal that the guest has made.
@@ -142,10 +139,7 @@ impl Exec {
 
     /// The stdin to wait for, if something is to be written.
     pub(crate) fn blocked_stdin(&self) -> Option<BorrowedFd<'_>> {
-        self.stdin
-            .as_ref()
-            .filter(|_| !self.unread.is_empty())
-            .map(AsFd::as_fd)
+        self.stdin.as_ref().filter(|_| !self.unread.is_empty()).map(AsFd::as_fd)
     }
 
     pub(crate) fn write_stdin(&mut self) {

@@ -77,10 +77,7 @@ impl Worker {
     pub(crate) fn explain(&self, exec: &Exec, failure: SpawnFailure, errno: i32) -> Error {
         let cause = (errno != 0).then(|| std::io::Error::from_raw_os_error(errno));
         let program = exec.argv.first().map_or("", String::as_str);
-        let user = exec
-            .user
-            .clone()
-            .or_else(|| self.plan.user.as_ref().map(ToString::to_string));
+        let user = exec.user.clone().or_else(|| self.plan.user.as_ref().map(ToString::to_string));
         let user = user.unwrap_or_default();
         let error = match failure {
             SpawnFailure::Process => Error::new(Kind::Host, "the guest cannot start a process")
@@ -125,10 +122,7 @@ impl Worker {
             while self.relay(id, stream) {}
         }
         let failed = code != Some(0);
-        let hit = failed
-            && self
-                .life
-                .memory_hit(&self.guest.confined, &mut self.memory_seen);
+        let hit = failed && self.life.memory_hit(&self.guest.confined, &mut self.memory_seen);
         let Some(exec) = self.execs.remove(&id) else {
             return;
         };
@@ -136,22 +130,14 @@ impl Worker {
             Ending::Own if hit => Ending::Memory,
             ending => ending,
         };
-        let exit = Exit {
-            code,
-            signal,
-            ending,
-        };
+        let exit = Exit { code, signal, ending };
         self.life.set_busy(!self.execs.is_empty());
         if self.main == Some(id) {
             // Its watchers are told when the sandbox is gone, so that its name is free then.
             self.execs.insert(id, exec);
             return self.finish(ending, Some(exit));
         }
-        self.exec_log.line(&ExecRecord::Ended {
-            exec: id,
-            time: now_ms(),
-            exit,
-        });
+        self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Exited(exit));
         }

@@ -38,12 +38,7 @@ impl Guest {
         )
         .map_err(|error| broken(error.into()))?;
         let confined = msb_jail::start(plan, program.as_fd(), theirs.as_fd())?;
-        Ok(Self {
-            confined,
-            socket: ours,
-            decoder: Decoder::new(MAX_FROM_GUEST),
-            fds: Vec::new(),
-        })
+        Ok(Self { confined, socket: ours, decoder: Decoder::new(MAX_FROM_GUEST), fds: Vec::new() })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

@@ -35,11 +35,7 @@ impl Life {
             busy: false,
             draining: false,
             stopping: None,
-            watched: plan
-                .limits
-                .memory
-                .filter(|l| l.by == By::Watch)
-                .map(|l| l.value.0),
+            watched: plan.limits.memory.filter(|l| l.by == By::Watch).map(|l| l.value.0),
             next_watch: now,
             memory_kills: 0,
         }
@@ -55,10 +51,7 @@ impl Life {
 
     /// The next moment at which something is to be looked at.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let idle = self
-            .idle
-            .filter(|_| !self.busy)
-            .map(|idle| self.idle_since + idle);
+        let idle = self.idle.filter(|_| !self.busy).map(|idle| self.idle_since + idle);
         let watch = self.watched.filter(|_| self.busy).map(|_| self.next_watch);
         let stop = self.stopping.map(|(_, deadline)| deadline);
         [self.max, idle, watch, stop].into_iter().flatten().min()
@@ -78,8 +71,7 @@ impl Life {
             return Some(Ending::MaxDuration);
         }
         let idle = self.idle.filter(|_| !self.busy);
-        idle.is_some_and(|idle| now >= self.idle_since + idle)
-            .then_some(Ending::Idle)
+        idle.is_some_and(|idle| now >= self.idle_since + idle).then_some(Ending::Idle)
     }
 
     /// Kills the largest process if all together use more than they may, as the kernel would.
@@ -104,10 +96,7 @@ impl Life {
 
     /// Whether something was killed for want of memory since this was last asked.
     pub(crate) fn memory_hit(&mut self, confined: &Confined, seen: &mut u64) -> bool {
-        let by_kernel = confined
-            .group
-            .as_ref()
-            .map_or(0, msb_jail::cgroup::Group::memory_kills);
+        let by_kernel = confined.group.as_ref().map_or(0, msb_jail::cgroup::Group::memory_kills);
         let kills = by_kernel + self.memory_kills;
         let hit = kills > *seen;
         *seen = kills;

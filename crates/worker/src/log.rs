@@ -32,12 +32,7 @@ impl Log {
     }
 
     fn new(path: PathBuf, limit: u64) -> Self {
-        Self {
-            path,
-            limit,
-            open: None,
-            failed: None,
-        }
+        Self { path, limit, open: None, failed: None }
     }
 
     /// Adds some output of an Exec.
@@ -95,9 +90,7 @@ impl Log {
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -115,10 +108,7 @@ mod tests {
         }
         let sizes =
             ["x.log", "x.log.1"].map(|name| fs::metadata(directory.join(name)).unwrap().len());
-        assert!(
-            sizes.iter().all(|size| *size <= 1000 && *size > 0),
-            "{sizes:?}"
-        );
+        assert!(sizes.iter().all(|size| *size <= 1000 && *size > 0), "{sizes:?}");
         assert!(log.failure().is_none());
         fs::remove_dir_all(directory).unwrap();
     }

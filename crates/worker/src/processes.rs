@@ -36,19 +36,9 @@ pub(crate) fn proportional(processes: &[Process]) -> u64 {
     let of = |process: &Process| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-        Some(
-            line.trim()
-                .trim_end_matches(" kB")
-                .trim()
-                .parse::<u64>()
-                .ok()?
-                * 1024,
-        )
+        Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
     };
-    processes
-        .iter()
-        .map(|process| of(process).unwrap_or(process.resident))
-        .sum()
+    processes.iter().map(|process| of(process).unwrap_or(process.resident)).sum()
 }
 
 fn children(pid: u32) -> Vec<u32> {
@@ -58,9 +48,7 @@ fn children(pid: u32) -> Vec<u32> {
     tasks
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())
         .flat_map(|text| {
-            text.split_whitespace()
-                .filter_map(|word| word.parse().ok())
-                .collect::<Vec<_>>()
+            text.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()
         })
         .collect()
 }

@@ -92,13 +92,8 @@ impl Worker {
                 self.answer(id, &reply);
             }
             Request::List => {
-                let reply = Reply::Execs(
-                    self.execs
-                        .values()
-                        .filter(|e| e.running)
-                        .map(status)
-                        .collect(),
-                );
+                let reply =
+                    Reply::Execs(self.execs.values().filter(|e| e.running).map(status).collect());
                 self.answer(id, &reply);
             }
             Request::Files { user } => self.pass_on(id, user),
@@ -233,10 +228,8 @@ impl Worker {
 
     pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
         if self.life.draining || self.life.stopping.is_some() {
-            let error = Error::new(
-                Kind::State,
-                format!("sandbox `{}` takes no new Execs", self.plan.name),
-            );
+            let error =
+                Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.answer(client, &Reply::Failed(error));
         }
         let id = self.next_exec;

@@ -76,14 +76,7 @@ enum Ready {
 
 /// Is the worker until the sandbox is over. Returns the exit code of the process.
 pub fn run(start: Start) -> i32 {
-    let Start {
-        plan,
-        directory,
-        lock,
-        caller,
-        last_event,
-        last_exec,
-    } = start;
+    let Start { plan, directory, lock, caller, last_event, last_exec } = start;
     let ephemeral = plan.ephemeral;
     let first = last_event == 0;
     let mut caller = match Client::new(caller, Role::Owner) {
@@ -111,11 +104,7 @@ pub fn run(start: Start) -> i32 {
 /// Removes a sandbox's directory: first its name, at once, then what it holds.
 pub(crate) fn discard(directory: &Path) {
     let mut gone = directory.to_owned();
-    let name = directory
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     gone.set_file_name(format!(".gone-{name}-{}", std::process::id()));
     if std::fs::rename(directory, &gone).is_ok() {
         let _ = std::fs::remove_dir_all(gone);
@@ -129,13 +118,9 @@ impl Worker {
         // Ctrl-C at the caller's terminal is for the command, not for us.
         let _ = rustix::process::setsid();
         msb_sys::process::set_name(c"msb-worker");
-        let signals = Signals::collect(&[
-            signal::SIGTERM,
-            signal::SIGINT,
-            signal::SIGHUP,
-            signal::SIGCHLD,
-        ])
-        .map_err(|error| broken("cannot collect signals", error))?;
+        let signals =
+            Signals::collect(&[signal::SIGTERM, signal::SIGINT, signal::SIGHUP, signal::SIGCHLD])
+                .map_err(|error| broken("cannot collect signals", error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(directory, flags, Mode::empty());
         let opened =
@@ -170,9 +155,7 @@ impl Worker {
             last_event,
             over: None,
         };
-        worker.record(Happened::Started {
-            worker: std::process::id(),
-        });
+        worker.record(Happened::Started { worker: std::process::id() });
         Ok(worker)
     }
 
@@ -217,11 +200,7 @@ impl Worker {
         }
         add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
         add(Ready::Guest, self.guest.socket(), PollFlags::IN);
-        add(
-            Ready::GuestDead,
-            self.guest.confined.pidfd.as_fd(),
-            PollFlags::IN,
-        );
+        add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
         for (id, client) in &self.clients {
             let mut flags = PollFlags::empty();
             if !client.silent && self.may_read(client) {
@@ -249,9 +228,8 @@ impl Worker {
             }
         }
         let (ready, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
-        let timeout = self
-            .next_clock()
-            .map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        let timeout =
+            self.next_clock().map(|at| timespec(at.saturating_duration_since(Instant::now())));
         if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
             return Vec::new();
         }
@@ -309,8 +287,5 @@ impl Worker {
 fn timespec(duration: Duration) -> Timespec {
     // Rounded up, so that a clock has run out when the wait for it is over.
     let duration = duration + Duration::from_micros(999);
-    Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

@@ -31,8 +31,7 @@ impl Console {
     /// Adds what the tests could not say themselves, and shows the console if that helps.
     pub(super) fn finish(mut self, why: &str) -> Tally {
         if !self.done {
-            self.tally
-                .fail(format!("lab: the tests did not reach their end: {why}"));
+            self.tally.fail(format!("lab: the tests did not reach their end: {why}"));
         } else if self.tally == Tally::default() {
             self.tally.fail("lab: no test ran");
         }
@@ -73,17 +72,11 @@ mod tests {
 
     #[test]
     fn a_machine_that_dies_is_a_failure() {
-        assert_eq!(
-            tally(&["LAB PASS a", "panic"]).to_string(),
-            "1 passed, 1 failed, 0 skipped"
-        );
+        assert_eq!(tally(&["LAB PASS a", "panic"]).to_string(), "1 passed, 1 failed, 0 skipped");
     }
 
     #[test]
     fn a_machine_that_tests_nothing_is_a_failure() {
-        assert_eq!(
-            tally(&["LAB DONE"]).to_string(),
-            "0 passed, 1 failed, 0 skipped"
-        );
+        assert_eq!(tally(&["LAB DONE"]).to_string(), "0 passed, 1 failed, 0 skipped");
     }
 }

@@ -47,17 +47,7 @@ pub(super) fn build(dir: &Path, msb: &Path, kernel: &Kernel) -> Result<PathBuf> 
 }
 
 fn fill(root: &Path, msb: &Path, kernel: &Kernel) -> Result<()> {
-    for dir in [
-        "usr/bin",
-        "etc",
-        "root",
-        "home/lab",
-        "proc",
-        "sys",
-        "dev",
-        "tmp",
-        "lab/tests",
-    ] {
+    for dir in ["usr/bin", "etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "lab/tests"] {
         fs::create_dir_all(root.join(dir))?;
     }
     busybox(root)?;
@@ -77,9 +67,7 @@ fn fill(root: &Path, msb: &Path, kernel: &Kernel) -> Result<()> {
     }
 
     let rootfs = lab.join("rootfs");
-    for dir in [
-        "etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "usr",
-    ] {
+    for dir in ["etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "usr"] {
         fs::create_dir_all(rootfs.join(dir))?;
     }
     busybox(&rootfs)?;

@@ -38,10 +38,7 @@ impl Kernel {
             fetch(&package, &aside)?;
             fs::rename(&aside, &home)?;
         }
-        Ok(Some(Kernel {
-            image: home.join("vmlinuz"),
-            modules: home.join("modules"),
-        }))
+        Ok(Some(Kernel { image: home.join("vmlinuz"), modules: home.join("modules") }))
     }
 }
 
@@ -63,9 +60,7 @@ fn known() -> Result<Option<String>> {
 }
 
 fn dependency(depends: &str) -> Option<&str> {
-    let mut names = depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.find(|name| name.starts_with("linux-image-"))
 }
 
@@ -80,21 +75,11 @@ fn fetch(package: &str, into: &Path) -> Result<()> {
             .current_dir(into),
     )?;
     let archive = find(into, |name| name.ends_with(".deb"))?;
-    workspace::run(
-        Command::new("dpkg-deb")
-            .arg("-x")
-            .arg(&archive)
-            .arg(&unpacked),
-    )?;
+    workspace::run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
 
     let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;
     fs::copy(&image, into.join("vmlinuz"))?;
-    let version = image
-        .to_string_lossy()
-        .rsplit("vmlinuz-")
-        .next()
-        .unwrap_or("")
-        .to_owned();
+    let version = image.to_string_lossy().rsplit("vmlinuz-").next().unwrap_or("").to_owned();
     let modules = into.join("modules");
     fs::create_dir(&modules)?;
     for module in MODULES {
@@ -108,9 +93,7 @@ fn fetch(package: &str, into: &Path) -> Result<()> {
 
 /// Newer releases keep modules under /usr and compress them, which busybox cannot load.
 fn take_module(unpacked: &Path, version: &str, module: &str, into: &Path) -> Result<()> {
-    let name = Path::new(module)
-        .file_name()
-        .expect("a module's path ends in its name");
+    let name = Path::new(module).file_name().expect("a module's path ends in its name");
     let target = into.join(name);
     for root in ["lib/modules", "usr/lib/modules"] {
         let plain = unpacked.join(root).join(version).join(module);
@@ -121,10 +104,7 @@ fn take_module(unpacked: &Path, version: &str, module: &str, into: &Path) -> Res
         let compressed = plain.with_extension("ko.xz");
         if compressed.exists() {
             let unpack = &mut Command::new("busybox");
-            unpack
-                .arg("xzcat")
-                .arg(&compressed)
-                .stdout(File::create(&target)?);
+            unpack.arg("xzcat").arg(&compressed).stdout(File::create(&target)?);
             return workspace::run(unpack);
         }
     }

@@ -22,14 +22,8 @@ pub(super) fn rule(source: &Source) -> Vec<Finding> {
 
 /// `allow(` and the like where they set a lint: alone or inside `cfg_attr`.
 fn levels<'a>(attribute: &'a [Token], level: &'a str) -> impl Iterator<Item = &'a Token> {
-    let conditional = attribute
-        .first()
-        .is_some_and(|first| first.is_word("cfg_attr"));
-    let reach = if conditional {
-        attribute.len()
-    } else {
-        attribute.len().min(2)
-    };
+    let conditional = attribute.first().is_some_and(|first| first.is_word("cfg_attr"));
+    let reach = if conditional { attribute.len() } else { attribute.len().min(2) };
     attribute[..reach]
         .windows(2)
         .filter(move |pair| pair[0].is_word(level) && pair[1].is_sign("("))
@@ -54,15 +48,10 @@ fn e() {}
 
     #[test]
     fn an_allow_is_found() {
-        for attribute in [
-            "#[allow(a)]",
-            "#![allow(a, reason = \"b\")]",
-            "#[cfg_attr(test, allow(a))]",
-        ] {
-            let findings = rule(&Source::new(
-                "a.rs",
-                &format!("\n{attribute}\nfn c() {{}}\n"),
-            ));
+        for attribute in
+            ["#[allow(a)]", "#![allow(a, reason = \"b\")]", "#[cfg_attr(test, allow(a))]"]
+        {
+            let findings = rule(&Source::new("a.rs", &format!("\n{attribute}\nfn c() {{}}\n")));
             assert_eq!(findings.len(), 1, "{attribute}");
             assert_eq!(findings[0].line, 2);
         }

@@ -26,9 +26,7 @@ pub(super) fn todo_rule(source: &Source) -> Vec<Finding> {
         .comments
         .iter()
         .filter(|comment| has_word(&comment.text, "TODO") && !has_issue(&comment.text));
-    wishes
-        .map(|comment| source.finding(comment.line, "TODO without its issue, `#N`"))
-        .collect()
+    wishes.map(|comment| source.finding(comment.line, "TODO without its issue, `#N`")).collect()
 }
 
 fn is_rule(character: char) -> bool {
@@ -36,16 +34,11 @@ fn is_rule(character: char) -> bool {
 }
 
 fn leading_run(text: &str) -> usize {
-    text.chars()
-        .take_while(|&character| is_rule(character))
-        .count()
+    text.chars().take_while(|&character| is_rule(character)).count()
 }
 
 fn longest_run(text: &str) -> usize {
-    text.split(|character| !is_rule(character))
-        .map(|run| run.chars().count())
-        .max()
-        .unwrap_or(0)
+    text.split(|character| !is_rule(character)).map(|run| run.chars().count()).max().unwrap_or(0)
 }
 
 fn has_word(text: &str, word: &str) -> bool {
@@ -54,9 +47,7 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 fn has_issue(text: &str) -> bool {
-    text.split('#')
-        .skip(1)
-        .any(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    text.split('#').skip(1).any(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -96,10 +87,7 @@ const RULE: &str = \"----------\";
 
     #[test]
     fn a_todo_without_an_issue_is_found() {
-        let findings = todo_rule(&Source::new(
-            "a.rs",
-            "\n// TODO: later, in C#\n/* TODO */\n",
-        ));
+        let findings = todo_rule(&Source::new("a.rs", "\n// TODO: later, in C#\n/* TODO */\n"));
         let lines: Vec<usize> = findings.iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [2, 3]);
     }

@@ -22,26 +22,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-jail", &["msb-spec", "msb-sys"]),
     ("msb-vm", &["msb-spec", "msb-sys"]),
     ("msb-guest", &["msb-wire", "msb-spec", "msb-sys"]),
-    (
-        "msb-worker",
-        &["msb-vm", "msb-jail", "msb-wire", "msb-spec", "msb-sys"],
-    ),
-    (
-        "msb-engine",
-        &["msb-api", "msb-image", "msb-wire", "msb-spec", "msb-sys"],
-    ),
+    ("msb-worker", &["msb-vm", "msb-jail", "msb-wire", "msb-spec", "msb-sys"]),
+    ("msb-engine", &["msb-api", "msb-image", "msb-wire", "msb-spec", "msb-sys"]),
     ("msb-client", &["msb-api", "msb-spec"]),
     ("msb-server", &["msb-api", "msb-spec"]),
-    (
-        "microsandbox",
-        &[
-            "msb-engine",
-            "msb-client",
-            "msb-api",
-            "msb-wire",
-            "msb-spec",
-        ],
-    ),
+    ("microsandbox", &["msb-engine", "msb-client", "msb-api", "msb-wire", "msb-spec"]),
     (
         "msb-cli",
         &[
@@ -95,10 +80,7 @@ pub(super) fn findings(root: &Path) -> Result<Vec<Finding>> {
         serde_json::from_str(&metadata).context("cannot read cargo's metadata")?;
     let mut findings = Vec::new();
     for package in &metadata.packages {
-        let path = package
-            .manifest_path
-            .strip_prefix(root)
-            .unwrap_or(&package.manifest_path);
+        let path = package.manifest_path.strip_prefix(root).unwrap_or(&package.manifest_path);
         let manifest = fs::read_to_string(&package.manifest_path)
             .with_context(|| format!("cannot read `{}`", package.manifest_path.display()))?;
         for (dependency, message) in breaches(package) {
@@ -118,10 +100,7 @@ fn breaches(package: &Package) -> Vec<(&str, String)> {
     let Some((_, allowed)) = EDGES.iter().find(|(from, _)| *from == name) else {
         return vec![(name, format!("`{name}` has no place in the table of edges"))];
     };
-    let ours = package
-        .dependencies
-        .iter()
-        .filter(|dependency| dependency.path.is_some());
+    let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
     ours.map(|dependency| dependency.name.as_str())
         .filter(|to| !allowed.contains(to))
         .map(|to| (to, format!("`{name}` may not depend on `{to}`")))
@@ -130,14 +109,10 @@ fn breaches(package: &Package) -> Vec<(&str, String)> {
 
 fn line_of(manifest: &str, dependency: &str) -> usize {
     let names = |line: &str| {
-        line.strip_prefix(dependency)
-            .is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
+        line.strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
             || line.contains(&format!("\"{dependency}\""))
     };
-    manifest
-        .lines()
-        .position(names)
-        .map_or(1, |index| index + 1)
+    manifest.lines().position(names).map_or(1, |index| index + 1)
 }
 
 #[cfg(test)]
@@ -147,24 +122,14 @@ mod tests {
     fn package(name: &str, dependencies: &[&str]) -> Package {
         let dependencies = dependencies
             .iter()
-            .map(|name| Dependency {
-                name: (*name).to_owned(),
-                path: Some("crates".into()),
-            })
+            .map(|name| Dependency { name: (*name).to_owned(), path: Some("crates".into()) })
             .collect();
-        Package {
-            name: name.to_owned(),
-            manifest_path: PathBuf::new(),
-            dependencies,
-        }
+        Package { name: name.to_owned(), manifest_path: PathBuf::new(), dependencies }
     }
 
     #[test]
     fn an_edge_of_the_table_is_good() {
-        assert_eq!(
-            breaches(&package("msb-worker", &["msb-jail", "msb-sys"])),
-            []
-        );
+        assert_eq!(breaches(&package("msb-worker", &["msb-jail", "msb-sys"])), []);
     }
 
     #[test]
@@ -178,10 +143,7 @@ mod tests {
     fn an_edge_upwards_is_found() {
         assert_eq!(
             breaches(&package("msb-spec", &["msb-engine"])),
-            [(
-                "msb-engine",
-                "`msb-spec` may not depend on `msb-engine`".to_owned()
-            )]
+            [("msb-engine", "`msb-spec` may not depend on `msb-engine`".to_owned())]
         );
     }
 

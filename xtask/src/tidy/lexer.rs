@@ -29,12 +29,7 @@ pub(super) enum Kind {
 
 pub(super) fn tokens(source: &str) -> Vec<Token> {
     let characters: Vec<char> = source.chars().collect();
-    let mut lexer = Lexer {
-        characters: &characters,
-        at: 0,
-        line: 1,
-        tokens: Vec::new(),
-    };
+    let mut lexer = Lexer { characters: &characters, at: 0, line: 1, tokens: Vec::new() };
     while lexer.step() {}
     lexer.tokens
 }
@@ -102,11 +97,7 @@ impl Lexer<'_> {
             }
         }
         let documents = text.starts_with('!') || (text.starts_with('*') && text.len() > 1);
-        let kind = if documents {
-            Kind::Documentation
-        } else {
-            Kind::Comment
-        };
+        let kind = if documents { Kind::Documentation } else { Kind::Comment };
         for (offset, part) in text.lines().enumerate() {
             let part = part.trim_start().trim_start_matches(['*', '!']);
             self.push(kind, part.to_owned(), start + offset);
@@ -228,10 +219,7 @@ mod tests {
     use super::*;
 
     fn read(source: &str) -> Vec<(Kind, String, usize)> {
-        tokens(source)
-            .into_iter()
-            .map(|token| (token.kind, token.text, token.line))
-            .collect()
+        tokens(source).into_iter().map(|token| (token.kind, token.text, token.line)).collect()
     }
 
     fn one(kind: Kind, text: &str) -> Vec<(Kind, String, usize)> {
@@ -286,10 +274,7 @@ mod tests {
     fn lines_are_counted_through_strings() {
         assert_eq!(
             read("\"a\nb\"\nc"),
-            vec![
-                (Kind::Text, "a\nb".to_owned(), 1),
-                (Kind::Word, "c".to_owned(), 3)
-            ]
+            vec![(Kind::Text, "a\nb".to_owned(), 1), (Kind::Word, "c".to_owned(), 3)]
         );
     }
 }

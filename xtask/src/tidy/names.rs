@@ -4,23 +4,13 @@
 use super::Finding;
 use super::source::Source;
 
-const REFUSED: &[&str] = &[
-    "mod.rs",
-    "util.rs",
-    "utils.rs",
-    "helper.rs",
-    "helpers.rs",
-    "common.rs",
-    "misc.rs",
-];
+const REFUSED: &[&str] =
+    &["mod.rs", "util.rs", "utils.rs", "helper.rs", "helpers.rs", "common.rs", "misc.rs"];
 
 pub(super) fn rule(source: &Source) -> Vec<Finding> {
     let name = source.file_name();
     if REFUSED.contains(&name) {
-        vec![source.finding(
-            1,
-            format!("no file is named `{name}`: name it for what it holds"),
-        )]
+        vec![source.finding(1, format!("no file is named `{name}`: name it for what it holds"))]
     } else {
         Vec::new()
     }

@@ -7,9 +7,7 @@ const MACROS: &[&str] = &["println", "eprintln", "print", "eprint"];
 
 pub(super) fn rule(source: &Source) -> Vec<Finding> {
     // A build script talks to cargo on its standard output.
-    let may_print = ["crates/cli", "xtask", "e2e"]
-        .iter()
-        .any(|dir| source.is_in(dir))
+    let may_print = ["crates/cli", "xtask", "e2e"].iter().any(|dir| source.is_in(dir))
         || source.is_below("examples")
         || source.file_name() == "build.rs";
     if may_print {
@@ -18,10 +16,7 @@ pub(super) fn rule(source: &Source) -> Vec<Finding> {
     source
         .macros(MACROS)
         .map(|name| {
-            source.finding(
-                name.line,
-                format!("`{}!` only in crates/cli and tools", name.text),
-            )
+            source.finding(name.line, format!("`{}!` only in crates/cli and tools", name.text))
         })
         .collect()
 }
@@ -34,18 +29,12 @@ mod tests {
 
     #[test]
     fn where_printing_is_the_job_it_is_good() {
-        for path in [
-            "crates/cli/src/a.rs",
-            "xtask/src/a.rs",
-            "e2e/cli/a.rs",
-            "crates/wire/build.rs",
-        ] {
+        for path in
+            ["crates/cli/src/a.rs", "xtask/src/a.rs", "e2e/cli/a.rs", "crates/wire/build.rs"]
+        {
             assert_eq!(rule(&Source::new(path, PRINTS)), [], "{path}");
         }
-        assert_eq!(
-            rule(&Source::new("crates/microsandbox/examples/a.rs", PRINTS)),
-            []
-        );
+        assert_eq!(rule(&Source::new("crates/microsandbox/examples/a.rs", PRINTS)), []);
     }
 
     #[test]

@@ -30,10 +30,8 @@ pub(super) fn function_rule(source: &Source) -> Vec<Finding> {
         };
         let lines = last.line - pair[0].line + 1;
         if lines > FUNCTION_LINES {
-            let message = format!(
-                "`{}` has {lines} lines, the limit is {FUNCTION_LINES}",
-                pair[1].text
-            );
+            let message =
+                format!("`{}` has {lines} lines, the limit is {FUNCTION_LINES}", pair[1].text);
             findings.push(source.finding(pair[0].line, message));
         }
     }
@@ -45,10 +43,7 @@ mod tests {
     use super::*;
 
     fn function(lines: usize) -> String {
-        format!(
-            "fn long(a: fn(u8)) {{\n{}}}\nfn short() {{}}\n",
-            "    a(1);\n".repeat(lines - 2)
-        )
+        format!("fn long(a: fn(u8)) {{\n{}}}\nfn short() {{}}\n", "    a(1);\n".repeat(lines - 2))
     }
 
     #[test]
@@ -59,10 +54,7 @@ mod tests {
     #[test]
     fn a_file_over_the_limit_is_found() {
         let findings = file_rule(&Source::new("a.rs", &"a;\n".repeat(801)));
-        assert_eq!(
-            findings[0].to_string(),
-            "a.rs:801: 801 lines, the limit is 800"
-        );
+        assert_eq!(findings[0].to_string(), "a.rs:801: 801 lines, the limit is 800");
     }
 
     #[test]
@@ -74,9 +66,6 @@ mod tests {
     fn a_function_over_the_limit_is_found() {
         let findings = function_rule(&Source::new("a.rs", &format!("\n{}", function(121))));
         assert_eq!(findings.len(), 1);
-        assert_eq!(
-            findings[0].to_string(),
-            "a.rs:2: `long` has 121 lines, the limit is 120"
-        );
+        assert_eq!(findings[0].to_string(), "a.rs:2: `long` has 121 lines, the limit is 120");
     }
 }

@@ -19,12 +19,7 @@ impl Source {
         let (comments, code) = lexer::tokens(text)
             .into_iter()
             .partition(|token| matches!(token.kind, Kind::Comment | Kind::Documentation));
-        Source {
-            path: path.to_owned(),
-            lines: text.lines().count(),
-            code,
-            comments,
-        }
+        Source { path: path.to_owned(), lines: text.lines().count(), code, comments }
     }
 
     pub(super) fn file_name(&self) -> &str {
@@ -32,9 +27,7 @@ impl Source {
     }
 
     pub(super) fn is_in(&self, dir: &str) -> bool {
-        self.path
-            .strip_prefix(dir)
-            .is_some_and(|rest| rest.starts_with('/'))
+        self.path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
     }
 
     /// Whether one of the directories on the way to the file has this name.
@@ -45,11 +38,7 @@ impl Source {
     }
 
     pub(super) fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
-        Finding {
-            path: self.path.clone(),
-            line,
-            message: message.into(),
-        }
+        Finding { path: self.path.clone(), line, message: message.into() }
     }
 
     /// Calls of `name!`.
@@ -68,10 +57,8 @@ impl Source {
     /// Whether a token of the code belongs to a test: an item under `#[cfg(test)]`.
     pub(super) fn is_test(&self, index: usize) -> bool {
         self.attribute_ranges().any(|attribute| {
-            let words: Vec<&str> = self.code[attribute.clone()]
-                .iter()
-                .map(|token| token.text.as_str())
-                .collect();
+            let words: Vec<&str> =
+                self.code[attribute.clone()].iter().map(|token| token.text.as_str()).collect();
             words == ["cfg", "(", "test", ")"] && self.item(attribute.end + 1).contains(&index)
         })
     }
@@ -106,10 +93,7 @@ impl Source {
             if !self.code[index].is_sign("#") {
                 return None;
             }
-            let inner = self
-                .code
-                .get(index + 1)
-                .is_some_and(|token| token.is_sign("!"));
+            let inner = self.code.get(index + 1).is_some_and(|token| token.is_sign("!"));
             let bracket = index + 1 + usize::from(inner);
             if !self.code.get(bracket)?.is_sign("[") {
                 return None;
@@ -173,10 +157,8 @@ mod tests {
     #[test]
     fn an_item_ends_at_its_own_brace() {
         let source = Source::new("a.rs", "fn a(b: [u8; { 1 }]) { { } } fn c() {}");
-        let text: String = source.code[source.item(0)]
-            .iter()
-            .map(|token| token.text.as_str())
-            .collect();
+        let text: String =
+            source.code[source.item(0)].iter().map(|token| token.text.as_str()).collect();
         assert_eq!(text, "fna(b:[u8;{1}]){{}}");
     }
 

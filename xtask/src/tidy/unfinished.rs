@@ -16,10 +16,7 @@ pub(super) fn ignore_rule(source: &Source) -> Vec<Finding> {
         .attributes()
         .filter_map(|attribute| ignored(attribute))
         .map(|word| {
-            source.finding(
-                word.line,
-                "ignored test: print `SKIP: reason` where it cannot run",
-            )
+            source.finding(word.line, "ignored test: print `SKIP: reason` where it cannot run")
         })
         .collect()
 }
@@ -47,24 +44,14 @@ mod tests {
 
     #[test]
     fn holes_are_found() {
-        let source = Source::new(
-            "a.rs",
-            "fn a() { todo!() }\nfn b() { unimplemented!(\"b\") }\n",
-        );
-        let lines: Vec<usize> = macro_rule(&source)
-            .iter()
-            .map(|finding| finding.line)
-            .collect();
+        let source = Source::new("a.rs", "fn a() { todo!() }\nfn b() { unimplemented!(\"b\") }\n");
+        let lines: Vec<usize> = macro_rule(&source).iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [1, 2]);
     }
 
     #[test]
     fn ignored_tests_are_found() {
-        for attribute in [
-            "#[ignore]",
-            "#[ignore = \"slow\"]",
-            "#[cfg_attr(unix, ignore)]",
-        ] {
+        for attribute in ["#[ignore]", "#[ignore = \"slow\"]", "#[cfg_attr(unix, ignore)]"] {
             let source = Source::new("a.rs", &format!("#[test]\n{attribute}\nfn a() {{}}\n"));
             let findings = ignore_rule(&source);
             assert_eq!(findings.len(), 1, "{attribute}");

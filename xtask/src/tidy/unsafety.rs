@@ -24,11 +24,7 @@ mod tests {
 
     #[test]
     fn behind_the_fence_it_is_good() {
-        for path in [
-            "crates/sys/src/a.rs",
-            "crates/vm/src/map_unsafe.rs",
-            "fuzz/a.rs",
-        ] {
+        for path in ["crates/sys/src/a.rs", "crates/vm/src/map_unsafe.rs", "fuzz/a.rs"] {
             assert_eq!(rule(&Source::new(path, BLOCK)), [], "{path}");
         }
     }

@@ -27,10 +27,7 @@ pub(super) fn rule(source: &Source) -> Vec<Finding> {
     });
     names
         .map(|(_, token)| {
-            source.finding(
-                token.line,
-                format!("variable `{}` belongs in {HOME}", token.text),
-            )
+            source.finding(token.line, format!("variable `{}` belongs in {HOME}", token.text))
         })
         .collect()
 }
@@ -51,12 +48,7 @@ mod tests {
 
     #[test]
     fn where_variables_are_named_it_is_good() {
-        for path in [
-            HOME,
-            "crates/worker/build.rs",
-            "crates/cli/tests/a.rs",
-            "xtask/src/a.rs",
-        ] {
+        for path in [HOME, "crates/worker/build.rs", "crates/cli/tests/a.rs", "xtask/src/a.rs"] {
             assert_eq!(rule(&Source::new(path, READS)), [], "{path}");
         }
     }

@@ -44,20 +44,9 @@ impl Act for Attach {
         let (id, has_terminal) =
             chosen.map_or((self.exec.unwrap_or(0), false), |exec| (exec.id, exec.tty));
         let tty = has_terminal && terminal::is_there();
-        let stdin = if self.no_stdin {
-            Stdin::Closed
-        } else {
-            Stdin::Streamed
-        };
+        let stdin = if self.no_stdin { Stdin::Closed } else { Stdin::Streamed };
         let connection = engine.attach(&name, id)?;
-        match attend(
-            connection.into_stream(),
-            Part {
-                stdin,
-                tty,
-                leave_at_once: false,
-            },
-        )? {
+        match attend(connection.into_stream(), Part { stdin, tty, leave_at_once: false })? {
             Attended::Exited(exit) => Ok(finished(&exit)),
             Attended::Left { exec } => {
                 words::note(format!("left command {exec} of `{name}` running"));

@@ -39,35 +39,24 @@ impl Act for Cp {
         let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
             (End::Host(from), End::Inside(name, to)) => {
                 // As with cp: a target that is there takes it below, one with a slash must be.
-                engine
-                    .files(&name)?
-                    .push(&from, to.as_bytes(), true, &mut progress)?
+                engine.files(&name)?.push(&from, to.as_bytes(), true, &mut progress)?
             }
             (End::Inside(name, from), End::Host(to)) => {
-                engine
-                    .files(&name)?
-                    .pull(from.as_bytes(), &to, &mut progress)?
+                engine.files(&name)?.pull(from.as_bytes(), &to, &mut progress)?
             }
             (End::Inside(..), End::Inside(..)) => {
-                return Err(
-                    Error::unsupported("cannot copy from one sandbox to another")
-                        .hint("copy to the host first, then into the other")
-                        .into(),
-                );
+                return Err(Error::unsupported("cannot copy from one sandbox to another")
+                    .hint("copy to the host first, then into the other")
+                    .into());
             }
             (End::Host(_), End::Host(_)) => {
                 let hint = "one side must be in a sandbox: `msb cp ./x box:/app`";
-                return Err(Error::invalid("both paths are on the host")
-                    .hint(hint)
-                    .into());
+                return Err(Error::invalid("both paths are on the host").hint(hint).into());
             }
         };
         bar.finish_and_clear();
         if copied.left_out > 0 && !self.quiet {
-            words::note(format!(
-                "left out {} devices, sockets or pipes",
-                copied.left_out
-            ));
+            words::note(format!("left out {} devices, sockets or pipes", copied.left_out));
         }
         Ok(0)
     }
@@ -80,11 +69,7 @@ impl End {
             Some((name, path))
                 if !name.contains('/') && !name.starts_with('.') && !name.is_empty() =>
             {
-                let path = if path.starts_with('/') {
-                    path.to_owned()
-                } else {
-                    format!("/{path}")
-                };
+                let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
                 Ok(Self::Inside(Name::parse(name)?, path))
             }
             _ => Ok(Self::Host(PathBuf::from(text))),

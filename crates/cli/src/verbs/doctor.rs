@@ -32,14 +32,8 @@ impl Act for Doctor {
 }
 
 fn show(tier: &str, findings: &[Finding]) {
-    let of_tier: Vec<&Finding> = findings
-        .iter()
-        .filter(|finding| finding.tier == tier)
-        .collect();
-    let verdict = if of_tier
-        .iter()
-        .any(|finding| finding.grade == Grade::Missing)
-    {
+    let of_tier: Vec<&Finding> = findings.iter().filter(|finding| finding.tier == tier).collect();
+    let verdict = if of_tier.iter().any(|finding| finding.grade == Grade::Missing) {
         "does not work here"
     } else if of_tier.iter().any(|finding| finding.grade == Grade::Weaker) {
         "works, with less than it could"

@@ -56,11 +56,7 @@ impl Act for Exec {
         let engine = bare_engine()?;
         let name = Name::parse(&self.name)?;
         let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
-        let stdin = if self.no_stdin || self.detach {
-            Stdin::Closed
-        } else {
-            Stdin::Streamed
-        };
+        let stdin = if self.no_stdin || self.detach { Stdin::Closed } else { Stdin::Streamed };
         let mut env: Vec<(String, String)> =
             arguments::environment(&self.env)?.into_iter().collect();
         pass_term(tty, &mut env);
@@ -76,11 +72,7 @@ impl Act for Exec {
             detached: self.detach,
         };
         let connection = engine.exec(&name, command)?;
-        let part = Part {
-            stdin,
-            tty,
-            leave_at_once: self.detach,
-        };
+        let part = Part { stdin, tty, leave_at_once: self.detach };
         match attend(connection.into_stream(), part)? {
             Attended::Exited(exit) if self.quiet => Ok(exit.status()),
             Attended::Exited(exit) => Ok(finished(&exit)),

@@ -23,10 +23,7 @@ impl Act for Inspect {
     fn act(self) -> Outcome {
         let engine = engine()?;
         let names = self.which.required(&engine)?;
-        let found = names
-            .iter()
-            .map(|name| engine.inspect(name))
-            .collect::<Result<Vec<_>>>()?;
+        let found = names.iter().map(|name| engine.inspect(name)).collect::<Result<Vec<_>>>()?;
         match found.as_slice() {
             [one] => listing::json(one),
             several => listing::json(&several),

@@ -57,11 +57,7 @@ pub(crate) struct Stop {
 impl Act for Stop {
     fn act(self) -> Outcome {
         let engine = engine()?;
-        let grace = if self.force {
-            Duration::ZERO
-        } else {
-            self.timeout.0
-        };
+        let grace = if self.force { Duration::ZERO } else { self.timeout.0 };
         self.which.each(&engine, |name| {
             let stopped = engine.stop(name, grace)?;
             if !self.quiet {
@@ -152,23 +148,13 @@ impl Act for Wait {
                 words::say(format!("{name}  {status}{why}"));
             }
             let (ending, exit) = (stopped.ending, stopped.exit);
-            ended.push(Ended {
-                name: name.to_string(),
-                ending,
-                reason,
-                exit,
-                status,
-            });
+            ended.push(Ended { name: name.to_string(), ending, reason, exit, status });
             Ok(())
         })?;
         if self.json {
             listing::json(&ended);
         }
-        Ok(ended
-            .iter()
-            .map(|one| one.status)
-            .find(|status| *status != 0)
-            .unwrap_or(0))
+        Ok(ended.iter().map(|one| one.status).find(|status| *status != 0).unwrap_or(0))
     }
 }
 

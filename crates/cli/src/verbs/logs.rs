@@ -60,9 +60,7 @@ impl Act for Logs {
             Some("system") => Some(Source::System),
             Some(other) => {
                 let message = format!("no such stream: `{}`", other.escape_debug());
-                return Err(Error::invalid(message)
-                    .hint("it is stdout, stderr or system")
-                    .into());
+                return Err(Error::invalid(message).hint("it is stdout, stderr or system").into());
             }
         };
         let filter = Filter {

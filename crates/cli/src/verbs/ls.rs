@@ -26,11 +26,7 @@ pub(crate) struct Ls {
 impl Act for Ls {
     fn act(self) -> words::Outcome {
         let engine = engine()?;
-        let labels = self
-            .labels
-            .iter()
-            .map(|label| pair(label))
-            .collect::<Result<Vec<_>>>()?;
+        let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         let mut sandboxes = engine.list();
         sandboxes.retain(|sandbox| {
             labels
@@ -40,17 +36,12 @@ impl Act for Ls {
         if self.json {
             listing::json(&sandboxes);
         } else if self.quiet {
-            sandboxes
-                .iter()
-                .for_each(|sandbox| words::say(&sandbox.name));
+            sandboxes.iter().for_each(|sandbox| words::say(&sandbox.name));
         } else {
             let mut table =
                 Listing::new(&["NAME", "STATUS", "IMAGE", "ISOLATION", "AGE", "LABELS"]);
             for sandbox in sandboxes {
-                let labels = sandbox
-                    .labels
-                    .iter()
-                    .map(|(key, value)| format!("{key}={value}"));
+                let labels = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}"));
                 table.row(vec![
                     sandbox.name.to_string(),
                     sandbox.status.as_str().to_owned(),

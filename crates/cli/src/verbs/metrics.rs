@@ -47,10 +47,8 @@ impl Act for Metrics {
                 return Ok(0);
             }
             let now = Instant::now();
-            before = measured
-                .into_iter()
-                .map(|one| (one.name.clone(), (now, one.cpu_us)))
-                .collect();
+            before =
+                measured.into_iter().map(|one| (one.name.clone(), (now, one.cpu_us))).collect();
             std::thread::sleep(self.interval.0.max(Duration::from_millis(100)));
         }
     }
@@ -64,23 +62,17 @@ impl Metrics {
         }
         // One may end while we look.
         let running = names.iter().filter(|name| engine.is_running(name));
-        Ok(running
-            .filter_map(|name| engine.metrics(name).ok())
-            .collect())
+        Ok(running.filter_map(|name| engine.metrics(name).ok()).collect())
     }
 }
 
 fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
-    let mut table = Listing::new(&[
-        "NAME", "CPU", "CPU TIME", "MEMORY", "LIMIT", "PIDS", "DISK", "UP",
-    ]);
+    let mut table =
+        Listing::new(&["NAME", "CPU", "CPU TIME", "MEMORY", "LIMIT", "PIDS", "DISK", "UP"]);
     for one in measured {
         let share = before.get(&one.name).map(|(at, cpu_us)| {
             let used = one.cpu_us.saturating_sub(*cpu_us) as f64;
-            format!(
-                "{:.0}%",
-                used * 100.0 / at.elapsed().as_micros().max(1) as f64
-            )
+            format!("{:.0}%", used * 100.0 / at.elapsed().as_micros().max(1) as f64)
         });
         let dash = || "-".to_owned();
         table.row(vec![
@@ -88,8 +80,7 @@ fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Li
             share.unwrap_or_else(dash),
             format!("{:.2}s", one.cpu_us as f64 / 1e6),
             Bytes(one.memory).to_string(),
-            one.memory_limit
-                .map_or_else(dash, |limit| Bytes(limit).to_string()),
+            one.memory_limit.map_or_else(dash, |limit| Bytes(limit).to_string()),
             one.pids.to_string(),
             one.disk.map_or_else(dash, |disk| Bytes(disk).to_string()),
             format!("{}s", one.uptime_ms / 1000),

@@ -43,18 +43,13 @@ impl Act for Ps {
             for name in names {
                 let entries = engine.execs(&name)?.into_iter();
                 let shown = entries.filter(|entry| self.all || entry.exit.is_none());
-                rows.extend(shown.map(|exec| Row {
-                    sandbox: name.clone(),
-                    exec,
-                }));
+                rows.extend(shown.map(|exec| Row { sandbox: name.clone(), exec }));
             }
             show_execs(&rows, self.json);
             return Ok(0);
         }
-        let mut sandboxes = names
-            .iter()
-            .map(|name| engine.summary(name))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut sandboxes =
+            names.iter().map(|name| engine.summary(name)).collect::<Result<Vec<_>, _>>()?;
         if !self.which.is_given() {
             sandboxes.retain(|one| matches!(one.status, Status::Running | Status::Draining));
         }
@@ -64,21 +59,15 @@ impl Act for Ps {
         }
         let mut table = Listing::new(&["NAME", "STATUS", "EXECS", "MEMORY", "PIDS", "AGE"]);
         for sandbox in sandboxes {
-            let execs = engine
-                .running_execs(&sandbox.name)
-                .map(|execs| execs.len().to_string());
+            let execs = engine.running_execs(&sandbox.name).map(|execs| execs.len().to_string());
             let metrics = engine.metrics(&sandbox.name);
             let dash = || "-".to_owned();
             table.row(vec![
                 sandbox.name.to_string(),
                 sandbox.status.as_str().to_owned(),
                 execs.unwrap_or_else(|_| dash()),
-                metrics
-                    .as_ref()
-                    .map_or_else(|_| dash(), |m| msb_spec::Bytes(m.memory).to_string()),
-                metrics
-                    .as_ref()
-                    .map_or_else(|_| dash(), |m| m.pids.to_string()),
+                metrics.as_ref().map_or_else(|_| dash(), |m| msb_spec::Bytes(m.memory).to_string()),
+                metrics.as_ref().map_or_else(|_| dash(), |m| m.pids.to_string()),
                 clock::ago(sandbox.created),
             ]);
         }
@@ -93,9 +82,8 @@ fn show_execs(rows: &[Row], json: bool) {
     }
     let mut table = Listing::new(&["SANDBOX", "ID", "PID", "STATUS", "AGE", "COMMAND"]);
     for Row { sandbox, exec } in rows {
-        let status = exec.exit.map_or("running".to_owned(), |exit| {
-            format!("exited {}", exit.status())
-        });
+        let status =
+            exec.exit.map_or("running".to_owned(), |exit| format!("exited {}", exit.status()));
         table.row(vec![
             sandbox.to_string(),
             exec.id.to_string(),

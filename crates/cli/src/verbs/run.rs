@@ -52,11 +52,7 @@ impl Act for Run {
         }
         let mut plan = engine.plan(&spec)?;
         let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
-        let stdin = if self.no_stdin || self.detach {
-            Stdin::Closed
-        } else {
-            Stdin::Streamed
-        };
+        let stdin = if self.no_stdin || self.detach { Stdin::Closed } else { Stdin::Streamed };
         if let Some(command) = &mut plan.command {
             command.tty = tty.then(terminal::size);
             command.stdin = stdin;
@@ -74,11 +70,7 @@ impl Act for Run {
             words::note(note);
         }
         engine.begin(&plan, &mut caller)?;
-        let part = Part {
-            stdin,
-            tty,
-            leave_at_once: self.detach,
-        };
+        let part = Part { stdin, tty, leave_at_once: self.detach };
         match attend(caller.into_stream(), part)? {
             Attended::Exited(exit) => Ok(finished(&exit)),
             Attended::Left { .. } => {
