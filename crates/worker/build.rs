@@ -4,6 +4,7 @@
 //! lock of the outer one.
 
 use std::env;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -33,4 +34,7 @@ fn main() {
     assert!(status.success(), "the guest could not be built");
     let built = target_dir.join(&target).join("guest").join("msb-guest");
     std::fs::copy(&built, out.join("msb-guest")).expect("the guest was just built");
+    let mut hash = DefaultHasher::new();
+    std::fs::read(&built).expect("the guest was just built").hash(&mut hash);
+    println!("cargo::rustc-env=GUEST_HASH={:016x}", hash.finish());
 }

@@ -32,8 +32,10 @@ pub(crate) fn launcher() -> Launcher {
 }
 
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { plan, directory, lock, caller, last_event, last_exec } = start;
-    msb_worker::run(msb_worker::Start { plan, directory, lock, caller, last_event, last_exec })
+    let WorkerStart { plan, directory, lock, caller, programs, last_event, last_exec } = start;
+    let start =
+        msb_worker::Start { plan, directory, lock, caller, programs, last_event, last_exec };
+    msb_worker::run(start)
 }
 
 /// For a program that uses the SDK: how to begin is on stdin. Forks once, so that the worker is

@@ -1,5 +1,6 @@
 //! Starting a worker: by forking ourselves, or by executing `msb` for a program that is not it.
 
+use crate::store::Claim;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode};
@@ -22,6 +23,8 @@ pub struct WorkerStart {
     pub lock: OwnedFd,
     /// The connection to whoever started it.
     pub caller: OwnedFd,
+    /// Where the guest program is kept.
+    pub programs: PathBuf,
     /// The number of the last event.
     pub last_event: u64,
     /// The number of the last Exec.
@@ -67,6 +70,7 @@ impl Launcher {
 struct Letter {
     plan: Plan,
     directory: PathBuf,
+    programs: PathBuf,
     last_event: u64,
     last_exec: u64,
 }
@@ -82,37 +86,32 @@ pub struct Caller {
 pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
-    directory: PathBuf,
-    lock: File,
+    claim: Claim,
+    programs: PathBuf,
     last: (u64, u64),
 ) -> Result<Caller> {
+    let Claim { directory, lock } = claim;
     let about = |error: io::Error| Error::host("cannot start a worker", error).at(Stage::Boot);
     let (ours, theirs) = socket::pair().map_err(about)?;
     let (last_event, last_exec) = last;
     match launcher {
         Launcher::Fork(work) => {
-            // Twice, so that the worker is nobody's child and leaves no zombie.
             if msb_sys::process::fork().map_err(about)? {
                 drop(ours);
-                let code = match msb_sys::process::fork() {
-                    Ok(true) => {
-                        let _ = silence();
-                        let start = WorkerStart {
-                            plan,
-                            directory,
-                            lock: lock.into(),
-                            caller: theirs,
-                            last_event,
-                            last_exec,
-                        };
-                        work(start)
-                    }
-                    Ok(false) => 0,
-                    Err(_) => 125,
+                let _ = silence();
+                let lock = lock.into();
+                let start = WorkerStart {
+                    plan,
+                    directory,
+                    lock,
+                    caller: theirs,
+                    programs,
+                    last_event,
+                    last_exec,
                 };
-                msb_sys::process::leave(code);
+                msb_sys::process::leave(work(start));
             }
-            let _ = rustix::process::wait(rustix::process::WaitOptions::empty());
+            // We end soon, and init inherits the worker; it is not waited for.
         }
         Launcher::Execute(path) => {
             let mut child = Command::new(path)
@@ -125,7 +124,7 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let letter = Letter { plan, directory, last_event, last_exec };
+            let letter = Letter { plan, directory, programs, last_event, last_exec };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
             let mut message = (text.len() as u64).to_le_bytes().to_vec();
             message.extend_from_slice(&text);
@@ -153,8 +152,8 @@ pub fn receive_start() -> Result<WorkerStart> {
     let letter: Letter = serde_json::from_slice(&text)
         .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
     silence().map_err(about)?;
-    let Letter { plan, directory, last_event, last_exec } = letter;
-    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec })
+    let Letter { plan, directory, programs, last_event, last_exec } = letter;
+    Ok(WorkerStart { plan, directory, lock, caller, programs, last_event, last_exec })
 }
 
 /// Lets go of the caller's terminal and files.

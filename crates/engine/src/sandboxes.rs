@@ -156,7 +156,7 @@ impl Engine {
             .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        launch(&self.launcher, plan.clone(), claim.directory, claim.lock, first).map_err(about)
+        launch(&self.launcher, plan.clone(), claim, self.home.programs(), first).map_err(about)
     }
 
     /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first
@@ -190,7 +190,7 @@ impl Engine {
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
-        let mut caller = launch(&self.launcher, plan.clone(), claim.directory, claim.lock, last)?;
+        let mut caller = launch(&self.launcher, plan.clone(), claim, self.home.programs(), last)?;
         self.begin(&plan, &mut caller)?;
         caller.detach()?;
         Ok(true)

@@ -68,6 +68,11 @@ impl Home {
         self.root.join("layers")
     }
 
+    /// Where the guest program is kept.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.root.join("programs")
+    }
+
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }

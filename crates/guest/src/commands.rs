@@ -24,6 +24,7 @@ pub(crate) struct Asked {
 #[derive(Default)]
 pub(crate) struct Commands {
     running: HashMap<i32, u64>,
+    last: Option<u64>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -42,6 +43,16 @@ impl Commands {
             Ok((pid, terminal)) => (FromGuest::Started { id, pid: pid.cast_unsigned() }, terminal),
             Err((failure, errno)) => (FromGuest::Failed { id, failure, errno }, None),
         }
+    }
+
+    /// The sandbox ends with this command.
+    pub(crate) fn end_with(&mut self, id: u64) {
+        self.last = Some(id);
+    }
+
+    /// Whether the command that the sandbox ends with has ended.
+    pub(crate) fn are_over(&self) -> bool {
+        self.last.is_some_and(|last| !self.running.values().any(|id| *id == last))
     }
 
     fn try_start(

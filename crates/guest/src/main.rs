@@ -39,6 +39,9 @@ fn main() {
             for exited in commands.reap() {
                 link.tell(&exited, &[]);
             }
+            if commands.are_over() {
+                return;
+            }
         }
         if asked {
             // The worker is gone: so are we, and with PID 1 the kernel ends everything in here.
@@ -57,7 +60,10 @@ fn serve(
     fds: Vec<std::os::fd::OwnedFd>,
 ) {
     match request {
-        ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits } => {
+        ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last } => {
+            if last {
+                commands.end_with(id);
+            }
             let command = commands::Asked { argv, env, workdir, user, tty, rlimits };
             let (answer, terminal) = commands.start(id, &command, &fds);
             link.tell(&answer, terminal.as_slice());

@@ -12,30 +12,15 @@ use std::path::Path;
 /// Devices that every program expects and that lead nowhere.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Files of /proc that tell of the host, or speak to it.
-const HIDDEN_FILES: [&str; 9] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kallsyms",
-    "/proc/kmsg",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/sysrq-trigger",
-    "/proc/timer_list",
-    "/proc/key-users",
-];
+/// Files of /proc that everybody may read and that tell of the host. Others, such as kcore, kmsg
+/// and sysrq-trigger, belong to the host's root, who does not exist inside.
+const HIDDEN_FILES: [&str; 3] = ["/proc/keys", "/proc/key-users", "/proc/kallsyms"];
 
 /// Directories that tell of the host.
-const HIDDEN_DIRECTORIES: [&str; 5] = [
-    "/proc/acpi",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/kernel/debug",
-    "/sys/devices/virtual/powercap",
-];
+const HIDDEN_DIRECTORIES: [&str; 1] = ["/sys/firmware"];
 
-/// Parts of /proc that may be read and not written.
-const READ_ONLY: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
+/// May be read and not written: some of it would belong to root inside.
+const READ_ONLY: [&str; 1] = ["/proc/sys"];
 
 /// What must be taken from the host before its root is left: the kernel shows a new /proc only
 /// to those who can see an old one, and device nodes cannot be made in a user namespace.

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Programs such as browsers and databases want more than the usual 64 MiB; it is only used up
 /// when it is written, and counts as memory.
@@ -53,6 +53,27 @@ impl Confined {
     }
 }
 
+/// The guest program. Nobody inside can change it, though PID 1 is reached as /proc/1/exe.
+#[derive(Debug)]
+pub enum Program {
+    /// A file that everybody may execute; it is executed through a read-only mount.
+    File(PathBuf),
+    /// Open already: a sealed file in memory, or behind such a mount.
+    Open(OwnedFd),
+}
+
+impl Program {
+    /// The program behind a read-only mount that is attached nowhere.
+    fn read_only(path: &Path) -> Result<OwnedFd> {
+        let mount = layers::detach(path, false)?;
+        let read_only =
+            Attributes { read_only: true, no_suid: true, no_dev: true, ..Attributes::default() };
+        set_attributes(mount.as_fd(), &read_only)
+            .map_err(|error| Error::host("cannot protect the guest program", error))?;
+        Ok(mount)
+    }
+}
+
 /// The descriptor at which the guest finds its worker.
 const CONTROL_FD: i32 = 3;
 
@@ -60,7 +81,16 @@ const CONTROL_FD: i32 = 3;
 ///
 /// Returns as soon as nothing more is needed from outside; how it went inside is read from
 /// [`Confined::started`].
-pub fn start(plan: &Plan, guest: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<Confined> {
+pub fn start(plan: &Plan, guest: &Program, control: BorrowedFd<'_>) -> Result<Confined> {
+    // The inside of a sandbox made by root may not enter our directories, so its program is
+    // opened out here.
+    let opened = match (guest, &plan.ids) {
+        (Program::File(path), Ids::Shifted { .. }) => {
+            Some(Program::Open(Program::read_only(path)?))
+        }
+        _ => None,
+    };
+    let guest = opened.as_ref().unwrap_or(guest);
     let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
     let entrance = group.as_ref().map(Group::entrance).transpose()?;
     let (cgroup, tasks) = match entrance {
@@ -189,7 +219,7 @@ fn receive(outside: &OwnedFd) -> Result<OwnedFd> {
 /// The child's way from a fork of the worker to the guest.
 fn become_guest(
     plan: &Plan,
-    guest: BorrowedFd<'_>,
+    guest: &Program,
     control: BorrowedFd<'_>,
     tasks: &[File],
     outside: &OwnedFd,
@@ -201,6 +231,14 @@ fn become_guest(
         .map_err(|error| Error::host("cannot make mounts private", error))?;
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
+    let read_only;
+    let guest = match guest {
+        Program::Open(fd) => fd.as_fd(),
+        Program::File(path) => {
+            read_only = Program::read_only(path)?;
+            read_only.as_fd()
+        }
+    };
     let mounts = mounts(plan, outside)?;
     if !plan.security.allow_userns {
         kernel.forbid_user_namespaces()?;
@@ -226,7 +264,7 @@ fn become_guest(
     let guest = process::keep_only(guest, control, CONTROL_FD)
         .map_err(|error| Error::host("cannot put descriptors in order", error))?;
     leave_keyrings()?;
-    landlock::confine(plan.security.allow_userns)?;
+    landlock::confine(guest.as_fd(), plan.security.allow_userns)?;
     let filter = syscalls::program(&plan.security, &plan.ids);
     if plan.security.profile == Profile::Restricted {
         rustix::thread::set_no_new_privs(true)

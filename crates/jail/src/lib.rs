@@ -14,4 +14,4 @@ mod landlock;
 mod layers;
 mod syscalls;
 
-pub use inside::{Confined, start};
+pub use inside::{Confined, Program, start};

@@ -25,6 +25,9 @@ pub enum ToGuest {
         tty: Option<TermSize>,
         /// Resource limits.
         rlimits: Vec<Rlimit>,
+        /// Whether the sandbox ends with it: the guest then leaves by itself, and everything in
+        /// the sandbox is gone by the time the worker has read the last output.
+        last: bool,
     },
     /// Send a signal to a command and what it started in its session.
     Signal {

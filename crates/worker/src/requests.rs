@@ -254,6 +254,7 @@ impl Worker {
             user: command.user.or_else(|| self.plan.user.clone()),
             tty: command.tty,
             rlimits,
+            last: self.main == Some(id),
         };
         self.set_role(client, Role::Exec(id));
         self.execs.insert(id, exec);
