@@ -97,7 +97,7 @@ fn user_namespaces() -> Finding {
 
 /// Makes what a sandbox would make and takes its word for it.
 fn try_namespaces() -> Result<(), String> {
-    match process::fork_into(process::ALL_NAMESPACES, None) {
+    match process::fork_into(process::BIRTH_NAMESPACES | process::NETWORK_NAMESPACE, None) {
         Err(error) => Err(format!("cannot be made: {error}")),
         Ok(Fork::Child) => {
             let private = rustix::mount::MountPropagationFlags::PRIVATE

@@ -298,7 +298,7 @@ impl Sender<'_, '_> {
 }
 
 /// A failure that the guest reports, as an error. Its words are escaped: they are a guest's.
-pub(crate) fn understand(reply: FileReply) -> Result<FileReply> {
+pub fn understand(reply: FileReply) -> Result<FileReply> {
     let FileReply::Failed(failure) = reply else {
         return Ok(reply);
     };

@@ -20,7 +20,7 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
     let (isolation, isolation_reason) = isolation(spec.isolation)?;
     let prepared = msb_image::prepare(&spec.image, &home.layers())?;
     let user = User::current();
-    let limits = limits(spec, user)?;
+    let limits = Limits { cgroup_owner: home.short_hash(), ..limits(spec, user)? };
     let upper = match (spec.ephemeral, limits.disk) {
         (true, disk) => {
             Upper::Memory { size: disk.map_or_else(half_of_memory, |limit| limit.value.0) }
@@ -148,7 +148,8 @@ fn limits(spec: &Spec, user: User) -> Result<Limits> {
         // What lasts is also measured.
         wanted.extend(["cpu", "cpuacct", "memory", "pids"]);
     }
-    Ok(Limits { memory, cpus, pids, disk, cgroup: controllers.only(&wanted) })
+    let cgroup = controllers.only(&wanted);
+    Ok(Limits { memory, cpus, pids, disk, cgroup, cgroup_owner: String::new() })
 }
 
 /// A file system needs room for itself.

@@ -176,13 +176,21 @@ impl Engine {
 
     /// Starts a sandbox that has stopped. False if it runs already.
     pub fn start(&self, name: &Name) -> Result<bool> {
+        match self.start_owned(name)? {
+            Some(mut caller) => caller.detach().map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// The same, but it ends when the connection that is returned does. None if it runs already.
+    pub fn start_owned(&self, name: &Name) -> Result<Option<Caller>> {
         let mut plan = self.existing(name)?;
         if plan.ephemeral {
             return Err(Error::new(Kind::State, format!("sandbox `{name}` is gone when it ends")));
         }
         repair::one(&self.home, name)?;
         let Some(claim) = self.home.lock(name)? else {
-            return Ok(false);
+            return Ok(None);
         };
         // The changes were made when it was created, and its first command was for then.
         plan.patches.clear();
@@ -192,8 +200,7 @@ impl Engine {
         let last = (last_event, repair::last_exec(&claim.directory));
         let mut caller = launch(&self.launcher, plan.clone(), claim, self.home.programs(), last)?;
         self.begin(&plan, &mut caller)?;
-        caller.detach()?;
-        Ok(true)
+        Ok(Some(caller))
     }
 
     /// Ends a sandbox: asks, waits for `grace`, kills. False if it was not running.
@@ -416,11 +423,13 @@ impl Engine {
         self.home.is_running(name)
     }
 
-    fn existing(&self, name: &Name) -> Result<Plan> {
+    /// What was decided for a sandbox that exists, running or not.
+    pub fn existing(&self, name: &Name) -> Result<Plan> {
         self.home.plan(name)
     }
 
-    fn connect(&self, name: &Name, request: Request) -> Result<Connection> {
+    /// A connection to a running sandbox's worker, for whoever reads the answers itself.
+    pub fn connect(&self, name: &Name, request: Request) -> Result<Connection> {
         let directory = self.home.directory(name);
         match Connection::open(&directory, name, request) {
             Err(error) if error.kind() == Kind::State && !self.home.has(name) => {

@@ -3,6 +3,7 @@
 use msb_spec::{Error, Kind, Name, Plan, Result, env, state};
 use rustix::fs::{AtFlags, CWD};
 use std::fs::{self, File, Permissions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -61,6 +62,13 @@ impl Home {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.root
+    }
+
+    /// A few letters that tell this state directory from others.
+    pub(crate) fn short_hash(&self) -> String {
+        let mut hash = DefaultHasher::new();
+        self.root.hash(&mut hash);
+        format!("{:08x}", hash.finish() as u32)
     }
 
     /// Where derived image layers are kept.

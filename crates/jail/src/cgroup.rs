@@ -46,10 +46,7 @@ impl Group {
             Cgroup::V2 { parent } => {
                 let directories = limits.cgroup_directories(name);
                 let directory = directories.values().next().cloned().unwrap_or_default();
-                let between = directory.parent().unwrap_or(parent);
                 hand_down(parent);
-                make_directory(between)?;
-                hand_down(between);
                 make_directory(&directory)?;
                 let file = File::open(&directory).map_err(|error| failed(&directory, &error))?;
                 let group = Self {
@@ -110,10 +107,6 @@ impl Group {
 
     fn make_directories(&self) -> Result<()> {
         for directory in self.distinct() {
-            if let Some(parent) = directory.parent() {
-                make_directory(parent)?;
-                inherit_cpuset(parent);
-            }
             make_directory(directory)?;
             inherit_cpuset(directory);
         }

@@ -22,12 +22,15 @@ const HIDDEN_DIRECTORIES: [&str; 1] = ["/sys/firmware"];
 /// May be read and not written: some of it would belong to root inside.
 const READ_ONLY: [&str; 1] = ["/proc/sys"];
 
+const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
 /// What must be taken from the host before its root is left: the kernel shows a new /proc only
 /// to those who can see an old one, and device nodes cannot be made in a user namespace.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     proc: OwnedFd,
-    sys: OwnedFd,
     nodes: Vec<OwnedFd>,
 }
 
@@ -37,14 +40,12 @@ impl Kernel {
             .iter()
             .map(|name| detach(&Path::new("/dev").join(name), false))
             .collect::<Result<_>>()?;
-        let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        Ok(Self {
-            proc: file_system("proc", quiet)?,
-            sys: file_system("sysfs", quiet | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
-            nodes,
-        })
+        Ok(Self { proc: file_system("proc", QUIET)?, nodes })
+    }
+
+    /// A /sys of the network namespace that we are in.
+    pub(crate) fn sys() -> Result<OwnedFd> {
+        file_system("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)
     }
 
     /// No user namespaces in this one from now on: they would hand back every capability over
@@ -64,12 +65,12 @@ impl Kernel {
     }
 
     /// Puts everything in place below the sandbox's own root.
-    pub(crate) fn place(self, shm_size: u64) -> Result<()> {
+    pub(crate) fn place(self, sys: &OwnedFd, shm_size: u64) -> Result<()> {
         for directory in ["/proc", "/sys", "/dev"] {
             make_dir(Path::new(directory))?;
         }
         attach(self.proc.as_fd(), Path::new("/proc"))?;
-        attach(self.sys.as_fd(), Path::new("/sys"))?;
+        attach(sys.as_fd(), Path::new("/sys"))?;
         mount_tmpfs(Path::new("/dev"), "mode=755,size=1m")?;
         for (name, node) in NODES.iter().zip(&self.nodes) {
             let target = Path::new("/dev").join(name);

@@ -7,6 +7,7 @@
 use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
+use crate::network::Network;
 use crate::{capabilities, disk, idmap, landlock, syscalls};
 use msb_spec::{
     By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
@@ -101,7 +102,7 @@ pub fn start(plan: &Plan, guest: &Program, control: BorrowedFd<'_>) -> Result<Co
     let failed = |error: io::Error| Error::host("cannot make a pipe", error).at(Stage::Jail);
     let (started, report) = io::pipe().map_err(failed)?;
     let (ours, theirs) = socket::pair().map_err(failed)?;
-    let fork = process::fork_into(process::ALL_NAMESPACES, cgroup).map_err(|error| {
+    let fork = process::fork_into(process::BIRTH_NAMESPACES, cgroup).map_err(|error| {
         Error::unsupported("this host does not allow user namespaces")
             .cause(error)
             .hint("`msb doctor` lists what is missing and how to get it")
@@ -225,6 +226,7 @@ fn become_guest(
     outside: &OwnedFd,
 ) -> Result<std::convert::Infallible> {
     enter_cgroup(tasks)?;
+    let network = Network::begin()?;
     take_ids(&plan.ids, outside)?;
     // Nothing mounted from here on is seen outside.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -245,12 +247,13 @@ fn become_guest(
     }
     rustix::system::sethostname(plan.hostname.as_str().as_bytes())
         .map_err(|error| Error::host("cannot set the host name", error))?;
-    msb_sys::net::raise_loopback().map_err(|error| Error::host("cannot raise loopback", error))?;
-
     let Sources { lowers, writable } = sources;
-    layers::enter_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
+    layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
+    network.enter()?;
+    let sys = Kernel::sys()?;
+    layers::enter_root()?;
     devices::make_usual_directories()?;
-    kernel.place(SHM_SIZE)?;
+    kernel.place(&sys, SHM_SIZE)?;
     for tmpfs in &plan.tmpfs {
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
         layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;

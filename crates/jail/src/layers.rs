@@ -46,12 +46,14 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
 /// Where the root is put together. Any directory will do: it is covered by a mount that only
 /// this namespace has, and everything that lies below it was opened before.
 const STAGE: &str = "/tmp";
+/// The root to be.
+const ROOT: &str = "/tmp/root";
 
-/// Puts the overlays together and makes them the root. The old root is gone afterwards.
+/// Puts the overlays together, ready to become the root.
 ///
 /// `sources` has the lower directories of each overlay; `writable` is where a persistent
 /// sandbox keeps its upper layers.
-pub(crate) fn enter_root(
+pub(crate) fn build_root(
     overlays: &[Overlay],
     sources: &[Vec<Source>],
     upper: &Upper,
@@ -84,8 +86,8 @@ pub(crate) fn enter_root(
         Some(source) => Some(place(source)?),
         None => None,
     };
-    let root = stage.join("root");
-    make_dir(&root)?;
+    let root = Path::new(ROOT);
+    make_dir(root)?;
     for (index, (overlay, sources)) in overlays.iter().zip(sources).enumerate() {
         let lowers = sources.iter().map(&mut place).collect::<Result<Vec<_>>>()?;
         let base = match &writable {
@@ -100,7 +102,7 @@ pub(crate) fn enter_root(
         let target = root.join(overlay.at.trim_start_matches('/'));
         mount_overlay(&lowers, &upper, &work, writable.is_none(), &target)?;
     }
-    pivot(&root)
+    Ok(())
 }
 
 fn mount_overlay(
@@ -128,9 +130,10 @@ fn mount_overlay(
         })
 }
 
-fn pivot(root: &Path) -> Result<()> {
+/// Makes what was put together the root. The old one is gone afterwards.
+pub(crate) fn enter_root() -> Result<()> {
     let failed = |error| Error::host("cannot change the root", error);
-    rustix::process::chdir(root).map_err(failed)?;
+    rustix::process::chdir(ROOT).map_err(failed)?;
     // Stacks the old root on the new one, so that no directory is needed to put it.
     rustix::process::pivot_root(".", ".").map_err(failed)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed)?;

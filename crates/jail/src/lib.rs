@@ -12,6 +12,9 @@ mod idmap;
 mod inside;
 mod landlock;
 mod layers;
+mod network;
+mod own;
 mod syscalls;
 
 pub use inside::{Confined, Program, start};
+pub use own::confine_worker;

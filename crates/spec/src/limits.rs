@@ -85,15 +85,14 @@ pub struct Limits {
     pub disk: Option<Limit<Bytes>>,
     /// Where the cgroup is made.
     pub cgroup: Cgroup,
+    /// Part of the cgroup's name: two state directories may have a sandbox of the same name.
+    pub cgroup_owner: String,
 }
-
-/// The directory that holds every sandbox's cgroup, in each hierarchy.
-const CGROUP_PARENT: &str = "msb";
 
 impl Limits {
     /// Where a sandbox's cgroup is, by controller; v2 has one for all, under no name.
     pub fn cgroup_directories(&self, name: &Name) -> BTreeMap<String, PathBuf> {
-        let below = |parent: &PathBuf| parent.join(CGROUP_PARENT).join(name.as_str());
+        let below = |parent: &PathBuf| parent.join(format!("msb-{}-{name}", self.cgroup_owner));
         match &self.cgroup {
             Cgroup::None => BTreeMap::new(),
             Cgroup::V1 { controllers } => {

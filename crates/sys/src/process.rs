@@ -19,13 +19,15 @@ pub enum Fork {
     },
 }
 
-/// Every namespace a sandbox gets.
-pub const ALL_NAMESPACES: u64 = (libc::CLONE_NEWUSER
+/// The namespaces that a sandbox is born into.
+pub const BIRTH_NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS) as u64;
+
+/// A network namespace, which takes longer to make than all the others together.
+pub const NETWORK_NAMESPACE: u64 = libc::CLONE_NEWNET as u64;
 
 /// A cgroup namespace too, made once the process is in its cgroup.
 pub const CGROUP_NAMESPACE: u64 = libc::CLONE_NEWCGROUP as u64;
@@ -161,10 +163,10 @@ pub(crate) fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// Enters the namespaces (as clone flags) of the process behind a pidfd.
-pub fn enter(pidfd: BorrowedFd<'_>, namespaces: u64) -> io::Result<()> {
+/// Enters a namespace of one kind, given as a clone flag.
+pub fn enter(namespace: BorrowedFd<'_>, kind: u64) -> io::Result<()> {
     // SAFETY: setns takes a descriptor and flags and touches no memory of ours.
-    let done = unsafe { libc::setns(pidfd.as_raw_fd(), namespaces as libc::c_int) };
+    let done = unsafe { libc::setns(namespace.as_raw_fd(), kind as libc::c_int) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -259,9 +259,8 @@ impl Worker {
         self.set_role(client, Role::Exec(id));
         self.execs.insert(id, exec);
         self.life.set_busy(true);
-        if let Err(error) = self.guest.ask(&asked, &ends.borrow()) {
-            self.execs.remove(&id);
-            self.answer(client, &Reply::Failed(error));
+        if self.guest.ask(&asked, &ends.borrow()).is_err() {
+            // It is dead or about to be; whoever watches is told at the end.
             self.finish(Ending::Crashed, None);
         }
     }

@@ -81,26 +81,25 @@ pub fn run(start: Start) -> i32 {
     let Start { plan, directory, lock, caller, programs, last_event, last_exec } = start;
     let ephemeral = plan.ephemeral;
     let first = last_event == 0;
-    let mut caller = match Client::new(caller, Role::Owner) {
-        Ok(caller) => caller,
-        Err(_) => return 125,
+    let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
+    let begun = match Worker::begin(plan, &directory, &programs, (last_event, last_exec)) {
+        Ok(worker) => worker.greet(caller),
+        Err(error) => Err(Box::new((caller, error))),
     };
-    match Worker::begin(plan, &directory, &programs, (last_event, last_exec)) {
+    let (mut caller, error) = match begun {
         Ok(mut worker) => {
-            worker.greet(caller);
             worker.serve();
             worker.end(lock);
-            0
+            return 0;
         }
-        Err(error) => {
-            if ephemeral || first {
-                discard(&directory);
-            }
-            drop(lock);
-            caller.answer(&Reply::Failed(error));
-            125
-        }
+        Err(failed) => *failed,
+    };
+    if ephemeral || first {
+        discard(&directory);
     }
+    drop(lock);
+    caller.answer(&Reply::Failed(error));
+    125
 }
 
 /// Removes a sandbox's directory: first its name, at once, then what it holds.
@@ -133,16 +132,12 @@ impl Worker {
         let opened =
             opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
         let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
-        let mut guest = Guest::start(&plan, programs)?;
+        let guest = Guest::start(&plan, programs)?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
         let life = Life::begin(&plan);
         let waiting = plan.command.clone();
-        guest.confined.wait_started()?;
-        // From here on nobody of our user can read our memory or take our descriptors.
-        let _ =
-            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-        let mut worker = Self {
+        Ok(Self {
             output: Log::of_output(directory),
             exec_log: Log::of_lines(directory, state::EXECS),
             events: Log::of_lines(directory, state::EVENTS),
@@ -161,19 +156,43 @@ impl Worker {
             memory_seen: 0,
             last_event,
             over: None,
-        };
-        worker.record(Happened::Started { worker: std::process::id() });
-        Ok(worker)
+        })
     }
 
-    /// Tells the caller that the guest runs, and starts the first command if nothing is to be
-    /// changed before it.
-    fn greet(&mut self, mut caller: Client) {
-        caller.reply(&Reply::Ready);
+    /// Starts the first command if nothing is to be changed before it, and tells the caller that
+    /// the guest runs. The command is on its way before the guest is there, so that neither waits
+    /// for the other.
+    fn greet(mut self, caller: Client) -> Result<Self, Box<(Client, Error)>> {
         self.clients.insert(CALLER, caller);
         if self.plan.patches.is_empty() {
             self.start_first();
         }
+        let started = self.guest.confined.wait_started();
+        let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
+        if let Err(error) = started {
+            return Err(Box::new((caller, error)));
+        }
+        if let Err(error) = self.confine() {
+            return Err(Box::new((caller, error)));
+        }
+        self.record(Happened::Started { worker: std::process::id() });
+        caller.reply(&Reply::Ready);
+        self.clients.insert(CALLER, caller);
+        Ok(self)
+    }
+
+    /// What the guest sends is read from here on: nobody of our user can read our memory or take
+    /// our descriptors, and we can touch nothing but sandboxes.
+    fn confine(&self) -> Result<()> {
+        let hidden = rustix::process::DumpableBehavior::NotDumpable;
+        rustix::process::set_dumpable_behavior(hidden)
+            .map_err(|error| Error::host("cannot hide the worker's memory", error))?;
+        let sandboxes = self.directory.parent().unwrap_or(&self.directory).to_owned();
+        let mut writable = vec![sandboxes];
+        writable.extend(self.plan.limits.cgroup_directories(&self.plan.name).into_values());
+        let parents = writable[1..].iter().filter_map(|group| group.parent().map(Path::to_owned));
+        let emptied: Vec<PathBuf> = parents.collect();
+        msb_jail::confine_worker(&writable, &emptied).map_err(|error| error.at(Stage::Boot))
     }
 
     pub(crate) fn start_first(&mut self) {
