@@ -1,0 +1,50 @@
+//! What is fuzzed: bytes from anybody, as every reader of frames meets them.
+//!
+//! Shared by the cargo-fuzz target and by `tests/frames.rs`, which runs it on made-up input.
+
+use msb_wire::record::Output;
+use msb_wire::{
+    Decoder, Entry, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, ToGuest,
+};
+
+/// Small, so that the limit is met.
+const LIMIT: usize = 4096;
+
+/// Feeds the bytes to a decoder in two pieces, and every frame to every type.
+pub(crate) fn meet(bytes: &[u8]) {
+    let (first, second) = bytes.split_at(bytes.len() / 3);
+    let mut decoder = Decoder::new(LIMIT);
+    for piece in [first, second] {
+        decoder.push(piece);
+        while let Ok(Some(frame)) = decoder.next_frame() {
+            assert!(frame.payload.len() <= LIMIT, "a frame longer than the limit");
+            values(frame.kind, &frame.payload);
+        }
+        if let Ok(missing) = decoder.missing() {
+            assert!(missing <= LIMIT + msb_wire::HEADER, "asks for more than a frame can have");
+        }
+    }
+    if let Some((output, length)) = Output::parse(bytes) {
+        assert!(length <= bytes.len() && output.bytes.len() < length);
+    }
+}
+
+/// A payload is any of these or it is refused; what is taken means the same when sent again.
+fn values(kind: FrameKind, payload: &[u8]) {
+    macro_rules! each {
+        ($($kind:ty),*) => {$(
+            if let Ok(value) = msb_wire::decode::<$kind>(payload) {
+                let again = msb_wire::encode(kind, &value);
+                assert_eq!(msb_wire::decode::<$kind>(&again[msb_wire::HEADER..]), Ok(value));
+            }
+        )*};
+    }
+    each!(Hello, Reply, FromGuest, ToGuest, FileRequest, FileReply, Entry);
+    if let Ok(entry) = msb_wire::decode::<Entry>(payload)
+        && entry.is_safe()
+    {
+        let below = std::path::Path::new("/root")
+            .join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&entry.path)));
+        assert!(below.starts_with("/root"), "a safe path that leaves its tree");
+    }
+}
