@@ -1,5 +1,8 @@
 # Sourced by every test. xtask counts the LAB lines; all else on the console is for people.
 
+# Said and done: the lab has no microVM tier.
+export MSB_ISOLATION=process
+
 # verdict NAME OUTPUT: passes if the command before it succeeded, else shows OUTPUT, a file.
 verdict() {
     if [ $? -eq 0 ]; then
@@ -11,11 +14,13 @@ verdict() {
     fi
 }
 
-# expect NAME WANTED GOT
+# expect NAME WANTED GOT: shows $out, the output of the command, if they differ.
 expect() {
     if [ "$2" = "$3" ]; then
         echo "LAB PASS $1"
     else
+        echo "output of $1:"
+        cat "$out"
         echo "LAB FAIL $1: wanted '$2', got '$3'"
     fi
 }

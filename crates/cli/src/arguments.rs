@@ -1,10 +1,11 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
 use crate::selection::pair;
+use crate::{listing, plan_text, words};
 use clap::Args;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Profile, Result, Rlimit, Script,
-    Span, Spec, Tmpfs, UserRef, env,
+    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Plan, Profile, Result, Rlimit,
+    Script, Span, Spec, Tmpfs, UserRef, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,9 @@ pub(crate) struct SandboxArgs {
     /// Print the Plan and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Print the Plan as JSON
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
 }
 
 const ISOLATION: &str = "Isolation";
@@ -128,6 +132,15 @@ const INSIDE: &str = "Inside";
 const FILES: &str = "Files";
 
 impl SandboxArgs {
+    /// Shows what was decided.
+    pub(crate) fn show(&self, plan: &Plan) {
+        if self.json {
+            listing::json(plan);
+        } else {
+            words::stdout(plan_text::written(plan).as_bytes());
+        }
+    }
+
     /// The Spec that the flags, a file and the environment make together.
     pub(crate) fn spec(&self) -> Result<Spec> {
         let mut spec = match &self.conf {

@@ -6,6 +6,7 @@
 mod arguments;
 mod clock;
 mod listing;
+mod plan_text;
 mod selection;
 mod session;
 mod table;

@@ -131,13 +131,15 @@ impl Session {
         self.decoder.push(&buffer[..n]);
         while let Some(frame) = self.decoder.next_frame().map_err(|error| gone().cause(error))? {
             match frame.kind {
-                // Our reader may have left; the command goes on all the same.
                 FrameKind::Stdout => {
                     let mut out = stdout().lock();
-                    let _ = out.write_all(&frame.payload).and_then(|()| out.flush());
+                    if out.write_all(&frame.payload).and_then(|()| out.flush()).is_err() {
+                        self.hush(1);
+                    }
                 }
                 FrameKind::Stderr => {
-                    let _ = stderr().lock().write_all(&frame.payload);
+                    let written = stderr().lock().write_all(&frame.payload);
+                    written.unwrap_or_else(|_| self.hush(2));
                 }
                 FrameKind::Reply => match frame.value().map_err(|error| gone().cause(error))? {
                     Reply::Started { id, .. } => {
@@ -218,6 +220,16 @@ impl Session {
             let number = if self.asked_to_end >= 3 { signal::SIGKILL } else { number };
             self.out.extend_from_slice(&encode(FrameKind::Signal, &number));
         }
+        let _ = self.flush();
+    }
+
+    /// Our reader has left: the command learns of it as it would without us.
+    fn hush(&mut self, stream: u8) {
+        if self.tty {
+            return self.out.extend_from_slice(&encode(FrameKind::Signal, &signal::SIGHUP));
+        }
+        self.out.extend_from_slice(&header(FrameKind::Hush, 1));
+        self.out.push(stream);
         let _ = self.flush();
     }
 

@@ -22,5 +22,5 @@ mod subordinate;
 pub use connection::Connection;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
 pub use metrics::Metrics;
-pub use sandboxes::{Engine, ExecEntry, Inspection, Status, Summary};
+pub use sandboxes::{Awake, Engine, ExecEntry, Inspection, Status, Summary};
 pub use store::Home;

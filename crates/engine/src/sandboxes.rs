@@ -203,6 +203,13 @@ impl Engine {
         Ok(Some(caller))
     }
 
+    /// Starts a sandbox that has stopped for as long as what is returned is kept, so that its
+    /// files can be reached. Nothing is started if it runs already.
+    pub fn wake(&self, name: &Name) -> Result<Awake<'_>> {
+        let woken = !self.home.is_running(name) && self.start(name)?;
+        Ok(Awake { engine: self, name: woken.then(|| name.clone()) })
+    }
+
     /// Ends a sandbox: asks, waits for `grace`, kills. False if it was not running.
     pub fn stop(&self, name: &Name, grace: Duration) -> Result<bool> {
         let plan = self.existing(name)?;
@@ -436,6 +443,21 @@ impl Engine {
                 Err(self.home.unknown(name))
             }
             opened => opened,
+        }
+    }
+}
+
+/// A sandbox that is kept running for a moment.
+#[derive(Debug)]
+pub struct Awake<'a> {
+    engine: &'a Engine,
+    name: Option<Name>,
+}
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = self.engine.stop(name, Duration::ZERO);
         }
     }
 }

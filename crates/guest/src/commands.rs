@@ -3,12 +3,13 @@
 use crate::users::{self, NoUser};
 use msb_spec::{Rlimit, RlimitName, TermSize, UserRef};
 use msb_sys::process::{c_string, c_strings};
-use msb_sys::spawn::{Failed, RawRlimit, Spawn, Step};
+use msb_sys::spawn::{Failed, Identity, RawRlimit, Spawn, Step};
 use msb_wire::{FromGuest, SpawnFailure};
+use rustix::fs::{Gid, Uid};
 use rustix::pty::OpenptFlags;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What the worker asks for.
 pub(crate) struct Asked {
@@ -21,10 +22,10 @@ pub(crate) struct Asked {
 }
 
 /// Commands by pid, with the worker's number for each.
-#[derive(Default)]
 pub(crate) struct Commands {
     running: HashMap<i32, u64>,
     last: Option<u64>,
+    powerless: bool,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,6 +33,11 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 type Failure = (SpawnFailure, i32);
 
 impl Commands {
+    /// No commands yet; `powerless` ones get no capabilities.
+    pub(crate) fn new(powerless: bool) -> Self {
+        Self { running: HashMap::new(), last: None, powerless }
+    }
+
     /// Starts a command; the answer, and the terminal's other end if it has one.
     pub(crate) fn start(
         &mut self,
@@ -90,7 +96,11 @@ impl Commands {
             workdir: &c_string(asked.workdir.as_bytes()).map_err(bad)?,
             identity: user.as_ref().map(|user| &user.identity),
             rlimits: &asked.rlimits.iter().map(raw).collect::<Vec<_>>(),
+            powerless: self.powerless,
         };
+        if let Some(user) = &user {
+            give_streams(&stdio, &user.identity);
+        }
         let pid = msb_sys::spawn::spawn(&spawn).map_err(|failed| told(&failed))?;
         self.running.insert(pid, id);
         Ok((pid, terminal.map(|terminal| terminal.outer)))
@@ -114,6 +124,15 @@ impl Commands {
             }
         }
         exited
+    }
+}
+
+/// Lets the user open its own streams by name, as in /dev/stdout. Where that is refused the
+/// streams still work.
+fn give_streams(stdio: &[BorrowedFd<'_>; 3], identity: &Identity) {
+    for stream in stdio {
+        let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+        let _ = rustix::fs::fchown(stream, Some(uid), Some(gid));
     }
 }
 

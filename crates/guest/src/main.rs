@@ -25,7 +25,8 @@ fn main() {
         return;
     };
     let mut link = Link::to_worker();
-    let mut commands = Commands::default();
+    let restricted = std::env::args_os().nth(1).is_some_and(|word| word == "restricted");
+    let mut commands = Commands::new(restricted);
     loop {
         let mut waits =
             [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];

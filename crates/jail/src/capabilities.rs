@@ -1,6 +1,6 @@
 //! What root inside may still do.
 
-use msb_spec::{Error, Profile, Result};
+use msb_spec::{Error, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// What an ordinary image needs: owning and reading its own files, its own users, low ports.
@@ -17,14 +17,10 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Drops every capability that the profile does not keep, for good.
-pub(crate) fn drop(profile: Profile) -> Result<()> {
-    let kept = match profile {
-        Profile::Default => KEPT,
-        Profile::Restricted => CapabilitySet::empty(),
-    };
+/// Drops every capability but these, for good.
+pub(crate) fn drop() -> Result<()> {
     let refused = |error| Error::host("cannot drop capabilities", error);
-    for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
+    for capability in CapabilitySet::all().iter().filter(|one| !KEPT.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Capabilities that this kernel does not have yet.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
@@ -33,6 +29,6 @@ pub(crate) fn drop(profile: Profile) -> Result<()> {
     }
     rustix::thread::clear_ambient_capability_set().map_err(refused)?;
     let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(refused)
 }

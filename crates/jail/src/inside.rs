@@ -159,7 +159,12 @@ fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>
     let owned = plan.rootfs.overlays.iter().flat_map(|o| &o.lowers).filter(|lower| lower.owned);
     for lower in owned {
         let mount = layers::detach(&lower.path, false)?;
-        let shifted = Attributes { id_map: Some(namespace), no_dev: true, ..Attributes::default() };
+        let shifted = Attributes {
+            id_map: Some(namespace),
+            no_dev: true,
+            private: true,
+            ..Attributes::default()
+        };
         set_attributes(mount.as_fd(), &shifted).map_err(|error| {
             Error::unsupported(format!("cannot shift the ids of `{}`", lower.path.display()))
                 .cause(error)
@@ -169,7 +174,12 @@ fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>
     }
     match &plan.rootfs.upper {
         Upper::Memory { .. } => {}
-        Upper::Directory { path } => mounts.push(layers::detach(path, false)?),
+        Upper::Directory { path } => {
+            let mount = layers::detach(path, false)?;
+            set_attributes(mount.as_fd(), &Attributes { private: true, ..Attributes::default() })
+                .map_err(|error| Error::host("cannot take the writable layer apart", error))?;
+            mounts.push(mount);
+        }
         Upper::Disk { path } => mounts.push(disk::mount(path)?),
     }
     Ok(mounts)
@@ -185,6 +195,7 @@ fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
         read_only: mount.read_only,
         no_suid: true,
         no_dev: true,
+        private: true,
         recursive: true,
         id_map: Some(namespace.as_fd()),
         ..Attributes::default()
@@ -277,8 +288,11 @@ fn become_guest(
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop(plan.security.profile)?;
-    let argv = process::c_strings(["msb-guest"]).expect("no zero byte");
+    capabilities::drop()?;
+    // The guest keeps what it needs to become other users; its commands get nothing of it.
+    let restricted = plan.security.profile == Profile::Restricted;
+    let words = if restricted { &["msb-guest", "restricted"][..] } else { &["msb-guest"] };
+    let argv = process::c_strings(words).expect("no zero byte");
     Err(Error::host("cannot start the guest", process::exec_fd(guest.as_fd(), &argv, &[])))
 }
 
@@ -371,7 +385,9 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
 fn limit(plan: &Plan) -> Result<()> {
     let failed = |what: &str, error| Error::host(format!("cannot limit {what}"), error);
     if let Some(pids) = plan.limits.pids.filter(|limit| limit.by == By::Rlimit) {
-        let count = u64::from(pids.value);
+        // It can only be lowered; where the host allows fewer, that holds.
+        let host = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;
+        let count = u64::from(pids.value).min(host.unwrap_or(u64::MAX));
         process::set_rlimit(libc::RLIMIT_NPROC, count, count)
             .map_err(|e| failed("processes", e))?;
     }

@@ -150,6 +150,10 @@ impl Command {
         self.max_output
     }
 
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.stdin == Some(Stdin::Streamed)
+    }
+
     /// The command as the worker takes it, and what it reads if nobody has said.
     pub(crate) fn finish(mut self, unsaid: Stdin) -> Result<(msb_spec::Command, Stdin)> {
         if let Some(mistake) = self.mistake {

@@ -1,8 +1,8 @@
 //! Files of any size, piece by piece, in either direction.
 
 use crate::fs::{nonsense, understood};
-use crate::worker::{Link, gone};
-use msb_spec::{Error, Result};
+use crate::worker::Link;
+use msb_spec::{Error, Kind, Result};
 use msb_wire::{FileReply, FrameKind, HEADER, MAX_CHUNK, header};
 use std::future::poll_fn;
 use std::io;
@@ -156,8 +156,7 @@ impl FileWriter {
         }
         self.sent = 0;
         self.frame.truncate(HEADER);
-        self.state =
-            if self.state == State::Ending { State::Answering } else { State::Filling };
+        self.state = if self.state == State::Ending { State::Answering } else { State::Filling };
         Poll::Ready(Ok(()))
     }
 }
@@ -196,7 +195,10 @@ impl AsyncWrite for FileWriter {
                     return Poll::Ready(Ok(n));
                 }
                 State::Sending => ready!(this.poll_sent(cx))?,
-                _ => return Poll::Ready(Err(io::Error::other(gone("the file is finished")))),
+                _ => {
+                    let finished = Error::new(Kind::State, "the file is finished");
+                    return Poll::Ready(Err(io::Error::other(finished)));
+                }
             }
         }
     }

@@ -1,1 +1,59 @@
-//! x
+//! Sandboxes for code that you did not write: the Rust SDK of `msb`.
+//!
+//! ```no_run
+//! use microsandbox::{Result, Sandbox};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<()> {
+//!     let sandbox = Sandbox::builder("my-sandbox").image("host").cpus(1).memory(512).create().await?;
+//!     let output = sandbox.exec("python3", ["-c", "print('Hello!')"]).await?;
+//!     println!("{}", output.stdout()?);
+//!     sandbox.stop_and_wait().await?;
+//!     Sandbox::remove("my-sandbox").await
+//! }
+//! ```
+//!
+//! There is no server and no daemon: each sandbox is one process of the `msb` executable, which
+//! is found by `MSB_PATH`, beside the program, on PATH, or in `~/.msb/bin`. A sandbox that is not
+//! [detached](Sandbox::detach) ends with its handle and with this process, also when the process
+//! is killed.
+//!
+//! - [`Sandbox`] runs commands: [`exec`](Sandbox::exec), [`shell`](Sandbox::shell),
+//!   [`exec_with`](Sandbox::exec_with) capture what they say, [`exec_stream`](Sandbox::exec_stream)
+//!   gives it as it comes.
+//! - [`Fs`] reads, writes and copies files inside, whole or in pieces.
+//! - [`Sandboxes`] is for another state directory than the user's own.
+//! - [`Error`] has a [`Kind`] to decide on, a message, causes, and a hint.
+//!
+//! Everything needs a tokio runtime with I/O and time enabled. No future blocks its thread.
+
+mod builder;
+mod command;
+mod exec;
+mod file_stream;
+mod fs;
+mod log_stream;
+mod output;
+mod sandbox;
+mod sandboxes;
+mod worker;
+
+pub use builder::SandboxBuilder;
+pub use command::{Command, Stdin};
+pub use exec::{Exec, ExecEvent, ExecInput};
+pub use file_stream::{FileReader, FileWriter};
+pub use fs::{FileKind, Fs, Meta};
+pub use log_stream::LogStream;
+pub use output::Output;
+pub use sandbox::Sandbox;
+pub use sandboxes::Sandboxes;
+
+pub use msb_engine::files::Copied;
+pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
+pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
+pub use msb_spec::{
+    Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan,
+    Profile as Security, Result, Stage,
+};
+pub use msb_wire::record::Source as LogSource;
+pub use msb_wire::{Stopped, WorkerStatus};

@@ -15,6 +15,8 @@ pub struct Attributes<'a> {
     pub no_dev: bool,
     /// Refuse to execute.
     pub no_exec: bool,
+    /// Neither give mounts made below it to others nor take theirs.
+    pub private: bool,
     /// For everything mounted below, too.
     pub recursive: bool,
     /// Show ids as this user namespace maps them.
@@ -34,6 +36,9 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: &Attributes<'_>) -> io:
         if asked {
             raw.attr_set |= bit;
         }
+    }
+    if attributes.private {
+        raw.propagation = libc::MS_PRIVATE;
     }
     if let Some(namespace) = attributes.id_map {
         raw.attr_set |= libc::MOUNT_ATTR_IDMAP;

@@ -22,6 +22,8 @@ pub enum FrameKind {
     Detach = 5,
     /// The sandbox is as the Plan wants it: start the first command.
     Go = 6,
+    /// Nobody reads this stream any more (1 or 2, one byte).
+    Hush = 7,
     /// A worker's or guest's answer.
     Reply = 16,
     /// Bytes from a command.
@@ -47,6 +49,7 @@ impl FrameKind {
             4 => Self::Signal,
             5 => Self::Detach,
             6 => Self::Go,
+            7 => Self::Hush,
             16 => Self::Reply,
             17 => Self::Stdout,
             18 => Self::Stderr,

@@ -1,6 +1,7 @@
 //! One command: its streams on this side, and who watches it.
 
 use msb_spec::{Command, Ending, TermSize};
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,6 +21,7 @@ pub(crate) struct Exec {
     pub(crate) pid: u32,
     pub(crate) argv: Vec<String>,
     pub(crate) user: Option<String>,
+    pub(crate) workdir: Option<String>,
     pub(crate) tty: bool,
     pub(crate) detached: bool,
     /// Whether it has begun; until then the guest may still refuse it.
@@ -64,12 +66,16 @@ pub(crate) enum Read {
 
 impl Exec {
     /// Makes the pipes of a command that is about to start.
-    pub(crate) fn new(id: u64, command: &Command) -> io::Result<(Self, Ends)> {
+    ///
+    /// `root` is who root inside is outside: the streams belong to it, so that they can be opened
+    /// by name inside, as in /dev/stdout.
+    pub(crate) fn new(id: u64, command: &Command, root: (u32, u32)) -> io::Result<(Self, Ends)> {
         let mut exec = Self {
             id,
             pid: 0,
             argv: command.argv.clone(),
             user: command.user.as_ref().map(ToString::to_string),
+            workdir: command.workdir.clone(),
             tty: command.tty.is_some(),
             detached: command.detached,
             running: false,
@@ -91,12 +97,15 @@ impl Exec {
             msb_spec::Stdin::Closed => File::open("/dev/null")?.into(),
             msb_spec::Stdin::Streamed => {
                 let (theirs, ours) = io::pipe()?;
+                give(&theirs, root);
                 exec.stdin = Some(ours_only(ours.into())?);
                 theirs.into()
             }
         };
         let (out, theirs_out) = io::pipe()?;
         let (err, theirs_err) = io::pipe()?;
+        give(&theirs_out, root);
+        give(&theirs_err, root);
         exec.stdout = Some(ours_only(out.into())?);
         exec.stderr = Some(ours_only(err.into())?);
         Ok((exec, Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()]))))
@@ -161,6 +170,15 @@ impl Exec {
         }
     }
 
+    /// Closes a stream that nobody reads any more, so that the command learns of it.
+    pub(crate) fn hush(&mut self, stream: Stream) {
+        match stream {
+            Stream::Stdout if !self.tty => self.stdout = None,
+            Stream::Stderr => self.stderr = None,
+            Stream::Stdout => {}
+        }
+    }
+
     pub(crate) fn stream(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
         match stream {
             Stream::Stdout => self.stdout.as_ref(),
@@ -197,6 +215,12 @@ impl Exec {
     pub(crate) fn recent(&mut self) -> &[u8] {
         self.recent.make_contiguous()
     }
+}
+
+/// Only root may give something away, and only root has to.
+fn give(stream: impl AsFd, (uid, gid): (u32, u32)) {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let _ = rustix::fs::fchown(stream, Some(uid), Some(gid));
 }
 
 /// Our end of a stream never makes the loop wait.

@@ -92,7 +92,9 @@ impl Worker {
                 "install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root",
             ),
             SpawnFailure::Workdir => {
-                Error::new(Kind::Invalid, "cannot enter the working directory")
+                let workdir = exec.workdir.as_deref().unwrap_or(&self.plan.workdir);
+                let message = format!("cannot enter the directory `{}`", workdir.escape_debug());
+                Error::new(Kind::Invalid, message)
             }
             SpawnFailure::Rlimit => Error::new(Kind::Invalid, "a resource limit was refused")
                 .hint("a sandbox cannot raise a limit above the host's own"),

@@ -1,7 +1,7 @@
 //! What clients ask of a worker.
 
 use crate::client::{self, Client, Role};
-use crate::exec::Exec;
+use crate::exec::{Exec, Stream};
 use crate::log::now_ms;
 use crate::usage;
 use crate::worker::Worker;
@@ -174,6 +174,9 @@ impl Worker {
         match kind {
             FrameKind::Stdin => exec.feed(payload),
             FrameKind::Detach => exec.detached = true,
+            FrameKind::Hush if exec.watchers.len() == 1 => {
+                exec.hush(if payload == [2] { Stream::Stderr } else { Stream::Stdout });
+            }
             FrameKind::Resize => {
                 if let Ok(size) = msb_wire::decode(payload) {
                     exec.resize(size);
@@ -233,7 +236,7 @@ impl Worker {
             return self.answer(client, &Reply::Failed(error));
         }
         let id = self.next_exec;
-        let (mut exec, ends) = match Exec::new(id, &command) {
+        let (mut exec, ends) = match Exec::new(id, &command, self.plan.ids.root()) {
             Ok(made) => made,
             Err(error) => {
                 let error = Error::host("cannot make pipes for the command", error);

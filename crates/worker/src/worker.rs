@@ -163,6 +163,11 @@ impl Worker {
     /// the guest runs. The command is on its way before the guest is there, so that neither waits
     /// for the other.
     fn greet(mut self, caller: Client) -> Result<Self, Box<(Client, Error)>> {
+        // Before anything of the sandbox runs: whatever can fail has failed by then.
+        if let Err(error) = self.confine() {
+            self.guest.kill();
+            return Err(Box::new((caller, error)));
+        }
         self.clients.insert(CALLER, caller);
         if self.plan.patches.is_empty() {
             self.start_first();
@@ -170,9 +175,6 @@ impl Worker {
         let started = self.guest.confined.wait_started();
         let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
         if let Err(error) = started {
-            return Err(Box::new((caller, error)));
-        }
-        if let Err(error) = self.confine() {
             return Err(Box::new((caller, error)));
         }
         self.record(Happened::Started { worker: std::process::id() });

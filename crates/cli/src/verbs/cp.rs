@@ -6,19 +6,21 @@ use crate::words::{self, Outcome};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use msb_spec::{Error, Name, Result};
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Copies a file or tree between the host and a running sandbox.
+/// Copies a file or tree between the host and a sandbox; one that has stopped is started for it.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb cp SRC NAME:PATH\n       msb cp NAME:PATH DST")]
 pub(crate) struct Cp {
     /// What to copy: a path, or NAME:PATH in a sandbox
     #[arg(value_name = "SRC")]
-    from: String,
+    from: OsString,
     /// Where to: a path, or NAME:PATH in a sandbox
     #[arg(value_name = "DST")]
-    to: String,
+    to: OsString,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -28,7 +30,7 @@ pub(crate) struct Cp {
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Host(PathBuf),
-    Inside(Name, String),
+    Inside(Name, Vec<u8>),
 }
 
 impl Act for Cp {
@@ -39,10 +41,12 @@ impl Act for Cp {
         let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
             (End::Host(from), End::Inside(name, to)) => {
                 // As with cp: a target that is there takes it below, one with a slash must be.
-                engine.files(&name)?.push(&from, to.as_bytes(), true, &mut progress)?
+                let _awake = engine.wake(&name)?;
+                engine.files(&name)?.push(&from, &to, true, &mut progress)?
             }
             (End::Inside(name, from), End::Host(to)) => {
-                engine.files(&name)?.pull(from.as_bytes(), &to, &mut progress)?
+                let _awake = engine.wake(&name)?;
+                engine.files(&name)?.pull(&from, &to, &mut progress)?
             }
             (End::Inside(..), End::Inside(..)) => {
                 return Err(Error::unsupported("cannot copy from one sandbox to another")
@@ -63,17 +67,17 @@ impl Act for Cp {
 }
 
 impl End {
-    /// `box:/path` is inside; whatever looks like a path is on the host.
-    fn parse(text: &str) -> Result<Self> {
-        match text.split_once(':') {
-            Some((name, path))
-                if !name.contains('/') && !name.starts_with('.') && !name.is_empty() =>
-            {
-                let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-                Ok(Self::Inside(Name::parse(name)?, path))
-            }
-            _ => Ok(Self::Host(PathBuf::from(text))),
+    /// `box:/path` is inside; whatever looks like a path is on the host. A path need not be UTF-8.
+    fn parse(text: &OsStr) -> Result<Self> {
+        let bytes = text.as_bytes();
+        let colon = bytes.iter().position(|byte| *byte == b':').unwrap_or(0);
+        let name = String::from_utf8_lossy(&bytes[..colon]);
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            return Ok(Self::Host(PathBuf::from(text)));
         }
+        let path = &bytes[colon + 1..];
+        let path = if path.starts_with(b"/") { path.to_vec() } else { [b"/", path].concat() };
+        Ok(Self::Inside(Name::parse(&name)?, path))
     }
 }
 
@@ -93,12 +97,11 @@ mod tests {
 
     #[test]
     fn a_name_before_a_colon_is_a_sandbox() {
-        let inside =
-            |name: &str, path: &str| End::Inside(Name::parse(name).unwrap(), path.to_owned());
-        assert_eq!(End::parse("box:/app").unwrap(), inside("box", "/app"));
-        assert_eq!(End::parse("box:app/x").unwrap(), inside("box", "/app/x"));
-        assert_eq!(End::parse("./a:b").unwrap(), End::Host("./a:b".into()));
-        assert_eq!(End::parse("a.txt").unwrap(), End::Host("a.txt".into()));
-        assert!(End::parse("a b:/x").is_err());
+        let inside = |name: &str, path: &str| End::Inside(Name::parse(name).unwrap(), path.into());
+        assert_eq!(End::parse("box:/app".as_ref()).unwrap(), inside("box", "/app"));
+        assert_eq!(End::parse("box:app/x".as_ref()).unwrap(), inside("box", "/app/x"));
+        assert_eq!(End::parse("./a:b".as_ref()).unwrap(), End::Host("./a:b".into()));
+        assert_eq!(End::parse("a.txt".as_ref()).unwrap(), End::Host("a.txt".into()));
+        assert!(End::parse("a b:/x".as_ref()).is_err());
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{engine, say_isolation};
 use crate::arguments::SandboxArgs;
-use crate::listing;
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
@@ -24,7 +23,7 @@ impl Act for Create {
         spec.entrypoint.clear();
         let plan = engine.plan(&spec)?;
         if self.sandbox.dry_run {
-            listing::json(&plan);
+            self.sandbox.show(&plan);
             return Ok(0);
         }
         say_isolation(&plan, self.sandbox.quiet);

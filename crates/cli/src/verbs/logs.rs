@@ -74,6 +74,8 @@ impl Act for Logs {
         let mut lines = reader.all()?;
         if !self.follow {
             lines.extend(reader.rest());
+            // A line that was never ended belongs where it began.
+            lines.sort_by_key(|line| line.time);
         }
         let skipped = self.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
         self.show(&lines[skipped..]);
@@ -95,6 +97,7 @@ impl Act for Logs {
 impl Logs {
     fn show(&self, lines: &[Line]) {
         let mut out = Vec::new();
+        let mut before = None;
         for line in lines {
             if self.json {
                 let value = serde_json::json!({
@@ -107,6 +110,12 @@ impl Logs {
                 out.push(b'\n');
                 continue;
             }
+            // A line that was never ended does not run into another's; a long one stays whole.
+            let from = (line.exec, line.source);
+            if out.last().is_some_and(|byte| *byte != b'\n') && before != Some(from) {
+                out.push(b'\n');
+            }
+            before = Some(from);
             if self.timestamps {
                 out.extend_from_slice(clock::written(line.time).as_bytes());
                 out.push(b' ');

@@ -4,8 +4,8 @@ use super::{bare_engine, finished, say_isolation};
 use crate::arguments::SandboxArgs;
 use crate::session::{Attended, Part, attend};
 use crate::table::Act;
+use crate::terminal;
 use crate::words::{self, Outcome};
-use crate::{listing, terminal};
 use clap::Parser;
 use msb_spec::{Span, Stdin};
 
@@ -60,7 +60,7 @@ impl Act for Run {
             pass_term(tty, &mut command.env);
         }
         if self.sandbox.dry_run {
-            listing::json(&plan);
+            self.sandbox.show(&plan);
             return Ok(0);
         }
         say_isolation(&plan, self.sandbox.quiet);

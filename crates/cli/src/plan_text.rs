@@ -1,0 +1,100 @@
+//! A Plan as people read it; `--json` has every field.
+
+use msb_spec::{Ids, Limit, Plan, Profile, Upper};
+use std::fmt::{Display, Write};
+
+/// The Plan, a line for each thing that was decided.
+pub(crate) fn written(plan: &Plan) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(text, "{what:<11} {value}");
+    };
+    let fate = if plan.ephemeral { "removed when it ends" } else { "kept until it is removed" };
+    line("sandbox", format!("{}, {fate}", plan.name));
+    line(
+        "isolation",
+        match &plan.isolation_reason {
+            Some(reason) => format!("{}, not a microVM: {reason}", plan.isolation),
+            None => plan.isolation.to_string(),
+        },
+    );
+    line("image", plan.image.to_string());
+    if let Some(command) = &plan.command {
+        line("command", command.argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+    }
+    line("user", plan.user.as_ref().map_or("root".to_owned(), ToString::to_string));
+    line("ids", ids(&plan.ids));
+    line("workdir", plan.workdir.clone());
+    line("host name", plan.hostname.as_str().to_owned());
+    line("network", "none but loopback".to_owned());
+    line("security", security(plan));
+    line(
+        "writable",
+        match &plan.rootfs.upper {
+            Upper::Memory { size } => format!("in memory, {}", msb_spec::Bytes(*size)),
+            Upper::Directory { path } | Upper::Disk { path } => path.display().to_string(),
+        },
+    );
+    let limits = &plan.limits;
+    line("memory", limit(limits.memory));
+    line("cpus", limit(limits.cpus));
+    line("pids", limit(limits.pids));
+    line("disk", limit(limits.disk));
+    if let Some(span) = plan.max_duration {
+        line("ends after", span.to_string());
+    }
+    if let Some(span) = plan.idle_timeout {
+        line("ends idle", span.to_string());
+    }
+    for mount in &plan.mounts {
+        let how = if mount.read_only { "read-only" } else { "writable" };
+        line("mount", format!("{} at {}, {how}", mount.host.display(), mount.guest));
+    }
+    for tmpfs in &plan.tmpfs {
+        line("tmpfs", format!("{}, {}", tmpfs.guest, tmpfs.size));
+    }
+    for (name, value) in &plan.env {
+        line("env", format!("{name}={}", quoted(value)));
+    }
+    if !plan.patches.is_empty() {
+        line("changes", format!("{} before the first command", plan.patches.len()));
+    }
+    text
+}
+
+fn limit<T: Display>(limit: Option<Limit<T>>) -> String {
+    limit.map_or("not limited".to_owned(), |limit| format!("{} ({})", limit.value, limit.by))
+}
+
+fn ids(ids: &Ids) -> String {
+    match ids {
+        Ids::Single { uid, .. } => format!("root inside is {uid} outside; nobody else exists"),
+        Ids::Subordinate { uid, uids, .. } => {
+            format!("root inside is {uid} outside; others are {} and up", uids.start)
+        }
+        Ids::Shifted { range } => format!("0 and up inside are {} and up outside", range.start),
+    }
+}
+
+fn security(plan: &Plan) -> String {
+    let mut words = vec![match plan.security.profile {
+        Profile::Default => "default profile",
+        Profile::Restricted => "restricted profile",
+    }];
+    if plan.security.allow_userns {
+        words.push("user namespaces allowed");
+    }
+    if !plan.security.allow_setid {
+        words.push("no setuid files, because a host path is writable");
+    }
+    words.join(", ")
+}
+
+/// Text that somebody typed, fit for a terminal.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.escape_debug())
+}

@@ -1,0 +1,327 @@
+//! A sandbox as asked for, filled in step by step.
+
+use crate::sandbox::Sandbox;
+use crate::sandboxes::Sandboxes;
+use crate::worker::{Worker, blocking};
+use msb_engine::Caller;
+use msb_spec::{
+    Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch,
+    Profile, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Describes a new sandbox. A mistake in it is reported by [`SandboxBuilder::create`], before
+/// anything is touched.
+#[derive(Debug, Clone)]
+pub struct SandboxBuilder {
+    sandboxes: Sandboxes,
+    spec: Spec,
+    isolation: Option<IsolationChoice>,
+    replace: bool,
+    detached: bool,
+    mistake: Option<Error>,
+}
+
+impl SandboxBuilder {
+    pub(crate) fn new(sandboxes: Sandboxes, name: &str) -> Self {
+        let builder = Self {
+            sandboxes,
+            spec: Spec::with_defaults(),
+            isolation: None,
+            replace: false,
+            detached: false,
+            mistake: None,
+        };
+        builder.name(name)
+    }
+
+    /// Its name: 1 to 128 of `A-Z a-z 0-9 . _ -`, beginning with a letter or digit.
+    #[must_use]
+    pub fn name(self, name: &str) -> Self {
+        self.with(Name::parse(name), |spec, name| spec.name = Some(name))
+    }
+
+    /// What it starts from: `host` (the default), or a directory as `./rootfs` or `/srv/rootfs`.
+    #[must_use]
+    pub fn image(self, image: &str) -> Self {
+        self.with(ImageRef::parse(image), |spec, image| spec.image = image)
+    }
+
+    /// Processors, in thousandths at the finest: `1`, `0.5`.
+    #[must_use]
+    pub fn cpus(self, cpus: impl Into<f64>) -> Self {
+        let cpus = Cpus::parse(&format!("{:.3}", cpus.into()));
+        self.with(cpus, |spec, cpus| spec.cpus = Some(cpus))
+    }
+
+    /// Memory of all its processes, in MiB.
+    #[must_use]
+    pub fn memory(self, mib: u64) -> Self {
+        self.with(mebibytes(mib), |spec, memory| spec.memory = Some(memory))
+    }
+
+    /// Processes and threads; 4096 unless told.
+    #[must_use]
+    pub fn pids(mut self, pids: u32) -> Self {
+        self.spec.pids = Some(pids);
+        self
+    }
+
+    /// Size of its writable layer, in MiB.
+    #[must_use]
+    pub fn disk(self, mib: u64) -> Self {
+        self.with(mebibytes(mib), |spec, disk| spec.disk = Some(disk))
+    }
+
+    /// Sets a variable for every Exec.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.spec.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets variables for every Exec.
+    #[must_use]
+    pub fn envs<N: Into<String>, V: Into<String>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.spec.env.extend(variables);
+        self
+    }
+
+    /// Where every Exec starts; made if it is missing.
+    #[must_use]
+    pub fn workdir(mut self, directory: impl Into<String>) -> Self {
+        self.spec.workdir = Some(directory.into());
+        self
+    }
+
+    /// Who runs every Exec: `name`, `1000`, `name:group` or `1000:1000`.
+    #[must_use]
+    pub fn user(self, user: &str) -> Self {
+        self.with(UserRef::parse(user), |spec, user| spec.user = Some(user))
+    }
+
+    /// Its host name; its name unless told.
+    #[must_use]
+    pub fn hostname(self, hostname: &str) -> Self {
+        self.with(Hostname::parse(hostname), |spec, hostname| spec.hostname = Some(hostname))
+    }
+
+    /// Adds a label, for finding it again.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.spec.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Shows a host path inside, as `./here:/there` or `./here:/there:ro`.
+    #[must_use]
+    pub fn volume(self, volume: &str) -> Self {
+        self.with(Mount::parse(volume), |spec, mount| spec.mounts.push(mount))
+    }
+
+    /// Shows a host path inside, to read and write.
+    #[must_use]
+    pub fn mount(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.show(host.into(), guest, false)
+    }
+
+    /// Shows a host path inside, only to read.
+    #[must_use]
+    pub fn mount_read_only(self, host: impl Into<PathBuf>, guest: &str) -> Self {
+        self.show(host.into(), guest, true)
+    }
+
+    fn show(self, host: PathBuf, guest: &str, read_only: bool) -> Self {
+        let mount = GuestPath::parse(guest).and_then(|guest| match guest.as_str() {
+            "/" => Err(Error::invalid("a mount cannot replace the root of the sandbox")),
+            _ => Ok(Mount { host, guest, read_only }),
+        });
+        self.with(mount, |spec, mount| spec.mounts.push(mount))
+    }
+
+    /// Puts a memory file system inside, as `/cache` or `/cache:64M`.
+    #[must_use]
+    pub fn tmpfs(self, tmpfs: &str) -> Self {
+        self.with(Tmpfs::parse(tmpfs), |spec, tmpfs| spec.tmpfs.push(tmpfs))
+    }
+
+    /// Puts a program on PATH inside; without a `#!` line it is a shell script.
+    #[must_use]
+    pub fn script(self, name: &str, body: &str) -> Self {
+        self.with(Script::new(name, body), |spec, script| spec.scripts.push(script))
+    }
+
+    /// Makes a change to the file system before anything runs.
+    #[must_use]
+    pub fn patch(mut self, patch: Patch) -> Self {
+        self.spec.patches.push(patch);
+        self
+    }
+
+    /// Copies a file or directory of the host in before anything runs.
+    #[must_use]
+    pub fn copy(self, from: impl Into<PathBuf>, to: &str) -> Self {
+        let copy = GuestPath::parse(to).map(|to| Patch::Copy { from: from.into(), to });
+        self.with(copy, |spec, copy| spec.patches.push(copy))
+    }
+
+    /// Limits a resource of every Exec: `nofile=1024` or `nofile=1024:4096`.
+    #[must_use]
+    pub fn rlimit(self, limit: &str) -> Self {
+        self.with(Rlimit::parse(limit), |spec, limit| spec.rlimits.push(limit))
+    }
+
+    /// The tier; where nobody says, `MSB_ISOLATION` or else `auto`.
+    #[must_use]
+    pub fn isolation(mut self, isolation: IsolationChoice) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    /// How tight it is closed.
+    #[must_use]
+    pub fn security(mut self, profile: Profile) -> Self {
+        self.spec.security = profile;
+        self
+    }
+
+    /// Whether user namespaces may be made inside.
+    #[must_use]
+    pub fn allow_userns(mut self, allow: bool) -> Self {
+        self.spec.allow_userns = allow;
+        self
+    }
+
+    /// It ends after this.
+    #[must_use]
+    pub fn max_duration(mut self, duration: Duration) -> Self {
+        self.spec.max_duration = Some(Span(duration));
+        self
+    }
+
+    /// It ends when nothing ran for this long.
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.spec.idle_timeout = Some(Span(timeout));
+        self
+    }
+
+    /// The shell of [`Sandbox::shell`]; `/bin/sh` unless told.
+    #[must_use]
+    pub fn shell(mut self, shell: impl Into<String>) -> Self {
+        self.spec.shell = Some(shell.into());
+        self
+    }
+
+    /// Whether a sandbox of this name is ended and removed first.
+    #[must_use]
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
+    /// Whether it is removed when it ends. What it writes is then kept in memory.
+    #[must_use]
+    pub fn ephemeral(mut self, ephemeral: bool) -> Self {
+        self.spec.ephemeral = ephemeral;
+        self
+    }
+
+    /// Whether it goes on when its handle is dropped or this process dies.
+    #[must_use]
+    pub fn detached(mut self, detached: bool) -> Self {
+        self.detached = detached;
+        self
+    }
+
+    /// Keeps it in another state directory.
+    #[must_use]
+    pub fn home(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sandboxes = self.sandboxes.home(path);
+        self
+    }
+
+    /// Makes the sandbox and starts it.
+    pub async fn create(self) -> Result<Sandbox> {
+        blocking(move || self.make()).await
+    }
+
+    fn make(mut self) -> Result<Sandbox> {
+        if let Some(mistake) = self.mistake {
+            return Err(mistake);
+        }
+        self.spec.isolation = match (self.isolation, std::env::var(env::ISOLATION)) {
+            (Some(choice), _) => choice,
+            (None, Ok(named)) => named.parse()?,
+            (None, Err(_)) => IsolationChoice::default(),
+        };
+        let engine = self.sandboxes.engine()?;
+        let plan = engine.plan(&self.spec)?;
+        let mut caller = engine.create(&plan, self.replace)?;
+        // While the sandbox comes up there is time to tidy up behind others.
+        engine.repair();
+        let begun = engine.begin(&plan, &mut caller);
+        if let Err(error) = begun {
+            // Half a sandbox is none.
+            drop(caller);
+            let _ = engine.remove(&plan.name, true);
+            return Err(error);
+        }
+        let tie = match self.detached {
+            true => caller.detach().map(|()| None)?,
+            false => Some(Caller::into_stream(caller)),
+        };
+        Ok(Sandbox::new(Worker::new(engine, plan.name), plan.shell, tie))
+    }
+
+    fn with<T>(mut self, parsed: Result<T>, set: impl FnOnce(&mut Spec, T)) -> Self {
+        match parsed {
+            Ok(value) => set(&mut self.spec, value),
+            Err(error) => {
+                self.mistake.get_or_insert(error);
+            }
+        }
+        self
+    }
+}
+
+fn mebibytes(mib: u64) -> Result<Bytes> {
+    Bytes::parse(&format!("{mib}M"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use msb_spec::Kind;
+
+    #[test]
+    fn amounts_are_taken_as_people_write_them() {
+        let builder = Sandboxes::new().builder("a").cpus(1).memory(512).disk(64);
+        assert_eq!(builder.spec.cpus, Some(Cpus::whole(1)));
+        assert_eq!(builder.spec.memory, Some(Bytes::mib(512)));
+        assert_eq!(builder.spec.disk, Some(Bytes::mib(64)));
+        assert_eq!(builder.cpus(0.3333).spec.cpus, Some(Cpus { millis: 333 }));
+    }
+
+    #[test]
+    fn the_first_mistake_is_kept_and_nothing_panics() {
+        for builder in [
+            Sandboxes::new().builder("../a").memory(1),
+            Sandboxes::new().builder("a").memory(0),
+            Sandboxes::new().builder("a").memory(u64::MAX),
+            Sandboxes::new().builder("a").cpus(f64::NAN),
+            Sandboxes::new().builder("a").cpus(-1),
+            Sandboxes::new().builder("a").mount("/tmp", "/"),
+            Sandboxes::new().builder("a").volume("nonsense"),
+            Sandboxes::new().builder("a").user("a b"),
+            Sandboxes::new().builder("a").copy("/tmp", "relative"),
+        ] {
+            assert_eq!(builder.mistake.as_ref().map(Error::kind), Some(Kind::Invalid));
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The SDK against the real `msb`, each test with a state directory of its own.
+//!
+//! The executable is named by `MSB_PATH` or `MSB_BIN`, or lies where cargo has built it.
+
+mod errors;
+mod execs;
+mod files;
+mod life;
+mod logs;
+mod scratch;
+mod settings;
+mod streams;
