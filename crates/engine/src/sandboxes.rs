@@ -156,7 +156,14 @@ impl Engine {
             .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        launch(&self.launcher, plan.clone(), claim, self.home.programs(), first).map_err(about)
+        let launched = launch(&self.launcher, plan.clone(), claim, self.home.programs(), first);
+        launched.map_err(|error| {
+            // Nobody has begun, so nobody cleans up.
+            if let Ok(Some(claim)) = self.home.lock(name) {
+                let _ = self.home.discard(&claim);
+            }
+            about(error)
+        })
     }
 
     /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first

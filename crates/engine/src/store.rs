@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The state directory, found and checked.
 #[derive(Debug, Clone)]
@@ -113,7 +114,7 @@ impl Home {
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Claim> {
         let sandboxes = self.sandboxes();
-        let aside = sandboxes.join(format!(".making-{}-{}", plan.name, std::process::id()));
+        let aside = sandboxes.join(passing("making", plan.name.as_str()));
         let failed = |error: io::Error| full_disk(error, &sandboxes);
         make_private(&aside)
             .or_else(|error| match error.kind() {
@@ -214,7 +215,7 @@ impl Home {
         let directory = &claim.directory;
         let about = |error| Error::host(format!("cannot remove `{}`", directory.display()), error);
         let name = directory.file_name().unwrap_or_default().to_string_lossy();
-        let gone = self.sandboxes().join(format!(".gone-{name}-{}", std::process::id()));
+        let gone = self.sandboxes().join(passing("gone", &name));
         fs::rename(directory, &gone).map_err(about)?;
         remove_tree(&gone).map_err(about)
     }
@@ -230,6 +231,14 @@ impl Home {
         };
         entries.map(|entry| entry.path()).filter(ours).collect()
     }
+}
+
+/// A name for what is only there for a moment. No two threads make the same, and the pid at its
+/// end tells whether its maker still lives.
+fn passing(what: &str, name: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(".{what}-{name}-{number}-{}", std::process::id())
 }
 
 /// Removes a tree, with the directories in it that even its owner may not enter.

@@ -120,8 +120,13 @@ impl Commands {
         while let Ok(Some((pid, status))) = rustix::process::wait(options) {
             if let Some(id) = self.running.remove(&pid.as_raw_nonzero().get()) {
                 let (code, signal) = (status.exit_status(), status.terminating_signal());
-                exited.push(FromGuest::Exited { id, code, signal });
+                exited.push(FromGuest::Exited { id, code, signal, alone: false });
             }
+        }
+        // ECHILD: no child is left, and orphans are our children.
+        let nobody = matches!(rustix::process::wait(options), Err(rustix::io::Errno::CHILD));
+        if let Some(FromGuest::Exited { alone, .. }) = exited.last_mut() {
+            *alone = nobody;
         }
         exited
     }

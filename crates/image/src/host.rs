@@ -17,6 +17,7 @@ use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
     let derived = cache.join(format!("host-{:016x}", fingerprint()));
@@ -105,7 +106,9 @@ fn fingerprint() -> u64 {
 /// Makes the layers aside and shows them whole or not at all.
 fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
     fs::create_dir_all(cache)?;
-    let aside = cache.join(format!(".making-{}", std::process::id()));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let aside = cache.join(format!(".making-{number}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&aside);
     fs::create_dir(&aside)?;
     // The sandbox's root must be able to pass, whatever our umask.

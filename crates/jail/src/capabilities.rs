@@ -17,10 +17,12 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Drops every capability but these, for good.
-pub(crate) fn drop() -> Result<()> {
+/// Drops every capability but these, for good. Where host paths can be written, capabilities of
+/// files are not for a sandbox to give.
+pub(crate) fn drop(allow_setid: bool) -> Result<()> {
+    let kept = if allow_setid { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
     let refused = |error| Error::host("cannot drop capabilities", error);
-    for capability in CapabilitySet::all().iter().filter(|one| !KEPT.contains(*one)) {
+    for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Capabilities that this kernel does not have yet.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
@@ -29,6 +31,6 @@ pub(crate) fn drop() -> Result<()> {
     }
     rustix::thread::clear_ambient_capability_set().map_err(refused)?;
     let sets =
-        CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(refused)
 }

@@ -16,8 +16,8 @@ const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// and sysrq-trigger, belong to the host's root, who does not exist inside.
 const HIDDEN_FILES: [&str; 3] = ["/proc/keys", "/proc/key-users", "/proc/kallsyms"];
 
-/// Directories that tell of the host.
-const HIDDEN_DIRECTORIES: [&str; 1] = ["/sys/firmware"];
+/// A directory that tells of the host.
+const HIDDEN_DIRECTORY: &str = "/sys/firmware";
 
 /// May be read and not written: some of it would belong to root inside.
 const READ_ONLY: [&str; 1] = ["/proc/sys"];
@@ -65,13 +65,14 @@ impl Kernel {
     }
 
     /// Puts everything in place below the sandbox's own root.
-    pub(crate) fn place(self, sys: &OwnedFd, shm_size: u64) -> Result<()> {
+    pub(crate) fn place(self, sys: &OwnedFd, nothing: &OwnedFd, shm_size: u64) -> Result<()> {
         for directory in ["/proc", "/sys", "/dev"] {
             make_dir(Path::new(directory))?;
         }
         attach(self.proc.as_fd(), Path::new("/proc"))?;
         attach(sys.as_fd(), Path::new("/sys"))?;
-        mount_tmpfs(Path::new("/dev"), "mode=755,size=1m")?;
+        // With /dev/shm in it: a file system of its own for that costs as much as the rest of /dev.
+        mount_tmpfs(Path::new("/dev"), &format!("mode=755,size={shm_size}"))?;
         for (name, node) in NODES.iter().zip(&self.nodes) {
             let target = Path::new("/dev").join(name);
             make_file(&target)?;
@@ -94,13 +95,14 @@ impl Kernel {
         let options = c"newinstance,ptmxmode=0666,mode=620";
         rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, options)
             .map_err(|error| Error::host("cannot mount terminals", error))?;
-        mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777,size={shm_size}"))?;
-        hide()
+        rustix::fs::chmod("/dev/shm", Mode::from_raw_mode(0o1777))
+            .map_err(|error| Error::host("cannot open /dev/shm to everybody", error))?;
+        hide(nothing)
     }
 }
 
 /// Covers what tells of the host and closes what speaks to it.
-fn hide() -> Result<()> {
+fn hide(nothing: &OwnedFd) -> Result<()> {
     for path in READ_ONLY.map(Path::new).iter().filter(|path| path.exists()) {
         let part = detach(path, true)?;
         let read_only = Attributes { read_only: true, recursive: true, ..Attributes::default() };
@@ -111,34 +113,16 @@ fn hide() -> Result<()> {
     for path in HIDDEN_FILES.map(Path::new).iter().filter(|path| path.exists()) {
         attach(detach(Path::new("/dev/null"), false)?.as_fd(), path)?;
     }
-    let hidden: Vec<&Path> =
-        HIDDEN_DIRECTORIES.iter().map(Path::new).filter(|path| path.is_dir()).collect();
-    for path in hidden {
-        let empty = file_system_with(
-            "tmpfs",
-            MountAttrFlags::MOUNT_ATTR_RDONLY,
-            &[("size", "4k"), ("mode", "555")],
-        )?;
-        attach(empty.as_fd(), path)?;
+    if Path::new(HIDDEN_DIRECTORY).is_dir() {
+        attach(nothing.as_fd(), Path::new(HIDDEN_DIRECTORY))?;
     }
     Ok(())
 }
 
-fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
-    file_system_with(name, attributes, &[])
-}
-
 /// A new mount of a file system, not attached yet.
-fn file_system_with(
-    name: &str,
-    attributes: MountAttrFlags,
-    options: &[(&str, &str)],
-) -> Result<OwnedFd> {
+fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
     let make = || -> rustix::io::Result<OwnedFd> {
         let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (key, value) in options {
-            rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?;
-        }
         rustix::mount::fsconfig_create(context.as_fd())?;
         rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
     };

@@ -262,9 +262,10 @@ fn become_guest(
     layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
     network.enter()?;
     let sys = Kernel::sys()?;
+    let nothing = layers::nothing()?;
     layers::enter_root()?;
     devices::make_usual_directories()?;
-    kernel.place(&sys, SHM_SIZE)?;
+    kernel.place(&sys, &nothing, SHM_SIZE)?;
     for tmpfs in &plan.tmpfs {
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
         layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
@@ -288,7 +289,7 @@ fn become_guest(
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop()?;
+    capabilities::drop(plan.security.allow_setid)?;
     // The guest keeps what it needs to become other users; its commands get nothing of it.
     let restricted = plan.security.profile == Profile::Restricted;
     let words = if restricted { &["msb-guest", "restricted"][..] } else { &["msb-guest"] };

@@ -1,6 +1,7 @@
 //! The sandbox's root: overlays of read-only layers below private writable directories.
 
 use msb_spec::{Error, Overlay, Result, Upper};
+use msb_sys::mount::{Attributes, set_attributes};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::ffi::CString;
@@ -128,6 +129,17 @@ fn mount_overlay(
             )
             .hint("`msb doctor` tells whether this host allows overlay mounts")
         })
+}
+
+/// An empty directory that cannot be written, to cover others with.
+pub(crate) fn nothing() -> Result<OwnedFd> {
+    let empty = Path::new(STAGE).join("nothing");
+    make_dir(&empty)?;
+    let mount = detach(&empty, false)?;
+    let closed = Attributes { read_only: true, ..Attributes::default() };
+    set_attributes(mount.as_fd(), &closed)
+        .map_err(|error| Error::host("cannot close an empty directory", error))?;
+    Ok(mount)
 }
 
 /// Makes what was put together the root. The old one is gone afterwards.

@@ -97,7 +97,7 @@ impl Command {
         self
     }
 
-    /// Where it starts; made if it is missing.
+    /// Where it starts; the sandbox's own working directory unless told.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.command.workdir = Some(directory.into());

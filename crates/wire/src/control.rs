@@ -94,5 +94,7 @@ pub enum FromGuest {
         code: Option<i32>,
         /// Signal, if one killed it.
         signal: Option<i32>,
+        /// Whether nothing but the guest is left. Only then need nobody wait for its end.
+        alone: bool,
     },
 }

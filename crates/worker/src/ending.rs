@@ -3,7 +3,7 @@
 use crate::client::{Client, Role};
 use crate::exec::Stream;
 use crate::log::now_ms;
-use crate::worker::{Worker, discard};
+use crate::worker::{Worker, vanish};
 use msb_spec::{Ending, Exit, state};
 use msb_sys::signal;
 use msb_wire::record::{Event, ExecRecord, Happened};
@@ -63,8 +63,15 @@ impl Worker {
 
     /// The end, in order: everything inside dies, the records are finished, the name is free,
     /// and only then is anybody told.
+    ///
+    /// A guest that is alone and has no cgroup may still be on its way out by then: nothing of
+    /// the sandbox can run any more, and taking down its mounts takes the kernel a while.
     pub(crate) fn end(mut self, lock: OwnedFd) {
-        self.guest.kill();
+        let by_itself = self.over.is_some_and(|stopped| stopped.exit.is_some());
+        let wait = !(by_itself && self.alone) || self.guest.confined.group.is_some();
+        if wait {
+            self.guest.kill();
+        }
         let stopped = self.over.unwrap_or(Stopped { ending: Ending::Crashed, exit: None });
         let ids: Vec<u64> = self.execs.keys().copied().collect();
         for id in &ids {
@@ -88,12 +95,19 @@ impl Worker {
             farewells.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
         }
         self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
+        let mut gone = None;
         if self.plan.ephemeral {
-            discard(&self.directory);
+            gone = vanish(&self.directory);
         } else {
             let _ = std::fs::remove_file(self.directory.join(state::SOCKET));
         }
-        drop(self.guest);
+        // The cgroup goes with its group; a guest without one is waited for at the end.
+        let guest = if wait {
+            drop(self.guest);
+            None
+        } else {
+            Some(self.guest)
+        };
         drop(lock);
         for (watcher, exit) in farewells {
             if let Some(client) = self.clients.get_mut(&watcher) {
@@ -104,6 +118,12 @@ impl Worker {
             client.answer(&Reply::Stopped(stopped));
         }
         deliver(self.clients);
+        if let Some(guest) = guest {
+            guest.kill();
+        }
+        if let Some(gone) = gone {
+            let _ = std::fs::remove_dir_all(gone);
+        }
     }
 }
 

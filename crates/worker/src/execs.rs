@@ -70,7 +70,10 @@ impl Worker {
                     self.finish(Ending::Own, None);
                 }
             }
-            FromGuest::Exited { id, code, signal } => self.exited(id, code, signal),
+            FromGuest::Exited { id, code, signal, alone } => {
+                self.alone = alone;
+                self.exited(id, code, signal);
+            }
         }
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     pub(crate) events: Log,
     pub(crate) last_event: u64,
     pub(crate) over: Option<Stopped>,
+    /// The guest has said that nothing else is left inside.
+    pub(crate) alone: bool,
 }
 
 /// What something is ready on.
@@ -94,22 +96,21 @@ pub fn run(start: Start) -> i32 {
         }
         Err(failed) => *failed,
     };
-    if ephemeral || first {
-        discard(&directory);
+    let gone = if ephemeral || first { vanish(&directory) } else { None };
+    if let Some(gone) = gone {
+        let _ = std::fs::remove_dir_all(gone);
     }
     drop(lock);
     caller.answer(&Reply::Failed(error));
     125
 }
 
-/// Removes a sandbox's directory: first its name, at once, then what it holds.
-pub(crate) fn discard(directory: &Path) {
+/// Frees a sandbox's name at once; what it held is at the place that is returned.
+pub(crate) fn vanish(directory: &Path) -> Option<PathBuf> {
     let mut gone = directory.to_owned();
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     gone.set_file_name(format!(".gone-{name}-{}", std::process::id()));
-    if std::fs::rename(directory, &gone).is_ok() {
-        let _ = std::fs::remove_dir_all(gone);
-    }
+    std::fs::rename(directory, &gone).ok().map(|()| gone)
 }
 
 impl Worker {
@@ -156,6 +157,7 @@ impl Worker {
             memory_seen: 0,
             last_event,
             over: None,
+            alone: false,
         })
     }
 

@@ -42,13 +42,13 @@ async fn everything_about_a_command_can_be_said() {
                 .args(["-c", script])
                 .env("B", "2")
                 .envs([("C", "3")])
-                .cwd("/tmp/there")
+                .cwd("/var/tmp")
                 .rlimit("nofile=99:100")
                 .stdin("read me")
         })
         .await
         .unwrap();
-    assert_eq!(output.stdout().unwrap(), "1 2 3\n/tmp/there\n99\nread me");
+    assert_eq!(output.stdout().unwrap(), "1 2 3\n/var/tmp\n99\nread me");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Files inside, and copies in and out.
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, eventually};
 use microsandbox::{FileKind, Kind};
 use std::ffi::OsStr;
 use std::fs;
@@ -149,7 +149,7 @@ async fn streams_are_those_of_tokio() {
     let mut writer = sandbox.fs().writer("/s").await.unwrap();
     writer.write_all(b"0123").await.unwrap();
     writer.flush().await.unwrap();
-    assert_eq!(sandbox.fs().read("/s").await.unwrap(), b"0123");
+    eventually("it is written", async || sandbox.fs().read("/s").await.unwrap() == b"0123").await;
     writer.write_all(b"456789").await.unwrap();
     writer.shutdown().await.unwrap();
     assert!(writer.write_all(b"x").await.is_err());

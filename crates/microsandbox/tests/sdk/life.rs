@@ -2,7 +2,7 @@
 
 use crate::scratch::{Scratch, eventually, executable};
 use microsandbox::{Ending, Kind, Sandboxes, Status};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 #[tokio::test]
@@ -136,7 +136,8 @@ async fn killing_the_owning_process_ends_the_sandbox() {
     let scratch = Scratch::new();
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", "life::killing_the_owning_process_ends_the_sandbox"]);
-    let mut owner = Owner(again.env(CHILD, scratch.home()).spawn().unwrap());
+    again.env(CHILD, scratch.home()).stdout(Stdio::null());
+    let mut owner = Owner(again.spawn().unwrap());
     eventually("the child's sandbox runs", async || match scratch.get("box").await {
         Ok(found) => found.fs().exists("/ready").await.unwrap_or(false),
         Err(_) => false,
@@ -216,6 +217,18 @@ async fn of_many_who_create_the_same_name_one_wins() {
     assert_eq!(won.len(), 1);
     for error in lost.into_iter().map(Result::unwrap_err) {
         assert_eq!(error.kind(), Kind::Exists, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_state_directory_serves_several_at_once() {
+    let scratch = Scratch::bare();
+    let mut creating = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        creating.spawn(scratch.box_named(&format!("box{number}")).ephemeral(true).create());
+    }
+    for sandbox in creating.join_all().await {
+        assert!(sandbox.unwrap().exec("true", [""; 0]).await.unwrap().success());
     }
 }
 

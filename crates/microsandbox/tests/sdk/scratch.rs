@@ -3,9 +3,10 @@
 use microsandbox::{Sandbox, SandboxBuilder, Sandboxes};
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,16 @@ pub(crate) struct Scratch {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Scratch {
+    /// With image layers that are derived once for all tests of this run.
     pub(crate) fn new() -> Self {
+        let scratch = Self::bare();
+        fs::DirBuilder::new().mode(0o700).create(scratch.home()).expect("a state directory");
+        symlink(layers(), scratch.home().join("layers")).expect("a link");
+        scratch
+    }
+
+    /// With nothing at all.
+    pub(crate) fn bare() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("msb-sdk-{}-{number}", std::process::id());
@@ -64,6 +74,28 @@ impl Drop for Scratch {
         }
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+/// Layers of the `host` image, which take longer to derive than most tests to run.
+fn layers() -> PathBuf {
+    static LAYERS: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        for old in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = old.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix("sdk-").and_then(|pid| pid.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                let _ = fs::remove_dir_all(old.path());
+            }
+        }
+        let home = parent.join(format!("sdk-{}", std::process::id()));
+        let mut derive = Command::new(executable());
+        let derived = derive.args(["run", "-q", "--", "true"]).env("MSB_HOME", &home).output();
+        let derived = derived.expect("msb can be executed");
+        assert!(derived.status.success(), "{derived:?}");
+        home.join("layers")
+    };
+    LAYERS.get_or_init(make).clone()
 }
 
 /// The `msb` under test.

@@ -11,7 +11,8 @@ async fn heard(exec: &mut Exec) -> String {
     loop {
         match exec.next().await.expect("the worker lives") {
             Some(ExecEvent::Stdout(bytes)) => return String::from_utf8_lossy(&bytes).into_owned(),
-            Some(ExecEvent::Started { .. }) => {}
+            // A shell may remark on a signal.
+            Some(ExecEvent::Started { .. } | ExecEvent::Stderr(_)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -152,6 +153,17 @@ async fn dropping_an_exec_kills_its_command_even_if_an_input_lives() {
     assert_eq!(input.write("x").await.unwrap_err().kind(), Kind::State);
     let entries = sandbox.execs().await.unwrap();
     assert_eq!(entries.last().unwrap().exit.unwrap().ending, Ending::Stopped);
+}
+
+#[tokio::test]
+async fn dropping_an_exec_that_does_not_read_kills_it() {
+    let scratch = Scratch::new();
+    let sandbox = scratch.create().await;
+    let exec = sandbox.exec_stream("sleep", ["60"]).await.unwrap();
+    let write = exec.write_stdin(vec![b'x'; 1 << 20]);
+    assert!(tokio::time::timeout(Duration::from_millis(200), write).await.is_err());
+    drop(exec);
+    eventually("no Exec runs", async || running(&sandbox).await == 0).await;
 }
 
 #[tokio::test]
