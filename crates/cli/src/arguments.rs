@@ -170,7 +170,7 @@ impl SandboxArgs {
             Some("default") => spec.security = Profile::Default,
             Some("restricted") => spec.security = Profile::Restricted,
             Some(other) => {
-                let message = format!("no such security profile: `{}`", other.escape_debug());
+                let message = format!("no such security profile: `{}`", other);
                 return Err(Error::invalid(message).hint("it is `default` or `restricted`"));
             }
         }
@@ -265,10 +265,8 @@ pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> 
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => match std::env::var(flag) {
             Ok(value) => Ok((flag.clone(), value)),
-            Err(_) => {
-                Err(Error::invalid(format!("no variable to pass on: `{}`", flag.escape_debug()))
-                    .hint("it is not set here; write `NAME=VALUE` to give one"))
-            }
+            Err(_) => Err(Error::invalid(format!("no variable to pass on: `{}`", flag))
+                .hint("it is not set here; write `NAME=VALUE` to give one")),
         },
     };
     flags.iter().map(one).collect()
@@ -281,10 +279,7 @@ fn environment_file(path: &Path) -> Result<BTreeMap<String, String>> {
     lines
         .map(|line| match line.split_once('=') {
             Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
-            None => Err(about(
-                path,
-                Error::invalid(format!("not `NAME=VALUE`: `{}`", line.escape_debug())),
-            )),
+            None => Err(about(path, Error::invalid(format!("not `NAME=VALUE`: `{}`", line)))),
         })
         .collect()
 }

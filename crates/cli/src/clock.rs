@@ -34,7 +34,7 @@ pub(crate) fn moment(text: &str) -> Result<u64> {
         return Ok(now_ms().saturating_sub(u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX)));
     }
     parse(text).ok_or_else(|| {
-        Error::invalid(format!("not a time: `{}`", text.escape_debug()))
+        Error::invalid(format!("not a time: `{}`", text))
             .hint("write it as `10m` (ago) or `2026-01-02T03:04:05Z`")
     })
 }

@@ -13,16 +13,9 @@ impl Listing {
         Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        // A cell may hold what somebody typed or a guest said; it must not move the cursor.
-        let safe = |cell: String| -> String {
-            cell.chars()
-                .flat_map(|c| {
-                    if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] }
-                })
-                .collect()
-        };
-        self.rows.push(cells.into_iter().map(safe).collect());
+    pub(crate) fn row(&mut self, cells: &[String]) {
+        // A cell may hold what somebody typed or a guest said.
+        self.rows.push(cells.iter().map(|cell| msb_spec::shown(cell)).collect());
     }
 
     pub(crate) fn print(&self) {

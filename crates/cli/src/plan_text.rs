@@ -96,5 +96,5 @@ fn quoted(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
-    format!("'{}'", text.escape_debug())
+    format!("'{}'", msb_spec::shown(text))
 }

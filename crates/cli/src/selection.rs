@@ -78,7 +78,6 @@ impl Selection {
 /// Splits `KEY=VALUE`.
 pub(crate) fn pair(text: &str) -> Result<(&str, &str)> {
     text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
-        Error::invalid(format!("not a label: `{}`", text.escape_debug()))
-            .hint("write it as `key=value`")
+        Error::invalid(format!("not a label: `{}`", text)).hint("write it as `key=value`")
     })
 }

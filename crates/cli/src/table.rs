@@ -78,7 +78,7 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
         _ => {}
     }
     let Some(verb) = VERBS.iter().find(|verb| verb.name == word) else {
-        let error = Error::invalid(format!("no such command: `{}`", word.escape_debug()));
+        let error = Error::invalid(format!("no such command: `{}`", word));
         let near = msb_spec::nearest(&word, VERBS.iter().map(|verb| verb.name));
         return Err(match near {
             Some(near) => error.hint(format!("did you mean `msb {near}`?")),

@@ -76,7 +76,7 @@ impl DetachKeys {
         };
         let keys: Option<Vec<u8>> = text.split(',').map(key).collect();
         keys.filter(|keys| !keys.is_empty()).map(|keys| Self { keys, seen: 0 }).ok_or_else(|| {
-            Error::invalid(format!("not keys to detach by: `{}`", text.escape_debug()))
+            Error::invalid(format!("not keys to detach by: `{}`", text))
                 .hint("write them as `ctrl-p,ctrl-q`")
         })
     }

@@ -1,6 +1,6 @@
 //! Everything that is said to a person: the only place that prints talk.
 
-use msb_spec::{Error, Kind};
+use msb_spec::{Error, Kind, shown};
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
@@ -59,19 +59,19 @@ fn code(kind: Kind) -> i32 {
 
 /// Tells an error: what failed, the causes, what to do.
 pub(crate) fn tell(error: &Error) {
-    let mut text = format!("{} {}\n", paint("error:", RED), error.message());
+    let mut text = format!("{} {}\n", paint("error:", RED), shown(error.message()));
     for cause in error.causes() {
-        text.push_str(&format!("  cause: {cause}\n"));
+        text.push_str(&format!("  cause: {}\n", shown(cause)));
     }
     if let Some(hint) = error.advice() {
-        text.push_str(&format!("{} {hint}\n", paint("hint:", CYAN)));
+        text.push_str(&format!("{} {}\n", paint("hint:", CYAN), shown(hint)));
     }
     stderr(&text);
 }
 
 /// Tells something that is not an error and not a result.
 pub(crate) fn note(text: impl Display) {
-    stderr(&format!("{} {text}\n", paint("note:", CYAN)));
+    stderr(&format!("{} {}\n", paint("note:", CYAN), shown(&text.to_string())));
 }
 
 /// Writes a result. A reader that has gone is not an error.

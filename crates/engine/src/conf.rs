@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 /// A Spec from a file, with the defaults that every surface fills in.
 pub fn spec(text: &str) -> Result<Spec> {
-    let spec: Spec = toml::from_str(text).map_err(|error| unreadable(&error))?;
+    let spec: Spec = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
     let defaults = Spec::with_defaults();
     Ok(Spec { pids: spec.pids.or(defaults.pids), ..spec })
 }
@@ -17,12 +17,15 @@ pub fn patches(text: &str) -> Result<Vec<Patch>> {
     struct File {
         patch: Vec<Patch>,
     }
-    let file: File = toml::from_str(text).map_err(|error| unreadable(&error))?;
+    let file: File = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
     Ok(file.patch)
 }
 
-fn unreadable(error: &toml::de::Error) -> Error {
-    Error::invalid("the file cannot be understood").cause(error.to_string().trim())
+fn unreadable(text: &str, error: &toml::de::Error) -> Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.lines().count().max(1);
+    Error::invalid("the file cannot be understood")
+        .cause(format!("line {line}: {}", error.message()))
 }
 
 #[cfg(test)]

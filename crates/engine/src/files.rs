@@ -302,7 +302,8 @@ pub fn understand(reply: FileReply) -> Result<FileReply> {
     let FileReply::Failed(failure) = reply else {
         return Ok(reply);
     };
-    let doing: String = failure.doing.chars().take(300).flat_map(char::escape_debug).collect();
+    let doing: String = failure.doing.chars().take(300).collect();
+    let doing = msb_spec::shown(&doing);
     let cause = std::io::Error::from_raw_os_error(failure.errno);
     let kind = match cause.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,

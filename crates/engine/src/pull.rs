@@ -206,7 +206,7 @@ fn set_time(file: &File, entry: &Entry) {
 }
 
 fn failed(path: &[u8], error: std::io::Error) -> Error {
-    let shown: String =
-        String::from_utf8_lossy(path).chars().take(300).flat_map(char::escape_debug).collect();
+    let shown: String = String::from_utf8_lossy(path).chars().take(300).collect();
+    let shown = msb_spec::shown(&shown);
     Error::host(format!("cannot write `{shown}`"), error)
 }

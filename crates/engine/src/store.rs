@@ -5,7 +5,7 @@ use rustix::fs::{AtFlags, CWD};
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -125,7 +125,7 @@ impl Home {
             })
             .map_err(failed)?;
         let guard = Aside(aside.clone());
-        let lock = File::create_new(aside.join(state::LOCK)).map_err(failed)?;
+        let lock = create_private(&aside.join(state::LOCK)).map_err(failed)?;
         msb_sys::lock::try_lock(&lock).map_err(failed)?;
         write_plan(&aside, plan)?;
         prepare(&aside)?;
@@ -275,10 +275,15 @@ fn make_private(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path)
 }
 
+/// A new file that only we may read, whatever our umask.
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
 fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
     let text = serde_json::to_vec(plan).expect("our own types always serialise");
     let write = || -> io::Result<()> {
-        let mut file = File::create_new(directory.join(state::PLAN))?;
+        let mut file = create_private(&directory.join(state::PLAN))?;
         file.write_all(&text)?;
         // What lasts must survive a power cut; what is gone in a second need not.
         if plan.ephemeral { Ok(()) } else { file.sync_all() }

@@ -35,7 +35,10 @@ pub struct Confined {
     pub pidfd: OwnedFd,
     /// Its cgroup, if it has one.
     pub group: Option<Group>,
+    /// Its file systems in memory, where what they hold must be watched.
+    pub in_memory: Vec<OwnedFd>,
     started: PipeReader,
+    inside: OwnedFd,
 }
 
 impl Confined {
@@ -47,6 +50,10 @@ impl Confined {
         let read = self.started.read_to_end(&mut line);
         read.map_err(|error| Error::host("cannot read how the jail went", error))?;
         if line.is_empty() {
+            // What it has sent is all there: it can send no more.
+            while let Ok(fd) = receive(&self.inside) {
+                self.in_memory.push(fd);
+            }
             return Ok(());
         }
         let unreadable = |_| Error::new(Kind::Protocol, "the jail failed without a reason");
@@ -119,8 +126,9 @@ pub fn start(plan: &Plan, guest: &Program, control: BorrowedFd<'_>) -> Result<Co
         }
         Fork::Parent { pid, pidfd } => {
             drop((theirs, report, tasks));
-            let confined = Confined { pid, pidfd, group, started };
-            if let Err(error) = prepare(plan, pid, ours.as_fd()) {
+            let in_memory = Vec::new();
+            let confined = Confined { pid, pidfd, group, in_memory, started, inside: ours };
+            if let Err(error) = prepare(plan, pid, confined.inside.as_fd()) {
                 let kill = rustix::process::Signal::KILL;
                 let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
                 return Err(error.at(Stage::Jail));
@@ -236,6 +244,7 @@ fn become_guest(
     tasks: &[File],
     outside: &OwnedFd,
 ) -> Result<std::convert::Infallible> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     enter_cgroup(tasks)?;
     let network = Network::begin()?;
     take_ids(&plan.ids, outside)?;
@@ -260,6 +269,10 @@ fn become_guest(
         .map_err(|error| Error::host("cannot set the host name", error))?;
     let Sources { lowers, writable } = sources;
     layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
+    let watched = plan.limits.memory.is_some_and(|limit| limit.by == By::Watch);
+    if watched {
+        show_outside(outside, layers::STAGE)?;
+    }
     network.enter()?;
     let sys = Kernel::sys()?;
     let nothing = layers::nothing()?;
@@ -274,6 +287,12 @@ fn become_guest(
         let target = Path::new(&mount.guest);
         layers::make_mount_point(target, mount.file)?;
         layers::attach(tree.as_fd(), target)?;
+    }
+    if watched {
+        show_outside(outside, "/dev")?;
+        for tmpfs in &plan.tmpfs {
+            show_outside(outside, tmpfs.guest.as_str())?;
+        }
     }
     limit(plan)?;
     let guest = process::keep_only(guest, control, CONTROL_FD)
@@ -295,6 +314,13 @@ fn become_guest(
     let words = if restricted { &["msb-guest", "restricted"][..] } else { &["msb-guest"] };
     let argv = process::c_strings(words).expect("no zero byte");
     Err(Error::host("cannot start the guest", process::exec_fd(guest.as_fd(), &argv, &[])))
+}
+
+/// Lets the worker see how full a file system in memory is: no cgroup counts it.
+fn show_outside(outside: &OwnedFd, path: &str) -> Result<()> {
+    let Source::Open(fd) = Source::open(Path::new(path))? else { return Ok(()) };
+    socket::send_all(outside.as_fd(), b"m", &[fd.as_fd()])
+        .map_err(|error| Error::host("the worker went away", error))
 }
 
 fn enter_cgroup(tasks: &[File]) -> Result<()> {

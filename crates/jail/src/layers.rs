@@ -46,7 +46,7 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
 
 /// Where the root is put together. Any directory will do: it is covered by a mount that only
 /// this namespace has, and everything that lies below it was opened before.
-const STAGE: &str = "/tmp";
+pub(crate) const STAGE: &str = "/tmp";
 /// The root to be.
 const ROOT: &str = "/tmp/root";
 

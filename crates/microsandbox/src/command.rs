@@ -168,7 +168,7 @@ impl Command {
         if let Some((name, _)) =
             self.command.env.iter().find(|(name, _)| name.is_empty() || name.contains('='))
         {
-            let message = format!("not a variable name: `{}`", name.escape_debug());
+            let message = format!("not a variable name: `{}`", name);
             return Err(Error::invalid(message));
         }
         let stdin = self.stdin.unwrap_or(unsaid);

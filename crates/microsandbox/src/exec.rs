@@ -181,7 +181,7 @@ impl Exec {
     pub async fn detach(mut self) -> Result<u64> {
         let letting_go = header(FrameKind::Detach, 0);
         self.input.socket.send(&letting_go).await.map_err(gone)?;
-        self.over = true;
+        self.finish();
         Ok(self.id)
     }
 
@@ -213,7 +213,7 @@ impl Exec {
                 FrameKind::Reply => match frame.value() {
                     Ok(Reply::Started { id, pid }) => return Ok(ExecEvent::Started { id, pid }),
                     Ok(Reply::Exited(exit)) => {
-                        self.over = true;
+                        self.finish();
                         return Ok(ExecEvent::Exited(exit));
                     }
                     Ok(Reply::Failed(error)) => return self.failed(error),
@@ -230,8 +230,13 @@ impl Exec {
     }
 
     fn failed(&mut self, error: Error) -> Result<ExecEvent> {
-        self.over = true;
+        self.finish();
         Err(error)
+    }
+
+    fn finish(&mut self) {
+        self.over = true;
+        self.input.socket.finish();
     }
 }
 

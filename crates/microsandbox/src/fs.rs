@@ -317,7 +317,7 @@ fn inside(path: &Path) -> Result<Vec<u8>> {
     let bytes = path.as_os_str().as_bytes();
     if !path.is_absolute() || bytes.contains(&0) {
         let shown = path.display().to_string();
-        let message = format!("not an absolute path inside: `{}`", shown.escape_debug());
+        let message = format!("not an absolute path inside: `{}`", shown);
         return Err(Error::invalid(message));
     }
     Ok(bytes.to_vec())

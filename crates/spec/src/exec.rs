@@ -42,7 +42,7 @@ impl UserRef {
         if part_is_well(user) && group.is_none_or(part_is_well) {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::invalid(format!("not a user: `{}`", text.escape_debug()))
+        Err(Error::invalid(format!("not a user: `{}`", text))
             .hint("write it as `name`, `1000`, `name:group` or `1000:1000`"))
     }
 
@@ -148,7 +148,7 @@ impl Rlimit {
     /// Parses `NAME=SOFT[:HARD]`.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
-            Error::invalid(format!("not a resource limit: `{}`", text.escape_debug()))
+            Error::invalid(format!("not a resource limit: `{}`", text))
                 .hint("write it as `nofile=1024` or `nofile=1024:4096`; `unlimited` is a value")
         };
         let amount = |text: &str| match text {

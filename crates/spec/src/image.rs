@@ -30,7 +30,7 @@ impl ImageRef {
         if is_path && !text.contains('\0') {
             return Ok(Self::Directory(PathBuf::from(text)));
         }
-        Err(Error::unsupported(format!("no such image: `{}`", text.escape_debug())).hint(
+        Err(Error::unsupported(format!("no such image: `{}`", text)).hint(
             "this version runs `host` (the default) and directories: `./rootfs` or `/srv/rootfs`",
         ))
     }

@@ -14,8 +14,7 @@ impl GuestPath {
     /// Checks and takes a path.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::invalid(format!("not a path inside the sandbox: `{}`", text.escape_debug()))
-                .cause(why)
+            Error::invalid(format!("not a path inside the sandbox: `{}`", text)).cause(why)
         };
         if !text.starts_with('/') {
             return Err(wrong("it is not absolute"));
@@ -77,7 +76,7 @@ impl Mount {
     /// Parses `HOST:GUEST[:ro|rw]`.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
-            Error::invalid(format!("not a mount: `{}`", text.escape_debug()))
+            Error::invalid(format!("not a mount: `{}`", text))
                 .hint("write it as `./here:/there` or `./here:/there:ro`")
         };
         let (rest, read_only) = match text.rsplit_once(':') {

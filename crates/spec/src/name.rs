@@ -24,7 +24,7 @@ impl Name {
         if starts_well && rest_is_well && text.len() <= Self::MAX {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::invalid(format!("not a sandbox name: `{}`", shown(text)))
+        Err(Error::invalid(format!("not a sandbox name: `{}`", beginning(text)))
             .hint("a name has 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"))
     }
 
@@ -73,7 +73,7 @@ impl Hostname {
         if well && !text.is_empty() && text.len() <= 64 && !text.starts_with('-') {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::invalid(format!("not a host name: `{}`", shown(text)))
+        Err(Error::invalid(format!("not a host name: `{}`", beginning(text)))
             .hint("a host name has 1 to 64 of A-Z a-z 0-9 . _ -"))
     }
 
@@ -108,9 +108,24 @@ impl std::str::FromStr for Hostname {
     }
 }
 
-/// Text from outside made fit for a message: control characters escaped, length bounded.
-fn shown(text: &str) -> String {
-    text.chars().take(60).flat_map(char::escape_debug).collect()
+/// Text from outside made fit for a terminal: nothing in it moves the cursor, starts a line or
+/// turns the reading direction.
+pub fn shown(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}');
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// The beginning of a refused name, fit for a message.
+fn beginning(text: &str) -> String {
+    shown(&text.chars().take(60).collect::<String>())
 }
 
 /// The candidate a mistyped name most likely meant, if one is near enough to suggest.

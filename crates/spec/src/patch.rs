@@ -101,7 +101,7 @@ impl Script {
     pub fn new(name: &str, body: &str) -> Result<Self> {
         let well = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if name.is_empty() || name.len() > 64 || !well || name.starts_with(['.', '-']) {
-            return Err(Error::invalid(format!("not a script name: `{}`", name.escape_debug()))
+            return Err(Error::invalid(format!("not a script name: `{}`", name))
                 .hint("a script's name has 1 to 64 of A-Z a-z 0-9 . _ -"));
         }
         Ok(Self { name: name.to_owned(), body: body.to_owned() })
@@ -118,7 +118,7 @@ impl Script {
 
 fn pair<'a>(text: &'a str, between: char, example: &str) -> Result<(&'a str, &'a str)> {
     text.split_once(between).filter(|(left, _)| !left.is_empty()).ok_or_else(|| {
-        Error::invalid(format!("`{between}` is missing in `{}`", text.escape_debug()))
+        Error::invalid(format!("`{between}` is missing in `{}`", text))
             .hint(format!("write it as `{example}`"))
     })
 }

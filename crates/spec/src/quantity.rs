@@ -19,7 +19,7 @@ impl Bytes {
     /// Parses `1048576`, `512K`, `256M`, `1.5G`; the letters are powers of 1024.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
-            Error::invalid(format!("not an amount of bytes: `{}`", text.escape_debug()))
+            Error::invalid(format!("not an amount of bytes: `{}`", text))
                 .hint("write it as `512M` or `1.5G`; a plain number is bytes")
         };
         let trimmed = text.trim();
@@ -73,7 +73,7 @@ impl Cpus {
             .and_then(|millis| u32::try_from(millis).ok())
             .map(|millis| Self { millis })
             .ok_or_else(|| {
-                Error::invalid(format!("not a number of cpus: `{}`", text.escape_debug()))
+                Error::invalid(format!("not a number of cpus: `{}`", text))
                     .hint("write it as `2` or `0.5`")
             })
     }
@@ -109,7 +109,7 @@ impl Span {
     /// Parses `500ms`, `10s`, `1.5m`, `2h`, `1d`; a plain number is seconds.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
-            Error::invalid(format!("not a length of time: `{}`", text.escape_debug()))
+            Error::invalid(format!("not a length of time: `{}`", text))
                 .hint("write it as `500ms`, `10s`, `5m` or `2h`; a plain number is seconds")
         };
         let trimmed = text.trim();

@@ -27,7 +27,7 @@ impl std::str::FromStr for IsolationChoice {
             "auto" => Ok(Self::Auto),
             "vm" => Ok(Self::Vm),
             "process" => Ok(Self::Process),
-            other => Err(Error::invalid(format!("no such isolation: `{}`", other.escape_debug()))
+            other => Err(Error::invalid(format!("no such isolation: `{}`", other))
                 .hint("it is `auto`, `vm` or `process`")),
         }
     }
@@ -118,14 +118,14 @@ impl Spec {
         }
         for (key, value) in &self.labels {
             if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
-                return Err(Error::invalid(format!("not a label: `{}`", key.escape_debug()))
+                return Err(Error::invalid(format!("not a label: `{}`", key))
                     .hint("write it as `key=value`"));
             }
         }
         if let Some(dir) = self.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
             return Err(Error::invalid(format!(
                 "the working directory is not absolute: `{}`",
-                dir.escape_debug()
+                dir
             )));
         }
         if self.pids == Some(0) {
@@ -153,7 +153,7 @@ impl Spec {
 /// Environment names become C strings with `=` behind them.
 pub(crate) fn check_env_name(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid(format!("not a variable name: `{}`", name.escape_debug())));
+        return Err(Error::invalid(format!("not a variable name: `{}`", name)));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use msb_spec::Error;
 use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Malformed, Reply, encode, header};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// What a connection turned out to be for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,10 @@ pub(crate) struct Client {
     pub(crate) role: Role,
     /// No more will come from it; what it is owed is still sent.
     pub(crate) silent: bool,
+    /// What follows from its silence has been done.
+    pub(crate) left: bool,
+    /// When it came.
+    pub(crate) since: Instant,
 }
 
 /// What reading from a client brought.
@@ -40,6 +45,9 @@ pub(crate) enum Read {
     Ended,
 }
 
+/// Whoever connects says at once what for.
+pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
+
 /// A slow reader may owe us this much before the command it watches is made to wait.
 const BACKLOG: usize = 1 << 20;
 
@@ -47,7 +55,16 @@ impl Client {
     pub(crate) fn new(socket: OwnedFd, role: Role) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let decoder = Decoder::new(MAX_REQUEST);
-        Ok(Self { socket, decoder, out: Vec::new(), sent: 0, role, silent: false })
+        Ok(Self {
+            socket,
+            decoder,
+            out: Vec::new(),
+            sent: 0,
+            role,
+            silent: false,
+            left: false,
+            since: Instant::now(),
+        })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -128,6 +145,11 @@ impl Client {
             self.out.drain(..self.sent);
             self.sent = 0;
         }
+    }
+
+    /// When a client that has not said what it wants is sent away.
+    pub(crate) fn greeting_deadline(&self) -> Option<Instant> {
+        (self.role == Role::New).then(|| self.since + GREETING_LIMIT)
     }
 
     pub(crate) fn owes_nothing(&self) -> bool {

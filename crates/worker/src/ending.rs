@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 impl Worker {
     pub(crate) fn look_at_clocks(&mut self) {
         let now = Instant::now();
+        let late = |client: &Client| client.greeting_deadline().is_some_and(|limit| now >= limit);
+        self.clients.retain(|_, client| !late(client));
         self.life.watch_memory(now, &self.guest.confined);
         let late: Vec<u64> = self
             .execs

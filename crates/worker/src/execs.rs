@@ -96,19 +96,17 @@ impl Worker {
             ),
             SpawnFailure::Workdir => {
                 let workdir = exec.workdir.as_deref().unwrap_or(&self.plan.workdir);
-                let message = format!("cannot enter the directory `{}`", workdir.escape_debug());
+                let message = format!("cannot enter the directory `{}`", workdir);
                 Error::new(Kind::Invalid, message)
             }
             SpawnFailure::Rlimit => Error::new(Kind::Invalid, "a resource limit was refused")
                 .hint("a sandbox cannot raise a limit above the host's own"),
-            SpawnFailure::NotFound => Error::new(
-                Kind::CommandNotFound,
-                format!("command not found: `{}`", program.escape_debug()),
-            ),
-            SpawnFailure::NotExecutable => Error::new(
-                Kind::NotExecutable,
-                format!("cannot be executed: `{}`", program.escape_debug()),
-            ),
+            SpawnFailure::NotFound => {
+                Error::new(Kind::CommandNotFound, format!("command not found: `{}`", program))
+            }
+            SpawnFailure::NotExecutable => {
+                Error::new(Kind::NotExecutable, format!("cannot be executed: `{}`", program))
+            }
         };
         match cause {
             Some(cause) if failure != SpawnFailure::NotFound => error.cause(cause),

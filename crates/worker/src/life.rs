@@ -82,7 +82,8 @@ impl Life {
         self.next_watch = now + WATCH_INTERVAL;
         let found = processes::below(confined.pid);
         let resident: u64 = found.iter().map(|process| process.resident).sum();
-        if resident <= limit || processes::proportional(&found) <= limit {
+        let files = processes::held(&confined.in_memory);
+        if resident + files <= limit || processes::proportional(&found, files) <= limit {
             return;
         }
         let largest = found.iter().skip(1).max_by_key(|process| process.resident);

@@ -1,6 +1,7 @@
 //! The processes of a sandbox without a cgroup, found below its guest.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 
 /// A process of the sandbox, seen from the host.
 #[derive(Debug, Clone, Copy)]
@@ -31,14 +32,34 @@ pub(crate) fn below(guest: u32) -> Vec<Process> {
     found
 }
 
-/// Proportional bytes of all of them: slower than the sum of resident ones, and never too much.
-pub(crate) fn proportional(processes: &[Process]) -> u64 {
-    let of = |process: &Process| -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid)).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-        Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
+/// Bytes of all of them together with `files` in memory, each page once: slower than the sum of
+/// what is resident, and never too much.
+pub(crate) fn proportional(processes: &[Process], files: u64) -> u64 {
+    let (mut own, mut shared) = (0, 0);
+    for process in processes {
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid));
+        let text = text.unwrap_or_default();
+        let bytes = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
+        };
+        let whole = bytes("Pss:").unwrap_or(process.resident);
+        let in_files = bytes("Pss_Shmem:").unwrap_or(0);
+        own += whole.saturating_sub(in_files);
+        shared += in_files;
+    }
+    // What is mapped of a file in memory is part of what its file system holds.
+    own + files.max(shared)
+}
+
+/// Bytes that file systems in memory hold.
+pub(crate) fn held(file_systems: &[OwnedFd]) -> u64 {
+    let of = |fd: &OwnedFd| {
+        rustix::fs::fstatfs(fd).map_or(0, |stat| {
+            (stat.f_blocks - stat.f_bfree) * u64::try_from(stat.f_bsize).unwrap_or(0)
+        })
     };
-    processes.iter().map(|process| of(process).unwrap_or(process.resident)).sum()
+    file_systems.iter().map(of).sum()
 }
 
 fn children(pid: u32) -> Vec<u32> {

@@ -32,7 +32,7 @@ impl Worker {
         }
         if matches!(client.receive(), client::Read::Ended) {
             client.silent = true;
-            return self.lost(id);
+            return;
         }
         loop {
             let Some(client) = self.clients.get_mut(&id) else {

@@ -12,7 +12,7 @@ pub(crate) fn measure(confined: &Confined, uptime: Duration) -> Usage {
         let found = processes::below(confined.pid);
         (
             found.iter().map(|process| process.cpu_us).sum(),
-            processes::proportional(&found),
+            processes::proportional(&found, processes::held(&confined.in_memory)),
             found.iter().map(|process| process.threads).sum(),
         )
     });

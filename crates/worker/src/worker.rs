@@ -124,6 +124,8 @@ impl Worker {
         let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
         // Ctrl-C at the caller's terminal is for the command, not for us.
         let _ = rustix::process::setsid();
+        // Logs hold what commands said; the inside gets a umask of its own.
+        rustix::process::umask(Mode::from_raw_mode(0o077));
         msb_sys::process::set_name(c"msb-worker");
         let signals =
             Signals::collect(&[signal::SIGTERM, signal::SIGINT, signal::SIGHUP, signal::SIGCHLD])
@@ -215,9 +217,22 @@ impl Worker {
                 }
             }
             self.look_at_clocks();
+            self.notice_who_left();
             self.clients.retain(|_, client| {
                 !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
             });
+        }
+    }
+
+    /// A client whose connection has closed or broken has left; what it started may go with it.
+    fn notice_who_left(&mut self) {
+        let left: Vec<u64> =
+            self.clients.iter().filter(|(_, c)| c.silent && !c.left).map(|(id, _)| *id).collect();
+        for id in left {
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.left = true;
+            }
+            self.lost(id);
         }
     }
 
@@ -232,15 +247,18 @@ impl Worker {
         add(Ready::Guest, self.guest.socket(), PollFlags::IN);
         add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
         for (id, client) in &self.clients {
+            // Without a flag the end of a client is still reported.
             let mut flags = PollFlags::empty();
-            if !client.silent && self.may_read(client) {
+            if self.may_read(client) {
                 flags |= PollFlags::IN;
             }
             if !client.owes_nothing() {
                 flags |= PollFlags::OUT;
             }
-            if !flags.is_empty() {
+            if !client.silent {
                 add(Ready::Client(*id), client.socket(), flags);
+            } else if !client.owes_nothing() {
+                add(Ready::Client(*id), client.socket(), PollFlags::OUT);
             }
         }
         for (id, exec) in &self.execs {
@@ -277,7 +295,8 @@ impl Worker {
 
     fn next_clock(&self) -> Option<Instant> {
         let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
-        deadlines.chain(self.life.next()).min()
+        let greetings = self.clients.values().filter_map(Client::greeting_deadline);
+        deadlines.chain(greetings).chain(self.life.next()).min()
     }
 
     fn handle(&mut self, ready: Ready, flags: PollFlags) {
@@ -298,8 +317,12 @@ impl Worker {
                 {
                     client.flush();
                 }
-                if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                if flags.contains(PollFlags::IN) {
                     self.hear_client(id);
+                } else if flags.intersects(PollFlags::HUP | PollFlags::ERR)
+                    && let Some(client) = self.clients.get_mut(&id)
+                {
+                    client.silent = true;
                 }
             }
             Ready::Stdin(id) => {

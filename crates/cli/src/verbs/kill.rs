@@ -25,7 +25,7 @@ impl Act for Kill {
     fn act(self) -> Outcome {
         let name = Name::parse(&self.name)?;
         let signal = msb_sys::signal::parse(&self.signal).ok_or_else(|| {
-            Error::invalid(format!("no such signal: `{}`", self.signal.escape_debug()))
+            Error::invalid(format!("no such signal: `{}`", self.signal))
                 .hint("write it as `TERM`, `SIGKILL` or `9`")
         })?;
         let engine = bare_engine()?;

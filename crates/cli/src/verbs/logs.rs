@@ -59,7 +59,7 @@ impl Act for Logs {
             Some("stderr") => Some(Source::Stderr),
             Some("system") => Some(Source::System),
             Some(other) => {
-                let message = format!("no such stream: `{}`", other.escape_debug());
+                let message = format!("no such stream: `{}`", other);
                 return Err(Error::invalid(message).hint("it is stdout, stderr or system").into());
             }
         };

@@ -42,7 +42,7 @@ impl Act for Ls {
                 Listing::new(&["NAME", "STATUS", "IMAGE", "ISOLATION", "AGE", "LABELS"]);
             for sandbox in sandboxes {
                 let labels = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}"));
-                table.row(vec![
+                table.row(&[
                     sandbox.name.to_string(),
                     sandbox.status.as_str().to_owned(),
                     sandbox.image,

@@ -75,7 +75,7 @@ fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Li
             format!("{:.0}%", used * 100.0 / at.elapsed().as_micros().max(1) as f64)
         });
         let dash = || "-".to_owned();
-        table.row(vec![
+        table.row(&[
             one.name.clone(),
             share.unwrap_or_else(dash),
             format!("{:.2}s", one.cpu_us as f64 / 1e6),

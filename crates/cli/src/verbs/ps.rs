@@ -62,7 +62,7 @@ impl Act for Ps {
             let execs = engine.running_execs(&sandbox.name).map(|execs| execs.len().to_string());
             let metrics = engine.metrics(&sandbox.name);
             let dash = || "-".to_owned();
-            table.row(vec![
+            table.row(&[
                 sandbox.name.to_string(),
                 sandbox.status.as_str().to_owned(),
                 execs.unwrap_or_else(|_| dash()),
@@ -84,7 +84,7 @@ fn show_execs(rows: &[Row], json: bool) {
     for Row { sandbox, exec } in rows {
         let status =
             exec.exit.map_or("running".to_owned(), |exit| format!("exited {}", exit.status()));
-        table.row(vec![
+        table.row(&[
             sandbox.to_string(),
             exec.id.to_string(),
             exec.pid.to_string(),
