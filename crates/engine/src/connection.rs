@@ -17,7 +17,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the worker of a sandbox and says what for.
-    pub(crate) fn open(directory: &Path, name: &Name, request: Request) -> Result<Self> {
+    pub(crate) fn open(directory: &Path, name: &Name, request: &Request) -> Result<Self> {
         let socket = msb_sys::socket::connect(directory, state::SOCKET).map_err(|error| {
             Error::new(Kind::State, format!("sandbox `{name}` is not running"))
                 .cause(error)

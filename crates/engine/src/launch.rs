@@ -217,8 +217,8 @@ impl Caller {
 }
 
 /// Sends a greeting on a new connection.
-pub(crate) fn greet(stream: &mut UnixStream, request: msb_wire::Request) -> io::Result<()> {
-    stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request)))
+pub(crate) fn greet(stream: &mut UnixStream, request: &msb_wire::Request) -> io::Result<()> {
+    stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request.clone())))
 }
 
 impl std::os::fd::AsFd for Caller {

@@ -108,6 +108,10 @@ pub struct ExecEntry {
     pub exit: Option<Exit>,
 }
 
+/// A worker listens a few milliseconds after it has begun; on a machine that is swamped it may
+/// take longer.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
 /// A worker that is asked to stop kills after its grace; this much longer and it is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
@@ -226,7 +230,7 @@ impl Engine {
         }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let asked = self
-            .connect(name, Request::Stop { grace: grace_ms })
+            .connect(name, &Request::Stop { grace: grace_ms })
             .and_then(|mut connection| connection.reply_within(grace + STOP_MARGIN));
         match asked {
             Ok(_) => self.await_end(name, STOP_MARGIN).map(|()| true),
@@ -295,14 +299,14 @@ impl Engine {
         if !self.home.is_running(name) {
             return Ok(false);
         }
-        self.connect(name, Request::Drain)?.reply().map(|_| true)
+        self.connect(name, &Request::Drain)?.reply().map(|_| true)
     }
 
     /// Waits until a sandbox has ended, and tells how.
     pub fn wait(&self, name: &Name) -> Result<Stopped> {
         self.existing(name)?;
         if self.home.is_running(name)
-            && let Ok(Reply::Stopped(stopped)) = self.connect(name, Request::Wait)?.reply()
+            && let Ok(Reply::Stopped(stopped)) = self.connect(name, &Request::Wait)?.reply()
         {
             return Ok(stopped);
         }
@@ -335,7 +339,7 @@ impl Engine {
     pub fn inspect(&self, name: &Name) -> Result<Inspection> {
         let plan = self.existing(name)?;
         let worker = match self.home.is_running(name) {
-            true => match self.connect(name, Request::Status)?.reply()? {
+            true => match self.connect(name, &Request::Status)?.reply()? {
                 Reply::Status(status) => Some(status),
                 _ => None,
             },
@@ -367,7 +371,7 @@ impl Engine {
     /// How much a running sandbox uses.
     pub fn metrics(&self, name: &Name) -> Result<Metrics> {
         let plan = self.existing(name)?;
-        match self.connect(name, Request::Usage)?.reply()? {
+        match self.connect(name, &Request::Usage)?.reply()? {
             Reply::Usage(usage) => Ok(Metrics::new(&plan, usage)),
             _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
@@ -375,34 +379,34 @@ impl Engine {
 
     /// Starts a command; what follows is read from the connection.
     pub fn exec(&self, name: &Name, command: Command) -> Result<Connection> {
-        self.connect(name, Request::Exec(command))
+        self.connect(name, &Request::Exec(command))
     }
 
     /// Takes part in an Exec that runs.
     pub fn attach(&self, name: &Name, exec: u64) -> Result<Connection> {
-        self.connect(name, Request::Attach { id: exec })
+        self.connect(name, &Request::Attach { id: exec })
     }
 
     /// Sends a signal to an Exec.
     pub fn kill(&self, name: &Name, exec: u64, signal: i32) -> Result<()> {
-        self.connect(name, Request::Kill { id: exec, signal })?.reply().map(drop)
+        self.connect(name, &Request::Kill { id: exec, signal })?.reply().map(drop)
     }
 
     /// Keeps a sandbox only as long as the connection that is returned.
     pub fn own(&self, name: &Name) -> Result<Connection> {
-        let mut connection = self.connect(name, Request::Own)?;
+        let mut connection = self.connect(name, &Request::Own)?;
         connection.reply()?;
         Ok(connection)
     }
 
     /// Lets a sandbox live on when its owner goes.
     pub fn disown(&self, name: &Name) -> Result<()> {
-        self.connect(name, Request::Disown)?.reply().map(drop)
+        self.connect(name, &Request::Disown)?.reply().map(drop)
     }
 
     /// The Execs that run.
     pub fn running_execs(&self, name: &Name) -> Result<Vec<ExecStatus>> {
-        match self.connect(name, Request::List)?.reply()? {
+        match self.connect(name, &Request::List)?.reply()? {
             Reply::Execs(execs) => Ok(execs),
             _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
@@ -423,7 +427,7 @@ impl Engine {
 
     /// One file operation in a running sandbox.
     pub fn files(&self, name: &Name) -> Result<Files> {
-        Ok(Files::on(self.connect(name, Request::Files { user: None })?))
+        Ok(Files::on(self.connect(name, &Request::Files { user: None })?))
     }
 
     /// What commands have said.
@@ -443,13 +447,22 @@ impl Engine {
     }
 
     /// A connection to a running sandbox's worker, for whoever reads the answers itself.
-    pub fn connect(&self, name: &Name, request: Request) -> Result<Connection> {
+    pub fn connect(&self, name: &Name, request: &Request) -> Result<Connection> {
         let directory = self.home.directory(name);
-        match Connection::open(&directory, name, request) {
-            Err(error) if error.kind() == Kind::State && !self.home.has(name) => {
-                Err(self.home.unknown(name))
+        let since = Instant::now();
+        loop {
+            let error = match Connection::open(&directory, name, request) {
+                Err(error) if error.kind() == Kind::State => error,
+                opened => return opened,
+            };
+            if !self.home.has(name) {
+                return Err(self.home.unknown(name));
             }
-            opened => opened,
+            // Its worker lives but does not listen yet: it is just starting.
+            if !self.home.is_running(name) || since.elapsed() > START_LIMIT {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

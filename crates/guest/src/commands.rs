@@ -26,6 +26,7 @@ pub(crate) struct Commands {
     running: HashMap<i32, u64>,
     last: Option<u64>,
     powerless: bool,
+    homes: users::Homes,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -35,7 +36,7 @@ type Failure = (SpawnFailure, i32);
 impl Commands {
     /// No commands yet; `powerless` ones get no capabilities.
     pub(crate) fn new(powerless: bool) -> Self {
-        Self { running: HashMap::new(), last: None, powerless }
+        Self { running: HashMap::new(), last: None, powerless, homes: users::Homes::default() }
     }
 
     /// Starts a command; the answer, and the terminal's other end if it has one.
@@ -82,7 +83,7 @@ impl Commands {
         };
         let mut env = asked.env.clone();
         if !env.iter().any(|(name, _)| name == "HOME") {
-            let home = user.as_ref().map_or_else(users::root_home, |user| user.home.clone());
+            let home = user.as_ref().map_or_else(|| self.homes.of_root(), |user| user.home.clone());
             env.push(("HOME".to_owned(), home));
         }
         let bad = |_| (SpawnFailure::Process, libc::EINVAL);
@@ -117,16 +118,17 @@ impl Commands {
     pub(crate) fn reap(&mut self) -> Vec<FromGuest> {
         let mut exited = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
-        while let Ok(Some((pid, status))) = rustix::process::wait(options) {
+        let mut waited = rustix::process::wait(options);
+        while let Ok(Some((pid, status))) = waited {
             if let Some(id) = self.running.remove(&pid.as_raw_nonzero().get()) {
                 let (code, signal) = (status.exit_status(), status.terminating_signal());
                 exited.push(FromGuest::Exited { id, code, signal, alone: false });
             }
+            waited = rustix::process::wait(options);
         }
         // ECHILD: no child is left, and orphans are our children.
-        let nobody = matches!(rustix::process::wait(options), Err(rustix::io::Errno::CHILD));
         if let Some(FromGuest::Exited { alone, .. }) = exited.last_mut() {
-            *alone = nobody;
+            *alone = matches!(waited, Err(rustix::io::Errno::CHILD));
         }
         exited
     }

@@ -5,6 +5,7 @@
 use msb_spec::UserRef;
 use msb_sys::spawn::Identity;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// A user that was found.
 pub(crate) struct User {
@@ -21,23 +22,43 @@ pub(crate) enum NoUser {
     OnlyRoot,
 }
 
+const PASSWD: &str = "/etc/passwd";
+
 /// Files larger than this are not lists of users.
 const FILE_LIMIT: u64 = 1 << 20;
 
 pub(crate) fn find(user: &UserRef) -> Result<User, NoUser> {
-    let found = resolve(user, &read("/etc/passwd"), &read("/etc/group"))?;
+    let found = resolve(user, &read(PASSWD), &read("/etc/group"))?;
     if !user.is_root() && only_root() {
         return Err(NoUser::OnlyRoot);
     }
     Ok(found)
 }
 
-/// Root's home where the image says nothing.
-pub(crate) fn root_home() -> String {
-    entry(&read("/etc/passwd"), |fields| fields.get(2) == Some(&"0"))
-        .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
-        .filter(|home| home.starts_with('/'))
-        .unwrap_or_else(|| "/root".to_owned())
+/// Root's home, remembered as long as /etc/passwd is the same file: every Exec asks for it.
+#[derive(Default)]
+pub(crate) struct Homes {
+    known: Option<(Stamp, String)>,
+}
+
+/// What changes when a file does.
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl Homes {
+    pub(crate) fn of_root(&mut self) -> String {
+        let stamp = fs::metadata(PASSWD)
+            .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))
+            .unwrap_or_default();
+        if let Some((_, home)) = self.known.as_ref().filter(|(known, _)| *known == stamp) {
+            return home.clone();
+        }
+        let home = entry(&read(PASSWD), |fields| fields.get(2) == Some(&"0"))
+            .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
+            .filter(|home| home.starts_with('/'))
+            .unwrap_or_else(|| "/root".to_owned());
+        self.known = Some((stamp, home.clone()));
+        home
+    }
 }
 
 fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
@@ -98,11 +119,11 @@ fn only_root() -> bool {
 mod tests {
     use super::*;
 
-    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/var/www:/bin/sh\n";
+    const LINES: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/var/www:/bin/sh\n";
     const GROUP: &str = "root:x:0:\nweb:x:33:\ndocker:x:99:web,ann\n";
 
     fn found(text: &str) -> Result<(u32, u32, Vec<u32>, String), NoUser> {
-        resolve(&UserRef::parse(text).unwrap(), PASSWD, GROUP)
+        resolve(&UserRef::parse(text).unwrap(), LINES, GROUP)
             .map(|u| (u.identity.uid, u.identity.gid, u.identity.groups, u.home))
     }
 

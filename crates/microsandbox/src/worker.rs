@@ -6,14 +6,13 @@ use msb_engine::Engine;
 use msb_spec::{Error, Kind, Name, Result};
 use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Reply, Request};
 use std::future::poll_fn;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
 /// The worker of one sandbox, as it is reached from here.
@@ -55,10 +54,9 @@ impl Worker {
         };
         let stream = connection.into_stream();
         stream.set_nonblocking(true).map_err(gone)?;
-        let stream = AsyncFd::register_with_interest(stream, Interest::READABLE).map_err(gone)?;
+        let stream = UnixStream::from_std(stream).map_err(gone)?;
         let socket = Socket {
             stream,
-            writable: OnceLock::new(),
             unsent: Mutex::default(),
             over: AtomicBool::new(false),
             _link: Arc::clone(&self.links),
@@ -66,7 +64,7 @@ impl Worker {
         Ok(Link {
             socket: Arc::new(socket),
             decoder: Decoder::new(MAX_REQUEST),
-            buffer: vec![0; FIRST_BUFFER],
+            buffer: Vec::with_capacity(FIRST_BUFFER),
         })
     }
 
@@ -116,19 +114,19 @@ impl Link {
             if let Some(frame) = self.decoder.next_frame().map_err(gone)? {
                 return Poll::Ready(Ok(Some(frame)));
             }
-            let mut ready = ready!(self.socket.stream.poll_read_ready(cx)).map_err(gone)?;
-            match ready.try_io(|stream| stream.get_ref().read(&mut self.buffer)) {
-                Ok(Ok(0)) => return Poll::Ready(Ok(None)),
-                Ok(Ok(n)) => {
-                    self.decoder.push(&self.buffer[..n]);
-                    if n == self.buffer.len() && n < LARGEST_BUFFER {
-                        self.buffer.resize(n * 4, 0);
+            let stream = &self.socket.stream;
+            ready!(stream.poll_read_ready(cx)).map_err(gone)?;
+            self.buffer.clear();
+            match stream.try_read_buf(&mut self.buffer) {
+                Ok(0) => return Poll::Ready(Ok(None)),
+                Ok(n) => {
+                    self.decoder.push(&self.buffer);
+                    if n == self.buffer.capacity() && n < LARGEST_BUFFER {
+                        self.buffer.reserve(n * 4);
                     }
                 }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(Err(error)) => return Poll::Ready(Err(gone(error))),
-                // Not ready after all.
-                Err(_) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Poll::Ready(Err(gone(error))),
             }
         }
     }
@@ -148,11 +146,7 @@ impl Link {
 /// The sending side of a connection. Several may send: each frame goes out whole.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Watched only for reading: a socket that is also watched for writing wakes us whenever the
-    /// worker has read something, which costs an Exec a tenth of its time.
-    stream: AsyncFd<UnixStream>,
-    /// The same socket, watched for writing once it was found to be full.
-    writable: OnceLock<AsyncFd<UnixStream>>,
+    stream: UnixStream,
     unsent: Mutex<Unsent>,
     /// The worker listens no more, though it may not have closed yet.
     over: AtomicBool,
@@ -208,22 +202,10 @@ impl Socket {
     /// Sends some of these bytes, as soon as there is room.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            match self.stream.get_ref().write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_write(bytes) {
+                Err(error) if is_passing(&error) => {}
                 done => return Poll::Ready(done),
-            }
-            let writable = match self.writable.get() {
-                Some(writable) => writable,
-                None => {
-                    let stream = self.stream.get_ref().try_clone()?;
-                    let watched = AsyncFd::register_with_interest(stream, Interest::WRITABLE)?;
-                    self.writable.get_or_init(|| watched)
-                }
-            };
-            let mut ready = ready!(writable.poll_write_ready(cx))?;
-            if let Ok(done) = ready.try_io(|stream| stream.get_ref().write(bytes)) {
-                return Poll::Ready(done);
             }
         }
     }
@@ -236,8 +218,15 @@ impl Socket {
     /// Closes the connection for all who hold it.
     pub(crate) fn close(&self) {
         self.finish();
-        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+        if let Ok(fd) = self.stream.as_fd().try_clone_to_owned() {
+            let _ = std::os::unix::net::UnixStream::from(fd).shutdown(Shutdown::Both);
+        }
     }
+}
+
+/// Nothing is there yet, though it was said to be: asking again waits.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 pub(crate) fn gone(cause: impl std::fmt::Display) -> Error {

@@ -79,22 +79,25 @@ impl Client {
 
     pub(crate) fn receive(&mut self) -> Read {
         let mut buffer = [0u8; 16 << 10];
-        // The first frame may be followed by bytes that are meant for the guest.
-        let wanted = match self.role {
-            Role::New => match self.decoder.missing() {
-                Ok(missing) => missing.min(buffer.len()),
+        loop {
+            // The first frame may be followed by bytes that are meant for the guest.
+            let wanted = match self.role {
+                Role::New => match self.decoder.missing() {
+                    Ok(0) => return Read::Some,
+                    Ok(missing) => missing.min(buffer.len()),
+                    Err(_) => return Read::Some,
+                },
+                _ => buffer.len(),
+            };
+            match rustix::io::read(&self.socket, &mut buffer[..wanted]) {
+                Ok(0) => return Read::Ended,
+                Ok(n) => self.decoder.push(&buffer[..n]),
+                Err(Errno::AGAIN | Errno::INTR) => return Read::Some,
                 Err(_) => return Read::Ended,
-            },
-            _ => buffer.len(),
-        };
-        match rustix::io::read(&self.socket, &mut buffer[..wanted]) {
-            Ok(0) => Read::Ended,
-            Ok(n) => {
-                self.decoder.push(&buffer[..n]);
-                Read::Some
             }
-            Err(Errno::AGAIN | Errno::INTR) => Read::Some,
-            Err(_) => Read::Ended,
+            if self.role != Role::New {
+                return Read::Some;
+            }
         }
     }
 

@@ -18,8 +18,11 @@ impl Worker {
         if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
             && let Ok(client) = Client::new(socket, Role::New)
         {
-            self.clients.insert(self.next_client, client);
+            let id = self.next_client;
+            self.clients.insert(id, client);
             self.next_client += 1;
+            // What it wants has usually come with it.
+            self.hear_client(id);
         }
     }
 

@@ -266,7 +266,8 @@ impl Worker {
                 add(Ready::Stdin(*id), stdin, PollFlags::OUT);
             }
             let behind = |client: &u64| self.clients.get(client).is_some_and(Client::is_behind);
-            if exec.watchers.iter().any(behind) {
+            // What it says comes after the word that it runs.
+            if !exec.running || exec.watchers.iter().any(behind) {
                 continue;
             }
             for stream in [Stream::Stdout, Stream::Stderr] {
