@@ -8,6 +8,7 @@
     reason = "a developer's tool: what it has to say, it prints"
 )]
 
+mod bench;
 mod check;
 mod ci;
 mod lab;
@@ -32,6 +33,8 @@ usage: cargo xtask COMMAND
   tidy       the rules of this repository that the compiler does not hold
   ci         install what is missing, build, check, e2e tests and the lab
   lab [MSB]  cgroup v2 tests on an emulated machine, with MSB or a fresh build
+  bench [--msb MSB] [--rounds N] [--json FILE]
+             times and sizes beside bubblewrap, crun and runc, with MSB or a release build
 ";
 
 fn main() -> ExitCode {
@@ -50,6 +53,9 @@ fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
         ["ci"] => Ok(ci::command()),
         ["lab"] => lab::command(None),
         ["lab", msb] => lab::command(Some(Path::new(msb))),
+        ["bench", options @ ..] => bench::command(options),
+        // Not for people: `bench` calls itself with this.
+        ["stopwatch", stderr] => bench::stopwatch(stderr),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)

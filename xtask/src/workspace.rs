@@ -39,9 +39,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Builds `msb` and asks cargo where it lies: the path depends on host, profile and target
-/// directory.
 pub(crate) fn build_msb() -> Result<PathBuf> {
+    build(&["--profile", "ci"], "msb")
+}
+
+/// Builds an executable and asks cargo where it lies: the path depends on host, profile and
+/// target directory.
+pub(crate) fn build(arguments: &[&str], name: &str) -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Artefact {
         target: Option<Target>,
@@ -52,23 +56,18 @@ pub(crate) fn build_msb() -> Result<PathBuf> {
         name: String,
     }
 
-    let messages = output(&mut cargo(&[
-        "build",
-        "--profile",
-        "ci",
-        "--message-format",
-        "json-render-diagnostics",
-    ]))?;
+    let messages =
+        output(cargo(&["build", "--message-format", "json-render-diagnostics"]).args(arguments))?;
     for message in messages.lines() {
         let artefact: Artefact =
             serde_json::from_str(message).context("cannot read cargo's messages")?;
-        if artefact.target.is_some_and(|target| target.name == "msb")
+        if artefact.target.is_some_and(|target| target.name == name)
             && let Some(executable) = artefact.executable
         {
             return Ok(executable);
         }
     }
-    bail!("cargo built no executable named `msb`")
+    bail!("cargo built no executable named `{name}`")
 }
 
 fn cannot_run(command: &Command) -> String {

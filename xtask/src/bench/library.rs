@@ -1,0 +1,59 @@
+//! An Exec from the Rust library, its output captured, in a sandbox that runs.
+//!
+//! This program depends on no crate of the workspace, so an example of the library does the
+//! measuring: `EXAMPLE ROOTFS` makes a sandbox from the directory and then, for each line on
+//! stdin, runs `/bin/true` in it once and prints how many nanoseconds that took. At the end of
+//! stdin it removes the sandbox.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::contender::Contenders;
+use super::link::Link;
+use super::place::Place;
+use super::rounds::{self, Entrant};
+use super::runner::View;
+use super::table::{Goal, Table, Unit};
+use crate::workspace;
+
+const EXAMPLE: &str = "exec_latency";
+
+/// None as long as the library has no such example.
+pub(super) fn table(
+    place: &Place,
+    contenders: &Contenders,
+    rounds: usize,
+) -> Result<Option<Table>> {
+    let source = format!("crates/microsandbox/examples/{EXAMPLE}.rs");
+    if !workspace::root().join(&source).exists() {
+        eprintln!("warning: the library is not measured: there is no `{source}`");
+        return Ok(None);
+    }
+    let example = place.program(EXAMPLE, &build()?)?;
+    let mut command = place.user.command(View::Plain);
+    command.arg(example).arg(place.path("rootfs"));
+    let link = RefCell::new(Link::start(&mut command)?);
+    let measure = || {
+        let answer = link.borrow_mut().ask("")?;
+        let nanoseconds: f64 =
+            answer.parse().with_context(|| format!("no number of nanoseconds: `{answer}`"))?;
+        Ok(nanoseconds / 1e6)
+    };
+    let spawn = "spawn on the host";
+    let series = rounds::play(
+        rounds,
+        vec![
+            Entrant { name: "library Exec", ours: true, measure: Box::new(measure) },
+            Entrant::timed(spawn, place.runner(View::Plain), contenders.host_true()),
+        ],
+    )?;
+    let work = "Exec of true from the library";
+    let goal = Some(Goal::Ratio(1.5));
+    Ok(Some(Table::new(work, Unit::Milliseconds, spawn, goal, &series)))
+}
+
+fn build() -> Result<PathBuf> {
+    workspace::build(&["--release", "--package", "microsandbox", "--example", EXAMPLE], EXAMPLE)
+}

@@ -1,0 +1,65 @@
+//! The command line of `cargo xtask bench`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A median of fewer moves with the neighbours of the machine.
+const ROUNDS: usize = 50;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// None: make a release build.
+    pub(super) msb: Option<PathBuf>,
+    pub(super) rounds: usize,
+    /// None: only where it is always written.
+    pub(super) json: Option<PathBuf>,
+}
+
+impl Options {
+    pub(super) fn parse(mut words: &[&str]) -> Result<Self> {
+        let mut options = Options { msb: None, rounds: ROUNDS, json: None };
+        while let [name, rest @ ..] = words {
+            let [value, rest @ ..] = rest else {
+                bail!("no value after `{name}`");
+            };
+            match *name {
+                "--msb" => options.msb = Some(value.into()),
+                "--json" => options.json = Some(value.into()),
+                "--rounds" => {
+                    options.rounds =
+                        value.parse().with_context(|| format!("not a number: `{value}`"))?;
+                    ensure!(options.rounds > 0, "no rounds, no medians");
+                }
+                _ => bail!("no such option: `{name}`"),
+            }
+            words = rest;
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_options_there_are_fifty_rounds_of_a_release_build() {
+        let options = Options::parse(&[]).unwrap();
+        assert_eq!(options, Options { msb: None, rounds: 50, json: None });
+    }
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let options = Options::parse(&["--json", "a", "--rounds", "7", "--msb", "b"]).unwrap();
+        let (msb, json) = (Some("b".into()), Some("a".into()));
+        assert_eq!(options, Options { msb, rounds: 7, json });
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for words in [&["--rounds", "0"][..], &["--rounds", "x"], &["--msb"], &["fast", "1"]] {
+            assert!(Options::parse(words).is_err(), "{words:?}");
+        }
+    }
+}
