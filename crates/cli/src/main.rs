@@ -33,9 +33,8 @@ pub(crate) fn launcher() -> Launcher {
 }
 
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { plan, directory, lock, caller, programs, last_event, last_exec } = start;
-    let start =
-        msb_worker::Start { plan, directory, lock, caller, programs, last_event, last_exec };
+    let WorkerStart { plan, directory, lock, caller, last_event, last_exec } = start;
+    let start = msb_worker::Start { plan, directory, lock, caller, last_event, last_exec };
     msb_worker::run(start)
 }
 

@@ -4,6 +4,7 @@ use msb_spec::{Cgroup, IdRange};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The controllers whose limits we set, and the one that counts processor time.
@@ -45,8 +46,8 @@ pub(crate) struct Controllers {
 impl Controllers {
     /// Looks for a cgroup directory that we may write.
     pub(crate) fn find() -> Self {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = read_at_once("/proc/self/mounts");
+        let own = read_at_once("/proc/self/cgroup");
         let cgroup = v1(&mounts, &own).or_else(|| v2(&mounts, &own)).unwrap_or_default();
         Self { cgroup }
     }
@@ -129,6 +130,16 @@ fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     let ancestors: Vec<&Path> = own.ancestors().collect();
     let parent = ancestors.iter().rev().copied().find(|path| usable(path))?;
     Some(Cgroup::V2 { parent: parent.to_owned() })
+}
+
+/// Files of /proc claim to be empty, so the usual way reads them in dozens of tiny pieces.
+fn read_at_once(path: &str) -> String {
+    let mut text = Vec::with_capacity(32 << 10);
+    let read = fs::File::open(path).and_then(|mut file| file.read_to_end(&mut text));
+    if read.is_err() {
+        text.clear();
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn may_write(path: &Path) -> bool {

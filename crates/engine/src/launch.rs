@@ -23,8 +23,6 @@ pub struct WorkerStart {
     pub lock: OwnedFd,
     /// The connection to whoever started it.
     pub caller: OwnedFd,
-    /// Where the guest program is kept.
-    pub programs: PathBuf,
     /// The number of the last event.
     pub last_event: u64,
     /// The number of the last Exec.
@@ -70,7 +68,6 @@ impl Launcher {
 struct Letter {
     plan: Plan,
     directory: PathBuf,
-    programs: PathBuf,
     last_event: u64,
     last_exec: u64,
 }
@@ -87,7 +84,6 @@ pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
     claim: Claim,
-    programs: PathBuf,
     last: (u64, u64),
 ) -> Result<Caller> {
     let Claim { directory, lock } = claim;
@@ -100,15 +96,8 @@ pub(crate) fn launch(
                 drop(ours);
                 let _ = silence();
                 let lock = lock.into();
-                let start = WorkerStart {
-                    plan,
-                    directory,
-                    lock,
-                    caller: theirs,
-                    programs,
-                    last_event,
-                    last_exec,
-                };
+                let start =
+                    WorkerStart { plan, directory, lock, caller: theirs, last_event, last_exec };
                 msb_sys::process::leave(work(start));
             }
             // We end soon, and init inherits the worker; it is not waited for.
@@ -124,7 +113,7 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let letter = Letter { plan, directory, programs, last_event, last_exec };
+            let letter = Letter { plan, directory, last_event, last_exec };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
             let mut message = (text.len() as u64).to_le_bytes().to_vec();
             message.extend_from_slice(&text);
@@ -152,8 +141,8 @@ pub fn receive_start() -> Result<WorkerStart> {
     let letter: Letter = serde_json::from_slice(&text)
         .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
     silence().map_err(about)?;
-    let Letter { plan, directory, programs, last_event, last_exec } = letter;
-    Ok(WorkerStart { plan, directory, lock, caller, programs, last_event, last_exec })
+    let Letter { plan, directory, last_event, last_exec } = letter;
+    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec })
 }
 
 /// Lets go of the caller's terminal and files.

@@ -160,7 +160,7 @@ impl Engine {
             .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        let launched = launch(&self.launcher, plan.clone(), claim, self.home.programs(), first);
+        let launched = launch(&self.launcher, plan.clone(), claim, first);
         launched.map_err(|error| {
             // Nobody has begun, so nobody cleans up.
             if let Ok(Some(claim)) = self.home.lock(name) {
@@ -209,7 +209,7 @@ impl Engine {
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
-        let mut caller = launch(&self.launcher, plan.clone(), claim, self.home.programs(), last)?;
+        let mut caller = launch(&self.launcher, plan.clone(), claim, last)?;
         self.begin(&plan, &mut caller)?;
         Ok(Some(caller))
     }
@@ -444,6 +444,11 @@ impl Engine {
     /// What was decided for a sandbox that exists, running or not.
     pub fn existing(&self, name: &Name) -> Result<Plan> {
         self.home.plan(name)
+    }
+
+    /// The same as [`Engine::connect`], but never waits for a worker that is just starting.
+    pub fn connect_now(&self, name: &Name, request: &Request) -> Result<Connection> {
+        Connection::open(&self.home.directory(name), name, request)
     }
 
     /// A connection to a running sandbox's worker, for whoever reads the answers itself.

@@ -77,11 +77,6 @@ impl Home {
         self.root.join("layers")
     }
 
-    /// Where the guest program is kept.
-    pub(crate) fn programs(&self) -> PathBuf {
-        self.root.join("programs")
-    }
-
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }

@@ -4,18 +4,13 @@ use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_REQUEST, ToGuest, encode};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Where the jail leaves the connection.
-const CONTROL_FD: i32 = 3;
-
 pub(crate) struct Link {
     socket: OwnedFd,
     decoder: Decoder,
 }
 
 impl Link {
-    pub(crate) fn to_worker() -> Self {
-        // The one descriptor that is handed over by number; see `keep_only` in `sys`.
-        let socket = msb_sys::process::inherited(CONTROL_FD);
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, decoder: Decoder::new(MAX_REQUEST) }
     }
 

@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Programs such as browsers and databases want more than the usual 64 MiB; it is only used up
 /// when it is written, and counts as memory.
@@ -61,44 +61,15 @@ impl Confined {
     }
 }
 
-/// The guest program. Nobody inside can change it, though PID 1 is reached as /proc/1/exe.
-#[derive(Debug)]
-pub enum Program {
-    /// A file that everybody may execute; it is executed through a read-only mount.
-    File(PathBuf),
-    /// Open already: a sealed file in memory, or behind such a mount.
-    Open(OwnedFd),
-}
-
-impl Program {
-    /// The program behind a read-only mount that is attached nowhere.
-    fn read_only(path: &Path) -> Result<OwnedFd> {
-        let mount = layers::detach(path, false)?;
-        let read_only =
-            Attributes { read_only: true, no_suid: true, no_dev: true, ..Attributes::default() };
-        set_attributes(mount.as_fd(), &read_only)
-            .map_err(|error| Error::host("cannot protect the guest program", error))?;
-        Ok(mount)
-    }
-}
-
-/// The descriptor at which the guest finds its worker.
-const CONTROL_FD: i32 = 3;
+/// What the child becomes: it is given the link to its worker and whether its commands are
+/// restricted, and returns the exit code of PID 1.
+pub type Become = fn(OwnedFd, bool) -> i32;
 
 /// Starts the guest in a jail made as the Plan says.
 ///
-/// Returns as soon as nothing more is needed from outside; how it went inside is read from
-/// [`Confined::started`].
-pub fn start(plan: &Plan, guest: &Program, control: BorrowedFd<'_>) -> Result<Confined> {
-    // The inside of a sandbox made by root may not enter our directories, so its program is
-    // opened out here.
-    let opened = match (guest, &plan.ids) {
-        (Program::File(path), Ids::Shifted { .. }) => {
-            Some(Program::Open(Program::read_only(path)?))
-        }
-        _ => None,
-    };
-    let guest = opened.as_ref().unwrap_or(guest);
+/// Returns as soon as nothing more is needed from outside; how it went inside is told by
+/// [`Confined::wait_started`].
+pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confined> {
     let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
     let entrance = group.as_ref().map(Group::entrance).transpose()?;
     let (cgroup, tasks) = match entrance {
@@ -118,7 +89,19 @@ pub fn start(plan: &Plan, guest: &Program, control: BorrowedFd<'_>) -> Result<Co
     match fork {
         Fork::Child => {
             drop(ours);
-            let Err(error) = become_guest(plan, guest, control, &tasks, &theirs);
+            let entered = enter(plan, &tasks, &theirs).and_then(|()| {
+                // Closes the report too, which tells the worker that all went well. Nothing that
+                // owns a descriptor is dropped from here on.
+                process::keep_only(link)
+                    .map_err(|error| Error::host("cannot put descriptors in order", error))
+            });
+            let error = match entered {
+                Ok(link) => {
+                    let restricted = plan.security.profile == Profile::Restricted;
+                    process::leave(guest(link, restricted))
+                }
+                Err(error) => error,
+            };
             // The parent reads it; there is nobody else to tell.
             let line = serde_json::to_vec(&error.at(Stage::Jail)).unwrap_or_default();
             let _ = (&report).write_all(&line);
@@ -236,14 +219,10 @@ fn receive(outside: &OwnedFd) -> Result<OwnedFd> {
     }
 }
 
-/// The child's way from a fork of the worker to the guest.
-fn become_guest(
-    plan: &Plan,
-    guest: &Program,
-    control: BorrowedFd<'_>,
-    tasks: &[File],
-    outside: &OwnedFd,
-) -> Result<std::convert::Infallible> {
+/// The child's way from a fork of the worker into the jail.
+fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
+    process::forget_origin()
+        .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     enter_cgroup(tasks)?;
     let network = Network::begin()?;
@@ -253,14 +232,6 @@ fn become_guest(
         .map_err(|error| Error::host("cannot make mounts private", error))?;
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
-    let read_only;
-    let guest = match guest {
-        Program::Open(fd) => fd.as_fd(),
-        Program::File(path) => {
-            read_only = Program::read_only(path)?;
-            read_only.as_fd()
-        }
-    };
     let mounts = mounts(plan, outside)?;
     if !plan.security.allow_userns {
         kernel.forbid_user_namespaces()?;
@@ -295,10 +266,8 @@ fn become_guest(
         }
     }
     limit(plan)?;
-    let guest = process::keep_only(guest, control, CONTROL_FD)
-        .map_err(|error| Error::host("cannot put descriptors in order", error))?;
     leave_keyrings()?;
-    landlock::confine(guest.as_fd(), plan.security.allow_userns)?;
+    landlock::confine(plan.security.allow_userns)?;
     let filter = syscalls::program(&plan.security, &plan.ids);
     if plan.security.profile == Profile::Restricted {
         rustix::thread::set_no_new_privs(true)
@@ -308,12 +277,7 @@ fn become_guest(
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop(plan.security.allow_setid)?;
-    // The guest keeps what it needs to become other users; its commands get nothing of it.
-    let restricted = plan.security.profile == Profile::Restricted;
-    let words = if restricted { &["msb-guest", "restricted"][..] } else { &["msb-guest"] };
-    let argv = process::c_strings(words).expect("no zero byte");
-    Err(Error::host("cannot start the guest", process::exec_fd(guest.as_fd(), &argv, &[])))
+    capabilities::drop(plan.security.allow_setid)
 }
 
 /// Lets the worker see how full a file system in memory is: no cgroup counts it.

@@ -9,18 +9,18 @@ use landlock::{
 };
 use msb_spec::{Error, Result};
 use rustix::fs::{Mode, OFlags};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The first version that governs renames between directories; Linux 5.19.
 const NEEDED: ABI = ABI::V2;
 
 /// Confines this process and its children to what lies below `/`, which is the sandbox's.
-pub(crate) fn confine(guest: BorrowedFd<'_>, allow_userns: bool) -> Result<()> {
+pub(crate) fn confine(allow_userns: bool) -> Result<()> {
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| Error::host("cannot open the root of the sandbox", error))?;
     // We have the capability that Landlock asks for instead of no_new_privs, which would break
     // the image's own sudo.
-    ruleset(&root, guest, allow_userns)
+    ruleset(&root, allow_userns)
         .and_then(|ruleset| ruleset.no_new_privs(false).restrict_self())
         .map(|_| ())
         .map_err(|error| {
@@ -30,11 +30,7 @@ pub(crate) fn confine(guest: BorrowedFd<'_>, allow_userns: bool) -> Result<()> {
         })
 }
 
-fn ruleset(
-    root: &OwnedFd,
-    guest: BorrowedFd<'_>,
-    allow_userns: bool,
-) -> Result<RulesetCreated, RulesetError> {
+fn ruleset(root: &OwnedFd, allow_userns: bool) -> Result<RulesetCreated, RulesetError> {
     let apart = Scope::AbstractUnixSocket | Scope::Signal;
     if allow_userns {
         // Whoever is under file rules cannot mount, which is what user namespaces are for.
@@ -48,7 +44,5 @@ fn ruleset(
         .set_compatibility(CompatLevel::BestEffort)
         .scope(apart)?
         .create()?
-        .add_rule(PathBeneath::new(root, handled & !devices))?
-        // The one file that lies elsewhere: what PID 1 is about to execute.
-        .add_rule(PathBeneath::new(guest, AccessFs::Execute | AccessFs::ReadFile))
+        .add_rule(PathBeneath::new(root, handled & !devices))
 }

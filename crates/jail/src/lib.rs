@@ -16,5 +16,5 @@ mod network;
 mod own;
 mod syscalls;
 
-pub use inside::{Confined, Program, start};
+pub use inside::{Become, Confined, start};
 pub use own::confine_worker;

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p microsandbox --example files`
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use microsandbox::{Result, Sandbox};
 use tokio::io::AsyncWriteExt;
 

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p microsandbox --example hello`
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use microsandbox::{Result, Sandbox};
 
 #[tokio::main]

@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release -p microsandbox --example roundtrip [ROUNDS]`
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use microsandbox::{Result, Sandbox};
 use std::error::Error;
 use std::fs;

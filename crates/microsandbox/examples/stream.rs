@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p microsandbox --example stream`
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use microsandbox::{ExecEvent, Result, Sandbox};
 use std::time::Duration;
 

@@ -47,10 +47,12 @@ impl Worker {
     /// Opens a connection and says what for.
     pub(crate) async fn connect(&self, request: Request) -> Result<Link> {
         let inline = Arc::strong_count(&self.links) < INLINE_LINKS && size(&request) < INLINE_BYTES;
-        let connection = if inline {
-            self.engine.connect(&self.name, request)?
-        } else {
-            self.blocking(move |engine, name| engine.connect(name, request)).await?
+        let now = inline.then(|| self.engine.connect_now(&self.name, &request));
+        let connection = match now {
+            Some(Ok(connection)) => connection,
+            Some(Err(error)) if error.kind() != Kind::State => return Err(error),
+            // The worker may be just starting, or busy: waiting for it is for a thread.
+            _ => self.blocking(move |engine, name| engine.connect(name, &request)).await?,
         };
         let stream = connection.into_stream();
         stream.set_nonblocking(true).map_err(gone)?;

@@ -67,36 +67,60 @@ pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<
     }
 }
 
-/// Leaves only /dev/null at 0 to 2, `control` at `target`, and the program about to be executed,
-/// whose new descriptor is returned. Everything else closes when it is executed.
-pub fn keep_only(
-    program: BorrowedFd<'_>,
-    control: BorrowedFd<'_>,
-    target: i32,
-) -> io::Result<OwnedFd> {
+/// Leaves only /dev/null at 0 to 2 and `kept`, whose new descriptor is returned. Everything else
+/// is closed, whoever owns it.
+///
+/// For a forked child that never returns to its caller: whatever still owns a descriptor must not
+/// be dropped any more.
+pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// The first number that no standard stream has.
+    const KEPT: libc::c_int = 3;
+    /// Out of the way of the numbers that are about to be replaced.
+    const HIGH: libc::c_int = 64;
     let check = |result: libc::c_long| match result {
         ..0 => Err(io::Error::last_os_error()),
-        other => Ok(other),
+        other => Ok(other as i32),
     };
-    // Out of the way of the numbers that are about to be replaced.
-    const HIGH: libc::c_int = 64;
     // SAFETY: F_DUPFD_CLOEXEC makes a new descriptor and touches no memory.
     let high = |fd: i32| check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH) }.into());
-    let program = high(program.as_raw_fd())?;
-    let control = high(control.as_raw_fd())?;
+    let kept = high(kept.as_raw_fd())?;
     // SAFETY: the path is a C string.
-    let null =
-        check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }.into())?;
-    let null = high(null as i32)?;
-    for (from, to) in [(null, 0), (null, 1), (null, 2), (control, target)] {
-        // SAFETY: replaces descriptors of this process, which is about to be replaced itself.
-        check(unsafe { libc::dup2(from as i32, to) }.into())?;
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let null = high(check(null.into())?)?;
+    for target in 0..KEPT {
+        // SAFETY: replaces descriptors that nothing of this process uses any more.
+        check(unsafe { libc::dup2(null, target) }.into())?;
     }
-    let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: marks descriptors and touches no memory.
-    check(unsafe { libc::syscall(libc::SYS_close_range, target + 1, libc::c_int::MAX, flags) })?;
+    // SAFETY: as above; the copy is closed when a command is executed.
+    check(unsafe { libc::dup3(kept, KEPT, libc::O_CLOEXEC) }.into())?;
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_int::MAX, 0) })?;
     // SAFETY: made above and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(program as i32) })
+    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
+}
+
+/// Wipes the arguments and the environment that this process was started with. Anybody in the
+/// same pid namespace may read the former.
+///
+/// For a forked child that has one thread and no further use for either.
+pub fn forget_origin() -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let unreadable = || io::Error::from(io::ErrorKind::InvalidData);
+    // The name is in parentheses and may hold anything.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').ok_or_else(unreadable)?.1.split_whitespace().collect();
+    let field = |number: usize| -> io::Result<usize> {
+        fields.get(number - 3).and_then(|text| text.parse().ok()).ok_or_else(unreadable)
+    };
+    for (start, end) in [(field(48)?, field(49)?), (field(50)?, field(51)?)] {
+        if start == 0 || end < start {
+            return Err(unreadable());
+        }
+        // SAFETY: the kernel laid these strings out on our stack and tells where they are; they
+        // are writable, nobody holds a reference into them, and the child has its own copy.
+        unsafe { ptr::write_bytes(start as *mut u8, 0, end - start) };
+    }
+    Ok(())
 }
 
 /// Becomes root of the user namespace, without any other group.
@@ -132,24 +156,6 @@ pub fn become_user(identity: &crate::spawn::Identity) -> io::Result<()> {
             && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Turns this process into the program behind a descriptor. Returns only on failure.
-pub fn exec_fd(program: BorrowedFd<'_>, argv: &[CString], env: &[CString]) -> io::Error {
-    let argv = pointers(argv);
-    let env = pointers(env);
-    // SAFETY: both arrays end in a null pointer and their strings live until the call returns.
-    unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            program.as_raw_fd(),
-            c"".as_ptr(),
-            argv.as_ptr(),
-            env.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        )
-    };
-    io::Error::last_os_error()
 }
 
 /// Ends this process at once: no destructors, no buffers, as a forked child must.
@@ -240,15 +246,6 @@ pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
 pub fn set_name(name: &CStr) {
     // SAFETY: the kernel reads at most 16 bytes up to the terminating zero.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-}
-
-/// Takes a descriptor that was left at this number before the program was executed.
-///
-/// Called once for each number, first thing in `main`.
-pub fn inherited(fd: i32) -> OwnedFd {
-    // SAFETY: nothing in this program has opened or owned the number before `main`; a wrong one
-    // makes every use fail with EBADF.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// Which version of Landlock this kernel has; none if it has none or it is off.

@@ -1,20 +1,10 @@
 //! The worker's end of the link to its guest. Everything that comes from there is hostile.
 
-use msb_jail::{Confined, Program};
+use msb_jail::Confined;
 use msb_spec::{Error, Kind, Plan, Result, Stage};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
-use rustix::fs::{MemfdFlags, SealFlags, StatVfsMountFlags};
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
-/// The guest program, built by `build.rs`.
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/msb-guest"));
-/// Changes with every byte of it.
-const PROGRAM_HASH: &str = env!("GUEST_HASH");
 
 /// A guest that reads nothing for this long has been stopped or taken over.
 const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -30,10 +20,9 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Makes the jail and starts the guest in it.
-    pub(crate) fn start(plan: &Plan, programs: &Path) -> Result<Self> {
+    pub(crate) fn start(plan: &Plan) -> Result<Self> {
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
-        let program = program(programs).map_err(broken)?;
         let (ours, theirs) = socket::pair().map_err(broken)?;
         rustix::net::sockopt::set_socket_timeout(
             &ours,
@@ -41,7 +30,7 @@ impl Guest {
             Some(SEND_LIMIT),
         )
         .map_err(|error| broken(error.into()))?;
-        let confined = msb_jail::start(plan, &program, theirs.as_fd())?;
+        let confined = msb_jail::start(plan, msb_guest::run, theirs.as_fd())?;
         Ok(Self { confined, socket: ours, decoder: Decoder::new(MAX_FROM_GUEST), fds: Vec::new() })
     }
 
@@ -95,37 +84,4 @@ impl Guest {
             rustix::process::WaitIdOptions::EXITED,
         );
     }
-}
-
-/// The program as a file that every sandbox shares, or, where files cannot be executed, in memory.
-fn program(directory: &Path) -> io::Result<Program> {
-    let path = directory.join(format!("guest-{PROGRAM_HASH}"));
-    if !is_whole(&path) {
-        fs::create_dir_all(directory)?;
-        let aside = directory.join(format!(".making-{}", std::process::id()));
-        fs::write(&aside, PROGRAM)?;
-        fs::set_permissions(&aside, Permissions::from_mode(0o755))?;
-        fs::rename(&aside, &path)?;
-    }
-    let flags = rustix::fs::statvfs(&path)?.f_flag;
-    if flags.contains(StatVfsMountFlags::NOEXEC) {
-        return sealed(PROGRAM).map(Program::Open);
-    }
-    Ok(Program::File(path))
-}
-
-/// Nothing half-written is ever executed, even if the disk was full once.
-fn is_whole(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == PROGRAM.len() as u64)
-}
-
-/// The program in memory that nobody can change, not even through /proc/1/exe.
-fn sealed(program: &[u8]) -> std::io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("msb-guest", flags)?;
-    let mut file = File::from(fd);
-    file.write_all(program)?;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file.into())
 }

@@ -28,8 +28,6 @@ pub struct Start {
     pub lock: OwnedFd,
     /// Whoever starts the sandbox: told how it goes, and attached to the first command.
     pub caller: OwnedFd,
-    /// Where the guest program is kept.
-    pub programs: PathBuf,
     /// The number of the last event, so that numbers go on over a restart.
     pub last_event: u64,
     /// The number of the last Exec.
@@ -80,11 +78,11 @@ enum Ready {
 
 /// Is the worker until the sandbox is over. Returns the exit code of the process.
 pub fn run(start: Start) -> i32 {
-    let Start { plan, directory, lock, caller, programs, last_event, last_exec } = start;
+    let Start { plan, directory, lock, caller, last_event, last_exec } = start;
     let ephemeral = plan.ephemeral;
     let first = last_event == 0;
     let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
-    let begun = match Worker::begin(plan, &directory, &programs, (last_event, last_exec)) {
+    let begun = match Worker::begin(plan, &directory, (last_event, last_exec)) {
         Ok(worker) => worker.greet(caller),
         Err(error) => Err(Box::new((caller, error))),
     };
@@ -115,12 +113,7 @@ pub(crate) fn vanish(directory: &Path) -> Option<PathBuf> {
 
 impl Worker {
     /// The start of a sandbox, in order.
-    fn begin(
-        plan: Plan,
-        directory: &Path,
-        programs: &Path,
-        (last_event, last_exec): (u64, u64),
-    ) -> Result<Self> {
+    fn begin(plan: Plan, directory: &Path, (last_event, last_exec): (u64, u64)) -> Result<Self> {
         let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
         // Ctrl-C at the caller's terminal is for the command, not for us.
         let _ = rustix::process::setsid();
@@ -135,7 +128,7 @@ impl Worker {
         let opened =
             opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
         let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
-        let guest = Guest::start(&plan, programs)?;
+        let guest = Guest::start(&plan)?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
         let life = Life::begin(&plan);

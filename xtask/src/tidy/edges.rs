@@ -22,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-jail", &["msb-spec", "msb-sys"]),
     ("msb-vm", &["msb-spec", "msb-sys"]),
     ("msb-guest", &["msb-wire", "msb-spec", "msb-sys"]),
-    ("msb-worker", &["msb-vm", "msb-jail", "msb-wire", "msb-spec", "msb-sys"]),
+    ("msb-worker", &["msb-vm", "msb-guest", "msb-jail", "msb-wire", "msb-spec", "msb-sys"]),
     ("msb-engine", &["msb-api", "msb-image", "msb-wire", "msb-spec", "msb-sys"]),
     ("msb-client", &["msb-api", "msb-spec"]),
     ("msb-server", &["msb-api", "msb-spec"]),

@@ -2,6 +2,9 @@
 //!
 //! Starts what the worker asks for, reaps what dies, serves files, and ends with its worker. It
 //! trusts nothing in here but its own memory: /etc/passwd is an image's, and so is every file.
+//!
+//! A library, because on the `process` tier the worker's child becomes the guest without executing
+//! anything: starting a program costs more than all of the jail's mounts.
 
 mod commands;
 mod files;
@@ -14,25 +17,27 @@ use link::Link;
 use msb_sys::signal::{SIGCHLD, Signals};
 use msb_wire::ToGuest;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::OwnedFd;
 
-/// Reads as the boot script that it is.
-fn main() {
+/// Is PID 1 until the worker has gone or the last command has ended. Returns its exit code.
+///
+/// `restricted` commands get no capabilities. The process has one thread, descriptors 0 to 2 lead
+/// nowhere, and all others but the link are closed.
+pub fn run(link: OwnedFd, restricted: bool) -> i32 {
+    msb_sys::process::set_name(c"msb-guest");
     // Nobody else in here may read our memory or descriptors through /proc.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // The worker's death closes the link, which ends us; this is for the moments before we look.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    let Ok(signals) = Signals::collect(&[SIGCHLD]) else {
-        return;
-    };
-    let mut link = Link::to_worker();
-    let restricted = std::env::args_os().nth(1).is_some_and(|word| word == "restricted");
+    let Ok(signals) = Signals::collect(&[SIGCHLD]) else { return 125 };
+    let mut link = Link::new(link);
     let mut commands = Commands::new(restricted);
     loop {
         let mut waits =
             [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];
         match poll(&mut waits, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
+            Err(_) => return 125,
         }
         let [asked, died] = waits.map(|wait| !wait.revents().is_empty());
         if died {
@@ -41,25 +46,20 @@ fn main() {
                 link.tell(&exited, &[]);
             }
             if commands.are_over() {
-                return;
+                return 0;
             }
         }
         if asked {
             // The worker is gone: so are we, and with PID 1 the kernel ends everything in here.
             let Some((request, fds)) = link.next() else {
-                return;
+                return 0;
             };
             serve(&mut link, &mut commands, request, fds);
         }
     }
 }
 
-fn serve(
-    link: &mut Link,
-    commands: &mut Commands,
-    request: ToGuest,
-    fds: Vec<std::os::fd::OwnedFd>,
-) {
+fn serve(link: &mut Link, commands: &mut Commands, request: ToGuest, fds: Vec<OwnedFd>) {
     match request {
         ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last } => {
             if last {
