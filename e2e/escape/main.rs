@@ -1,3 +1,10 @@
 //! Attacks, each through the real binary, each proven by looking at the host.
+//!
+//! The numbers in the doc comments are those of the list of attacks in `ESCAPES.md`.
 
+mod control;
+mod files;
+mod hostile;
 mod process;
+mod protocol;
+mod resources;

@@ -3,14 +3,21 @@
 //! A test may assume Linux, the packages that `cargo xtask ci` installs, and nothing of the
 //! machine's own state. What it cannot test it says with [`skip`].
 
+mod programs;
+
+pub use programs::{as_stranger, compiled};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+/// Far longer than anything here takes on a busy machine: what is not over by then hangs.
+pub const HANG: Duration = Duration::from_secs(45);
 
 /// `msb` with a state directory of its own, as one user. Everything is gone when it is dropped.
 #[derive(Debug)]
@@ -80,7 +87,21 @@ impl Msb {
         fs::create_dir(&scratch).expect("a scratch directory");
         let msb = Self { scratch, user };
         msb.own(&msb.scratch);
+        msb.share_layers();
         msb
+    }
+
+    /// Lets all state directories of a user hold the same image layers. To build the thousands
+    /// of entries of the `host` image takes longer than most tests; no two would differ.
+    fn share_layers(&self) {
+        let user = self.user.as_deref().unwrap_or("self");
+        let layers = shared().join(format!("layers-{user}"));
+        for directory in [&layers, &self.home()] {
+            fs::create_dir_all(directory).expect("a directory");
+            fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("its mode");
+            self.own(directory);
+        }
+        std::os::unix::fs::symlink(layers, self.home().join("layers")).expect("a link");
     }
 
     /// Whether it runs as root.
@@ -226,7 +247,30 @@ impl Msb {
     /// Runs `msb` with these arguments.
     #[track_caller]
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
-        self.command(args).output().expect("msb can be executed").into()
+        ends(self.spawn(args))
+    }
+
+    /// Begins `msb` with these arguments and no stdin; what it writes goes to pipes.
+    #[track_caller]
+    pub fn spawn<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("msb can be executed")
+    }
+
+    /// Runs `msb` with these arguments and reads the JSON that it writes.
+    #[track_caller]
+    pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> serde_json::Value {
+        let gave = self.run(args).ok();
+        serde_json::from_str(&gave.stdout).unwrap_or_else(|error| panic!("{error}: {gave:#?}"))
+    }
+
+    /// The worker of a running sandbox and everything below it.
+    #[track_caller]
+    pub fn processes(&self, name: &str) -> Vec<Process> {
+        let inspected = self.json(["inspect", name]);
+        let worker = inspected["worker"]["pid"].as_u64().expect("a worker that runs");
+        Process::tree(u32::try_from(worker).expect("a pid"))
     }
 
     /// Runs `msb` with these arguments and this stdin.
@@ -246,9 +290,9 @@ impl Msb {
         let mut pipe = child.stdin.take().expect("a pipe");
         let bytes = stdin.to_vec();
         let writer = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
-        let output = child.wait_with_output().expect("msb ends");
+        let gave = ends(child);
         let _ = writer.join();
-        output.into()
+        gave
     }
 
     /// Runs `msb` with words separated by spaces.
@@ -274,17 +318,107 @@ impl Drop for Msb {
     }
 }
 
+/// One process of the host, told apart from a later one with the same pid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
+    parent: u32,
+    started: u64,
+}
+
+impl Process {
+    /// A process that exists and has not ended.
+    pub fn find(pid: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // A name may hold anything, so the fields are counted from its end.
+        let (head, tail) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        let name = head.split_once('(')?.1.to_owned();
+        let ended = matches!(fields[0], "Z" | "X");
+        let process =
+            Self { pid, name, parent: fields[1].parse().ok()?, started: fields[19].parse().ok()? };
+        (!ended).then_some(process)
+    }
+
+    /// A process and all below it, parents first.
+    pub fn tree(root: u32) -> Vec<Self> {
+        let mut all: Vec<Self> = fs::read_dir("/proc")
+            .expect("proc")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter_map(Self::find)
+            .collect();
+        let mut tree: Vec<Self> = all.extract_if(.., |one| one.pid == root).collect();
+        let mut at = 0;
+        while at < tree.len() {
+            let parent = tree[at].pid;
+            tree.extend(all.extract_if(.., |one| one.parent == parent));
+            at += 1;
+        }
+        tree
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        Self::find(self.pid).is_some_and(|now| now.started == self.started)
+    }
+
+    /// Sends it a signal, by name.
+    #[track_caller]
+    pub fn signal(&self, signal: &str) {
+        signal_pid(self.pid, signal);
+    }
+}
+
+/// Sends a signal to a pid.
+#[track_caller]
+pub fn signal_pid(pid: u32, signal: &str) {
+    let status = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -s {signal} {pid}");
+}
+
+/// What a child gave at its end; kills it and fails if it hangs.
+#[track_caller]
+pub fn ends(mut child: Child) -> Gave {
+    let pid = child.id();
+    drop(child.stdin.take());
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    match told.recv_timeout(HANG) {
+        Ok(output) => output.expect("a child can be waited for").into(),
+        Err(_) => {
+            signal_pid(pid, "KILL");
+            panic!("process {pid} still ran after {HANG:?}");
+        }
+    }
+}
+
+/// Waits until something is so; fails if it never is.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < HANG, "not so after {HANG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Says loudly that something was not tested, and why.
 #[expect(clippy::print_stderr, reason = "the tally of xtask reads it")]
 pub fn skip(reason: &str) {
     eprintln!("SKIP: {reason}");
 }
 
+const SHARED_PREFIX: &str = "msb-e2e-";
+
 /// A directory that every user can enter, with the binary in it.
 fn shared() -> &'static Path {
     static SHARED: OnceLock<PathBuf> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let directory = std::env::temp_dir().join(format!("msb-e2e-{}", std::process::id()));
+        sweep();
+        let directory = std::env::temp_dir().join(format!("{SHARED_PREFIX}{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).expect("a directory for the tests");
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).expect("its permissions");
@@ -295,6 +429,17 @@ fn shared() -> &'static Path {
             .expect("its permissions");
         directory
     })
+}
+
+/// A test run cannot clean up behind itself, so the next one does.
+fn sweep() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(SHARED_PREFIX).and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Where cargo puts the binary, seen from a test that it has built.

@@ -4,8 +4,8 @@ use crate::selection::pair;
 use crate::{listing, plan_text, words};
 use clap::Args;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Plan, Profile, Result, Rlimit,
-    Script, Span, Spec, Tmpfs, UserRef, env,
+    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Profile,
+    Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -161,9 +161,13 @@ impl SandboxArgs {
     }
 
     fn isolation(&self, spec: &mut Spec) -> Result<()> {
-        let from_environment = std::env::var(env::ISOLATION).ok().filter(|_| self.conf.is_none());
-        if let Some(tier) = self.isolation.as_ref().or(from_environment.as_ref()) {
-            spec.isolation = tier.parse()?;
+        let from_environment = std::env::var(env::ISOLATION).ok();
+        match (&self.isolation, from_environment) {
+            (Some(tier), _) => spec.isolation = tier.parse()?,
+            (None, Some(tier)) if spec.isolation == IsolationChoice::Auto => {
+                spec.isolation = tier.parse()?;
+            }
+            _ => {}
         }
         match self.security.as_deref() {
             None => {}

@@ -39,5 +39,32 @@ impl Listing {
 
 /// Prints a value for programs.
 pub(crate) fn json<T: Serialize>(value: &T) {
-    words::say(serde_json::to_string_pretty(value).expect("our own types always serialise"));
+    words::say(safe(&serde_json::to_string_pretty(value).expect("our own types always serialise")));
+}
+
+/// The same JSON, fit for a terminal: what disturbs one is only ever inside strings, where it can
+/// be written as its number. Line ends between values stay.
+pub(crate) fn safe(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if msb_spec::disturbs(c) && c != '\n' {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_the_same_value_and_disturbs_no_terminal() {
+        let value = serde_json::json!({ "a": "x\u{9b}\u{202e}\n\u{1b}y" });
+        let text = safe(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(text.chars().all(|c| c == '\n' || !msb_spec::disturbs(c)), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
 }

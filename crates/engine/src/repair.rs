@@ -5,8 +5,9 @@ use crate::store::{Claim, Home, remove_tree};
 use msb_spec::{Ending, Name, Plan, Result, state};
 use msb_wire::record::{Event, Happened};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Looks at every sandbox and repairs what a dead worker has left. Says what it did.
 pub(crate) fn all(home: &Home) -> Vec<String> {
@@ -66,8 +67,14 @@ fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
 
 /// Removes the cgroup directories of a sandbox without processes.
 pub(crate) fn remove_cgroup(plan: &Plan) {
+    /// What was killed leaves its cgroup a moment later.
+    const EMPTY_LIMIT: Duration = Duration::from_secs(2);
+    let since = Instant::now();
     for directory in plan.limits.cgroup_directories(&plan.name).values() {
-        let _ = fs::remove_dir(directory);
+        let is_busy = |error: io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+        while fs::remove_dir(directory).is_err_and(is_busy) && since.elapsed() < EMPTY_LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -305,10 +305,13 @@ impl Engine {
     /// Waits until a sandbox has ended, and tells how.
     pub fn wait(&self, name: &Name) -> Result<Stopped> {
         self.existing(name)?;
-        if self.home.is_running(name)
-            && let Ok(Reply::Stopped(stopped)) = self.connect(name, &Request::Wait)?.reply()
-        {
-            return Ok(stopped);
+        if self.home.is_running(name) {
+            let told = self.connect(name, &Request::Wait).and_then(|mut worker| worker.reply());
+            if let Ok(Reply::Stopped(stopped)) = told {
+                return Ok(stopped);
+            }
+            // It died before it could tell, or while we asked.
+            self.await_end(name, STOP_MARGIN)?;
         }
         repair::one(&self.home, name)?;
         Ok(stopped(&self.home.directory(name))

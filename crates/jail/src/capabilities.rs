@@ -1,6 +1,6 @@
 //! What root inside may still do.
 
-use msb_spec::{Error, Result};
+use msb_spec::{Error, Result, Security};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// What an ordinary image needs: owning and reading its own files, its own users, low ports.
@@ -18,9 +18,11 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP);
 
 /// Drops every capability but these, for good. Where host paths can be written, capabilities of
-/// files are not for a sandbox to give.
-pub(crate) fn drop(allow_setid: bool) -> Result<()> {
-    let kept = if allow_setid { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
+/// files are not for a sandbox to give; a user namespace cannot be mapped without the right to,
+/// so there the filter of system calls refuses it instead.
+pub(crate) fn drop(security: &Security) -> Result<()> {
+    let gives = security.allow_setid || security.allow_userns;
+    let kept = if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
     let refused = |error| Error::host("cannot drop capabilities", error);
     for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {

@@ -277,7 +277,7 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop(plan.security.allow_setid)
+    capabilities::drop(&plan.security)
 }
 
 /// Lets the worker see how full a file system in memory is: no cgroup counts it.

@@ -5,19 +5,20 @@
 
 use crate::filter::{Action, Test, compile};
 use libc::{
-    EAFNOSUPPORT, ENOSYS, EPERM, SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf, SYS_chroot,
-    SYS_clock_adjtime, SYS_clock_settime, SYS_clone, SYS_clone3, SYS_delete_module,
+    EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf,
+    SYS_chroot, SYS_clock_adjtime, SYS_clock_settime, SYS_clone, SYS_clone3, SYS_delete_module,
     SYS_fanotify_init, SYS_fchmod, SYS_fchmodat, SYS_fchmodat2, SYS_fchown, SYS_fchownat,
-    SYS_finit_module, SYS_fsconfig, SYS_fsmount, SYS_fsopen, SYS_fspick, SYS_init_module,
-    SYS_io_uring_enter, SYS_io_uring_register, SYS_io_uring_setup, SYS_ioctl, SYS_kcmp,
-    SYS_kexec_file_load, SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_mknodat, SYS_mount,
-    SYS_mount_setattr, SYS_move_mount, SYS_move_pages, SYS_nfsservctl, SYS_open_by_handle_at,
-    SYS_open_tree, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_personality, SYS_pidfd_getfd,
-    SYS_pivot_root, SYS_process_vm_readv, SYS_process_vm_writev, SYS_ptrace, SYS_quotactl,
-    SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_setdomainname, SYS_setfsgid, SYS_setfsuid,
-    SYS_setgid, SYS_setgroups, SYS_sethostname, SYS_setns, SYS_setregid, SYS_setresgid,
-    SYS_setresuid, SYS_setreuid, SYS_settimeofday, SYS_setuid, SYS_socket, SYS_swapoff, SYS_swapon,
-    SYS_syslog, SYS_umount2, SYS_unshare, SYS_userfaultfd, SYS_vhangup,
+    SYS_finit_module, SYS_fsconfig, SYS_fsetxattr, SYS_fsmount, SYS_fsopen, SYS_fspick,
+    SYS_init_module, SYS_io_uring_enter, SYS_io_uring_register, SYS_io_uring_setup, SYS_ioctl,
+    SYS_kcmp, SYS_kexec_file_load, SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_lsetxattr,
+    SYS_mknodat, SYS_mount, SYS_mount_setattr, SYS_move_mount, SYS_move_pages, SYS_nfsservctl,
+    SYS_open_by_handle_at, SYS_open_tree, SYS_openat, SYS_openat2, SYS_perf_event_open,
+    SYS_personality, SYS_pidfd_getfd, SYS_pivot_root, SYS_process_vm_readv, SYS_process_vm_writev,
+    SYS_ptrace, SYS_quotactl, SYS_quotactl_fd, SYS_reboot, SYS_request_key, SYS_setdomainname,
+    SYS_setfsgid, SYS_setfsuid, SYS_setgid, SYS_setgroups, SYS_sethostname, SYS_setns,
+    SYS_setregid, SYS_setresgid, SYS_setresuid, SYS_setreuid, SYS_settimeofday, SYS_setuid,
+    SYS_setxattr, SYS_socket, SYS_swapoff, SYS_swapon, SYS_syslog, SYS_umount2, SYS_unshare,
+    SYS_userfaultfd, SYS_vhangup,
 };
 use msb_spec::{Ids, Profile, Security};
 use msb_sys::seccomp::Instruction;
@@ -217,6 +218,11 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
         }
         // Its mode is behind a pointer; C libraries fall back to openat.
         set(&[SYS_openat2], Action::Errno(ENOSYS as u16));
+        if security.allow_userns {
+            // Root of a nested namespace could give files capabilities; names are behind pointers.
+            let none = Action::Errno(EOPNOTSUPP as u16);
+            set(&[SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr], none);
+        }
     }
     compile(&ranges(actions))
 }

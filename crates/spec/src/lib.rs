@@ -23,7 +23,7 @@ pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
 pub use limits::{By, Cgroup, Limit, Limits};
 pub use mount::{GuestPath, Mount, Tmpfs};
-pub use name::{Hostname, Name, nearest, shown};
+pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use patch::{Patch, Script};
 pub use plan::{
     Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,

@@ -108,13 +108,18 @@ impl std::str::FromStr for Hostname {
     }
 }
 
-/// Text from outside made fit for a terminal: nothing in it moves the cursor, starts a line or
-/// turns the reading direction.
+/// Whether a character moves the cursor, starts a line or turns the reading direction.
+pub fn disturbs(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}');
+    c.is_control() || turns
+}
+
+/// Text from outside made fit for a terminal.
 pub fn shown(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}');
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || turns(c) {
+        if disturbs(c) {
             safe.extend(c.escape_default());
         } else {
             safe.push(c);

@@ -1,9 +1,9 @@
 //! `msb logs`: what commands have said.
 
 use super::engine;
-use crate::clock;
 use crate::table::Act;
 use crate::words::{self, Outcome};
+use crate::{clock, listing};
 use clap::Parser;
 use msb_engine::logs::{Filter, Line};
 use msb_spec::{Error, Name};
@@ -106,7 +106,7 @@ impl Logs {
                     "exec": line.exec,
                     "text": String::from_utf8_lossy(&line.bytes).trim_end_matches('\n'),
                 });
-                out.extend_from_slice(value.to_string().as_bytes());
+                out.extend_from_slice(listing::safe(&value.to_string()).as_bytes());
                 out.push(b'\n');
                 continue;
             }

@@ -76,19 +76,22 @@ impl Drop for Scratch {
     }
 }
 
+/// Before the pid of the run that keeps them; removed by a later run.
+const LAYERS_OF: &str = "msb-sdk-layers-";
+
 /// Layers of the `host` image, which take longer to derive than most tests to run.
 fn layers() -> PathBuf {
     static LAYERS: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
-        let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        for old in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let parent = std::env::temp_dir();
+        for old in fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = old.file_name().to_string_lossy().into_owned();
-            let pid = name.strip_prefix("sdk-").and_then(|pid| pid.parse::<u32>().ok());
+            let pid = name.strip_prefix(LAYERS_OF).and_then(|pid| pid.parse::<u32>().ok());
             if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                 let _ = fs::remove_dir_all(old.path());
             }
         }
-        let home = parent.join(format!("sdk-{}", std::process::id()));
+        let home = parent.join(format!("{LAYERS_OF}{}", std::process::id()));
         let mut derive = Command::new(executable());
         let derived = derive.args(["run", "-q", "--", "true"]).env("MSB_HOME", &home).output();
         let derived = derived.expect("msb can be executed");
