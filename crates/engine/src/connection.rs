@@ -2,7 +2,8 @@
 
 use crate::launch::greet;
 use msb_spec::{Error, Kind, Name, Result, state};
-use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Reply, Request};
+use msb_wire::{Decoder, Frame, FrameKind, MAX_CHUNK, MAX_REQUEST, Malformed, Reply, Request};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -25,7 +26,7 @@ impl Connection {
         })?;
         let mut stream = UnixStream::from(socket);
         greet(&mut stream, request).map_err(gone)?;
-        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: vec![0; 64 << 10] })
+        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: vec![0; MAX_CHUNK] })
     }
 
     /// The next frame; none when the other side has closed.
@@ -42,6 +43,39 @@ impl Connection {
                 Err(error) => return Err(gone(error)),
             }
         }
+    }
+
+    /// Takes bytes that were promised, piece by piece.
+    pub(crate) fn stream(
+        &mut self,
+        left: u64,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let stream = &mut self.stream;
+        let read = |buffer: &mut [u8]| stream.read(buffer).map_err(|error| Streaming(gone(error)));
+        let take = |bytes: &[u8]| take(bytes).map_err(Streaming);
+        self.decoder.stream(left, &mut self.buffer, read, take).map_err(|Streaming(error)| error)
+    }
+
+    /// Sends the header of a frame and its bytes from a file, which go through no memory of ours.
+    /// Returns how many there were; fewer than promised means that the file has shrunk.
+    pub(crate) fn send_file(
+        &mut self,
+        kind: FrameKind,
+        file: &File,
+        length: usize,
+    ) -> Result<usize> {
+        self.send(&msb_wire::header(kind, length))?;
+        let mut sent = 0;
+        while sent < length {
+            match rustix::fs::sendfile(&self.stream, file, None, length - sent) {
+                Ok(0) => break,
+                Ok(n) => sent += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(gone(error.into())),
+            }
+        }
+        Ok(sent)
     }
 
     /// The worker's answer; a failure is an error.
@@ -73,6 +107,15 @@ impl Connection {
     /// The stream itself, if nothing was read from it yet.
     pub fn into_stream(self) -> UnixStream {
         self.stream
+    }
+}
+
+/// What went wrong while bytes were streamed: theirs or ours.
+struct Streaming(Error);
+
+impl From<Malformed> for Streaming {
+    fn from(error: Malformed) -> Self {
+        Self(gone(io::Error::other(error)))
     }
 }
 

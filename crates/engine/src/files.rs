@@ -207,6 +207,20 @@ impl Files {
     }
 }
 
+/// Below this, gathering many files for one write beats sending each from its own pages.
+const SMALL: usize = 64 << 10;
+
+/// Fills a buffer from a file; what a shrunken one does not have stays as it is.
+fn read_fully(file: &mut File, mut buffer: &mut [u8]) -> std::io::Result<()> {
+    while !buffer.is_empty() {
+        match file.read(buffer)? {
+            0 => return Ok(()),
+            n => buffer = &mut buffer[n..],
+        }
+    }
+    Ok(())
+}
+
 /// Sends a tree of the host.
 struct Sender<'a, 'p> {
     connection: &'a mut Connection,
@@ -258,19 +272,21 @@ impl Sender<'_, '_> {
         let mut left = meta.len();
         while left > 0 {
             let wanted = left.min(MAX_CHUNK as u64) as usize;
-            let at = self.out.len();
-            self.out.resize(at + HEADER + wanted, 0);
-            // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
-            let n = match file.read(&mut self.out[at + HEADER..]).map_err(about)? {
-                0 => wanted,
-                n => n,
-            };
-            self.out[at..at + HEADER].copy_from_slice(&header(FrameKind::Bytes, n));
-            self.out.truncate(at + HEADER + n);
-            left -= n as u64;
-            self.copied.bytes += n as u64;
-            (self.progress)(n as u64);
-            self.flush_if_full()?;
+            if wanted < SMALL {
+                let at = self.out.len();
+                self.out.extend_from_slice(&header(FrameKind::Bytes, wanted));
+                self.out.resize(at + HEADER + wanted, 0);
+                read_fully(&mut file, &mut self.out[at + HEADER..]).map_err(about)?;
+                self.flush_if_full()?;
+            } else {
+                self.flush()?;
+                let sent = self.connection.send_file(FrameKind::Bytes, &file, wanted)?;
+                // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
+                self.connection.send(&vec![0; wanted - sent])?;
+            }
+            left -= wanted as u64;
+            self.copied.bytes += wanted as u64;
+            (self.progress)(wanted as u64);
         }
         Ok(())
     }

@@ -73,17 +73,11 @@ fn take_bytes(
     file: &mut File,
     progress: Progress<'_>,
 ) -> Result<u64> {
-    let mut left = entry.size;
-    while left > 0 {
-        let frame = connection.next_frame()?.ok_or_else(went_away)?;
-        let length = frame.payload.len() as u64;
-        if frame.kind != FrameKind::Bytes || length == 0 || length > left {
-            return Err(nonsense());
-        }
-        file.write_all(&frame.payload).map_err(|error| failed(&entry.path, error))?;
-        left -= length;
-        progress(length);
-    }
+    connection.stream(entry.size, |bytes| {
+        file.write_all(bytes).map_err(|error| failed(&entry.path, error))?;
+        progress(bytes.len() as u64);
+        Ok(())
+    })?;
     Ok(entry.size)
 }
 

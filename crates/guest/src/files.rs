@@ -7,7 +7,7 @@ use crate::{tree, users};
 use msb_spec::UserRef;
 use msb_wire::{
     Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameKind, HEADER, MAX_CHUNK,
-    MAX_REQUEST, Meta, encode, header,
+    MAX_REQUEST, Malformed, Meta, encode, header,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -24,6 +24,12 @@ pub(crate) struct Failure {
 }
 
 pub(crate) type Done<T> = Result<T, Failure>;
+
+impl From<Malformed> for Failure {
+    fn from(_: Malformed) -> Self {
+        protocol("read a frame")
+    }
+}
 
 /// Names what was being done when a call fails.
 pub(crate) trait Doing<T> {
@@ -287,6 +293,39 @@ impl Stream {
             }
             self.decoder.push(&self.buffer[..n]);
         }
+    }
+
+    /// Takes bytes that were promised, piece by piece.
+    pub(crate) fn stream(
+        &mut self,
+        left: u64,
+        mut take: impl FnMut(&[u8]) -> Done<()>,
+    ) -> Done<()> {
+        let socket = &mut self.socket;
+        let read = |buffer: &mut [u8]| socket.read(buffer).doing("hear", Path::new("the client"));
+        self.decoder.stream(left, &mut self.buffer, read, |bytes| take(bytes))
+    }
+
+    /// Sends bytes of a file that go through no memory of ours. Returns how many there were.
+    pub(crate) fn send_file(&mut self, file: &File, length: usize) -> Done<usize> {
+        self.out.extend_from_slice(&header(FrameKind::Bytes, length));
+        self.flush()?;
+        let mut sent = 0;
+        while sent < length {
+            match rustix::fs::sendfile(&self.socket, file, None, length - sent) {
+                Ok(0) => break,
+                Ok(n) => sent += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()).doing("tell", Path::new("the client")),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Zeroes for what was promised and is not there, inside a frame that has begun.
+    pub(crate) fn fill_up(&mut self, missing: usize) -> Done<()> {
+        self.out.resize(self.out.len() + missing, 0);
+        self.flush_if_full()
     }
 
     pub(crate) fn send<T: serde::Serialize>(&mut self, kind: FrameKind, value: &T) -> Done<()> {

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// Deeper than any real tree; a hostile one must not use up our stack.
 const DEPTH_LIMIT: usize = 512;
 
+/// Below this, gathering many files for one write beats sending each from its own pages.
+const SMALL: usize = 64 << 10;
+
 /// Entries and bytes of a copy.
 type Count = (u64, u64);
 
@@ -67,16 +70,7 @@ pub(crate) fn take_in(stream: &mut Stream, path: &Path, into: Option<&[u8]>) -> 
 
 fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {
     let mut file = create(place, entry.mode, false)?;
-    let mut left = entry.size;
-    while left > 0 {
-        let frame = stream.next()?;
-        let length = frame.payload.len() as u64;
-        if frame.kind != FrameKind::Bytes || length == 0 || length > left {
-            return Err(protocol("take in a file"));
-        }
-        file.write_all(&frame.payload).doing("write", place)?;
-        left -= length;
-    }
+    stream.stream(entry.size, |bytes| file.write_all(bytes).doing("write", place))?;
     finish(place, entry.mode, entry.modified)?;
     Ok(entry.size)
 }
@@ -126,21 +120,25 @@ fn give_entry(stream: &mut Stream, place: &Path, below: &Path, count: &mut Count
     count.1 += size;
     let Some(file) = &mut file else { return Ok(()) };
     let mut left = size;
-    let mut buffer = vec![0u8; MAX_CHUNK.min(size.max(1) as usize)];
     while left > 0 {
-        let wanted = left.min(buffer.len() as u64) as usize;
-        match file.read(&mut buffer[..wanted]).doing("read", place)? {
-            // It shrank while we read: the size was promised, so the rest is zeroes.
-            0 => {
-                buffer[..wanted].fill(0);
-                stream.bytes(&buffer[..wanted])?;
-                left -= wanted as u64;
+        let wanted = left.min(MAX_CHUNK as u64) as usize;
+        // It may shrink while we read: the size was promised, so the rest is zeroes.
+        let missing = if wanted < SMALL {
+            let mut bytes = vec![0; wanted];
+            let mut filled = 0;
+            while filled < wanted {
+                match file.read(&mut bytes[filled..]).doing("read", place)? {
+                    0 => break,
+                    n => filled += n,
+                }
             }
-            n => {
-                stream.bytes(&buffer[..n])?;
-                left -= n as u64;
-            }
-        }
+            stream.bytes(&bytes)?;
+            0
+        } else {
+            wanted - stream.send_file(file, wanted)?
+        };
+        stream.fill_up(missing)?;
+        left -= wanted as u64;
     }
     Ok(())
 }

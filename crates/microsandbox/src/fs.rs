@@ -127,7 +127,8 @@ impl<'a> Fs<'a> {
         FileReader::open(self.ask(&FileRequest::Read { path, offset, length }).await?).await
     }
 
-    /// Makes or replaces a file of any size in pieces, with the directories above it.
+    /// Makes or replaces a file of any size in pieces, with the directories above it. That it
+    /// cannot be written is told by [`FileWriter::finish`].
     pub async fn writer(&self, path: impl AsRef<Path>) -> Result<FileWriter> {
         self.open_writer(path.as_ref(), false).await
     }

@@ -25,7 +25,8 @@ use std::time::Duration;
 /// [`ephemeral`](SandboxBuilder::ephemeral) is removed. [`Sandbox::detach`] lets go of it.
 ///
 /// Dropping does not wait: the sandbox is gone some milliseconds later. To know when, call
-/// [`Sandbox::stop_and_wait`] or [`Sandbox::kill`].
+/// [`Sandbox::stop_and_wait`] or [`Sandbox::kill`]. A child that this process forks and that never
+/// executes another program inherits the handle, and the sandbox lives until it has ended too.
 #[derive(Debug)]
 pub struct Sandbox {
     worker: Worker,

@@ -183,6 +183,50 @@ impl Decoder {
         Ok(Some(frame))
     }
 
+    /// Takes `left` bytes that arrive in `Bytes` frames, without keeping them: what is buffered
+    /// first, then straight from `read`, which fills the buffer that it is given.
+    ///
+    /// `read` returning zero, an empty frame, another kind and more than `left` are all refused.
+    pub fn stream<E: From<Malformed>>(
+        &mut self,
+        mut left: u64,
+        buffer: &mut [u8],
+        mut read: impl FnMut(&mut [u8]) -> Result<usize, E>,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while left > 0 {
+            let (kind, length) = loop {
+                match self.peek()? {
+                    Some(begun) => break begun,
+                    None => match read(buffer)? {
+                        0 => return Err(Malformed::Payload.into()),
+                        n => self.push(&buffer[..n]),
+                    },
+                }
+            };
+            if kind != FrameKind::Bytes || length == 0 || length as u64 > left {
+                return Err(Malformed::Payload.into());
+            }
+            self.start += HEADER;
+            let buffered = (self.buffer.len() - self.start).min(length);
+            take(&self.buffer[self.start..self.start + buffered])?;
+            self.start += buffered;
+            let mut rest = length - buffered;
+            while rest > 0 {
+                let most = rest.min(buffer.len());
+                match read(&mut buffer[..most])? {
+                    0 => return Err(Malformed::Payload.into()),
+                    n => {
+                        take(&buffer[..n])?;
+                        rest -= n;
+                    }
+                }
+            }
+            left -= length as u64;
+        }
+        Ok(())
+    }
+
     /// Whether a frame has begun and not ended, so that an end of file now is a broken peer.
     pub fn is_midway(&self) -> bool {
         self.start < self.buffer.len()
@@ -226,6 +270,49 @@ mod tests {
         decoder.push(&[0xff, 0xff, 0xff, 0xff, 17]);
         let limit = Malformed::TooLong { length: 0xffff_ffff, limit: 100 };
         assert_eq!(decoder.next_frame(), Err(limit));
+    }
+
+    #[test]
+    fn bytes_are_streamed_past_the_buffer() {
+        let mut wire = Vec::new();
+        for piece in [&b"hello "[..], b"world", b"!"] {
+            wire.extend_from_slice(&header(FrameKind::Bytes, piece.len()));
+            wire.extend_from_slice(piece);
+        }
+        wire.extend_from_slice(&encode(FrameKind::Reply, &7u8));
+        for step in 1..wire.len() {
+            let (mut at, mut said) = (0, Vec::new());
+            let mut decoder = Decoder::new(100);
+            let mut read = |buffer: &mut [u8]| -> Result<usize, Malformed> {
+                let n = step.min(buffer.len()).min(wire.len() - at);
+                buffer[..n].copy_from_slice(&wire[at..at + n]);
+                at += n;
+                Ok(n)
+            };
+            let take = |bytes: &[u8]| -> Result<(), Malformed> {
+                said.extend_from_slice(bytes);
+                Ok(())
+            };
+            decoder.stream(12, &mut [0; 64], &mut read, take).unwrap();
+            assert_eq!(said, b"hello world!");
+            let reply = loop {
+                if let Some(frame) = decoder.next_frame().unwrap() {
+                    break frame;
+                }
+                let mut buffer = [0; 64];
+                let n = read(&mut buffer).unwrap();
+                decoder.push(&buffer[..n]);
+            };
+            assert_eq!(reply.value(), Ok(7u8));
+        }
+    }
+
+    #[test]
+    fn more_bytes_than_promised_are_refused() {
+        let mut decoder = Decoder::new(100);
+        decoder.push(&header(FrameKind::Bytes, 5));
+        let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), Malformed>(()));
+        assert_eq!(refused, Err(Malformed::Payload));
     }
 
     #[test]
