@@ -56,7 +56,9 @@ pub(crate) fn attend(stream: UnixStream, part: Part) -> Result<Attended> {
         [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGWINCH];
     let signals = Signals::collect(&wanted).map_err(about)?;
     stream.set_nonblocking(true).map_err(about)?;
-    let _raw = if part.tty { Some(Raw::enter()?) } else { None };
+    // A command may have a terminal where we have none.
+    let raw = part.tty && std::io::IsTerminal::is_terminal(&stdin());
+    let _raw = if raw { Some(Raw::enter()?) } else { None };
     let session = Session {
         stream,
         decoder: Decoder::new(MAX_REQUEST),

@@ -42,6 +42,15 @@ pub(crate) fn report(failure: &Failure) -> i32 {
         }
         Failure::Told => i32::from(OUR_FAILURE),
         Failure::Usage(error) => {
+            let ours = std::error::Error::source(&**error).and_then(|e| e.downcast_ref::<Error>());
+            if let Some(ours) = ours {
+                // Said by clap, the hint would be lost.
+                let flag = error.get(clap::error::ContextKind::InvalidArg);
+                let flag = flag.map_or_else(String::new, ToString::to_string);
+                let flag = flag.split_whitespace().next().unwrap_or_default();
+                tell(&ours.clone().under(format!("cannot use the value of `{flag}`")));
+                return i32::from(OUR_FAILURE);
+            }
             let _ = error.print();
             if error.use_stderr() { i32::from(OUR_FAILURE) } else { 0 }
         }

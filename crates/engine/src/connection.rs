@@ -20,13 +20,17 @@ impl Connection {
     /// Connects to the worker of a sandbox and says what for.
     pub(crate) fn open(directory: &Path, name: &Name, request: &Request) -> Result<Self> {
         let socket = msb_sys::socket::connect(directory, state::SOCKET).map_err(|error| {
-            Error::new(Kind::State, format!("sandbox `{name}` is not running"))
-                .cause(error)
-                .hint(format!("`msb start {name}` starts it"))
+            let stopped = Error::new(Kind::State, format!("sandbox `{name}` is not running"))
+                .hint(format!("`msb start {name}` starts it"));
+            match error.kind() {
+                // That nobody listens is what it means not to run.
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => stopped,
+                _ => stopped.cause(error),
+            }
         })?;
         let mut stream = UnixStream::from(socket);
         greet(&mut stream, request).map_err(gone)?;
-        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: vec![0; MAX_CHUNK] })
+        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: Vec::new() })
     }
 
     /// The next frame; none when the other side has closed.
@@ -36,6 +40,8 @@ impl Connection {
             if let Some(frame) = frame.map_err(|error| gone(io::Error::other(error)))? {
                 return Ok(Some(frame));
             }
+            // Not before it is needed: whoever takes the stream never does, and an Exec is quick.
+            self.buffer.resize(MAX_CHUNK, 0);
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Ok(None),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),

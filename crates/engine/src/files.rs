@@ -326,7 +326,7 @@ pub fn understand(reply: FileReply) -> Result<FileReply> {
         std::io::ErrorKind::AlreadyExists => Kind::Exists,
         _ => Kind::Host,
     };
-    let error = Error::new(kind, format!("cannot {doing} in the sandbox"));
+    let error = Error::new(kind, format!("in the sandbox, cannot {doing}"));
     Err(if failure.errno == 0 { error } else { error.cause(cause) })
 }
 

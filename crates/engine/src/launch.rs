@@ -83,10 +83,12 @@ pub struct Caller {
 pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
-    claim: Claim,
+    claim: &Claim,
     last: (u64, u64),
 ) -> Result<Caller> {
-    let Claim { directory, lock } = claim;
+    let directory = claim.directory.clone();
+    let lock =
+        claim.lock.try_clone().map_err(|error| Error::host("cannot start a worker", error))?;
     let about = |error: io::Error| Error::host("cannot start a worker", error).at(Stage::Boot);
     let (ours, theirs) = socket::pair().map_err(about)?;
     let (last_event, last_exec) = last;

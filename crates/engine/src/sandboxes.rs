@@ -160,12 +160,10 @@ impl Engine {
             .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        let launched = launch(&self.launcher, plan.clone(), claim, first);
+        let launched = launch(&self.launcher, plan.clone(), &claim, first);
         launched.map_err(|error| {
             // Nobody has begun, so nobody cleans up.
-            if let Ok(Some(claim)) = self.home.lock(name) {
-                let _ = self.home.discard(&claim);
-            }
+            let _ = self.home.discard(&claim);
             about(error)
         })
     }
@@ -209,7 +207,7 @@ impl Engine {
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
-        let mut caller = launch(&self.launcher, plan.clone(), claim, last)?;
+        let mut caller = launch(&self.launcher, plan.clone(), &claim, last)?;
         self.begin(&plan, &mut caller)?;
         Ok(Some(caller))
     }

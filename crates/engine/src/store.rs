@@ -114,7 +114,10 @@ impl Home {
         make_private(&aside)
             .or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
-                    make_private(&sandboxes).and_then(|()| make_private(&aside))
+                    // Another may make it at the same moment.
+                    let made = make_private(&sandboxes);
+                    let made = made.or_else(|_| fs::metadata(&sandboxes).map(drop));
+                    made.and_then(|()| make_private(&aside))
                 }
                 _ => Err(error),
             })

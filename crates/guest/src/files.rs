@@ -38,7 +38,7 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, verb: &str, path: &Path) -> Done<T> {
-        self.map_err(|error| Failure { doing: format!("{verb} {}", path.display()), error })
+        self.map_err(|error| Failure { doing: format!("{verb} `{}`", path.display()), error })
     }
 }
 

@@ -90,7 +90,7 @@ impl Error {
     /// Adds what lies below, nearest first.
     #[must_use]
     pub fn cause(mut self, cause: impl fmt::Display) -> Self {
-        self.causes.push(cause.to_string());
+        self.causes.push(plain(&cause.to_string()));
         self
     }
 
@@ -142,6 +142,21 @@ impl Error {
     }
 }
 
+/// What the system says, in our own manner: lower case, without its number.
+fn plain(cause: &str) -> String {
+    let cause = cause.split(" (os error ").next().unwrap_or(cause).trim_end_matches('.');
+    let mut letters = cause.chars();
+    match (letters.next(), letters.next()) {
+        // `EPERM` and `IPv6` keep their capitals.
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            let mut text: String = first.to_lowercase().collect();
+            text.push_str(&cause[first.len_utf8()..]);
+            text
+        }
+        _ => cause.to_owned(),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
@@ -162,6 +177,13 @@ mod tests {
     fn a_wider_statement_keeps_the_order_of_causes() {
         let error = Error::host("cannot open `x`", "permission denied").under("cannot start `web`");
         assert_eq!(error.to_string(), "cannot start `web`: cannot open `x`: permission denied");
+    }
+
+    #[test]
+    fn causes_speak_as_we_do() {
+        let cause = |text: &str| Error::invalid("x").cause(text).causes()[0].clone();
+        assert_eq!(cause("Permission denied (os error 13)"), "permission denied");
+        assert_eq!(cause("EPERM happened"), "EPERM happened");
     }
 
     #[test]

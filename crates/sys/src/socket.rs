@@ -10,6 +10,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+/// The kernel's room for a socket's path, with the zero at its end.
+const MAX_PATH: usize = 108;
+
 /// Most descriptors beside one frame.
 pub const MAX_FDS: usize = 3;
 
@@ -82,14 +85,20 @@ pub fn listen(directory: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
 
 /// Connects to `directory/name`, blocking.
 pub fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
         SocketFlags::CLOEXEC,
         None,
     )?;
+    // Most paths are short enough, and need no detour through an open directory.
+    let path = directory.join(name);
+    if path.as_os_str().len() < MAX_PATH {
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        return Ok(socket);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
     rustix::net::connect(&socket, &address(directory.as_fd(), name)?)?;
     Ok(socket)
 }

@@ -128,6 +128,8 @@ pub enum Happened {
         /// The worker's pid on the host.
         worker: u32,
     },
+    /// It is as its Plan wants it; without this, half a sandbox was left by somebody who died.
+    Created,
     /// It takes no new Execs.
     Draining,
     /// It is over.

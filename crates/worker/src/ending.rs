@@ -98,7 +98,7 @@ impl Worker {
         }
         self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
         let mut gone = None;
-        if self.plan.ephemeral {
+        if self.plan.ephemeral || !self.whole {
             gone = vanish(&self.directory);
         } else {
             let _ = std::fs::remove_file(self.directory.join(state::SOCKET));

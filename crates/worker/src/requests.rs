@@ -52,7 +52,10 @@ impl Worker {
             match (client.role, frame.kind) {
                 (Role::New, FrameKind::Hello) => self.greeted(id, &frame.payload),
                 (Role::Exec(exec), kind) => self.steer(exec, kind, &frame.payload),
-                (Role::Owner, FrameKind::Go) => self.start_first(),
+                (Role::Owner, FrameKind::Go) => {
+                    self.complete();
+                    self.start_first();
+                }
                 (Role::Owner, FrameKind::Detach) => client.role = Role::Leaving,
                 _ => {
                     let error = Error::new(Kind::Protocol, "the client spoke out of turn");

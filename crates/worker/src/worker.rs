@@ -60,6 +60,8 @@ pub(crate) struct Worker {
     pub(crate) events: Log,
     pub(crate) last_event: u64,
     pub(crate) over: Option<Stopped>,
+    /// Whether the sandbox is as its Plan wants it. Half a sandbox does not outlive its maker.
+    pub(crate) whole: bool,
     /// The guest has said that nothing else is left inside.
     pub(crate) alone: bool,
 }
@@ -152,6 +154,7 @@ impl Worker {
             memory_seen: 0,
             last_event,
             over: None,
+            whole: last_event > 0,
             alone: false,
         })
     }
@@ -175,6 +178,9 @@ impl Worker {
             return Err(Box::new((caller, error)));
         }
         self.record(Happened::Started { worker: std::process::id() });
+        if self.plan.patches.is_empty() {
+            self.complete();
+        }
         caller.reply(&Reply::Ready);
         self.clients.insert(CALLER, caller);
         Ok(self)
@@ -192,6 +198,14 @@ impl Worker {
         let parents = writable[1..].iter().filter_map(|group| group.parent().map(Path::to_owned));
         let emptied: Vec<PathBuf> = parents.collect();
         msb_jail::confine_worker(&writable, &emptied).map_err(|error| error.at(Stage::Boot))
+    }
+
+    /// The sandbox is as its Plan wants it.
+    pub(crate) fn complete(&mut self) {
+        if !self.whole {
+            self.whole = true;
+            self.record(Happened::Created);
+        }
     }
 
     pub(crate) fn start_first(&mut self) {
