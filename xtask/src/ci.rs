@@ -41,15 +41,31 @@ pub(crate) fn command() -> ExitCode {
     check::stages(&mut report);
     match msb {
         Some(msb) => {
+            report.stage("sdk tests", || sdk(&msb));
             report.stage("e2e tests", || e2e(&msb));
             report.stage("lab", || lab::run(&msb));
         }
         None => {
+            report.not_run("sdk tests");
             report.not_run("e2e tests");
             report.not_run("lab");
         }
     }
     report.finish()
+}
+
+fn sdk(msb: &Path) -> Result<Tally> {
+    let package = ["--package", "microsandbox", "--profile", "ci"];
+    let tally = tally::cargo_test(workspace::cargo(&["test"]).args(package).env("MSB_BIN", msb))?;
+    // The example that README shows.
+    let home = workspace::target().join("sdk-home");
+    let mut hello = workspace::cargo(&["run", "--quiet"]);
+    hello.args(package).args(["--example", "hello"]).env("MSB_PATH", msb).env("MSB_HOME", &home);
+    let output = hello.stderr(std::process::Stdio::inherit()).output()?;
+    let _ = std::fs::remove_dir_all(home);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    anyhow::ensure!(output.status.success() && said.contains("Hello!"), "hello said `{said}`");
+    Ok(tally)
 }
 
 fn e2e(msb: &Path) -> Result<Tally> {

@@ -12,12 +12,13 @@ use crate::layout::{
 use msb_spec::{Error, ImageRef, Lower, Overlay, Result};
 use rustix::fs::{CWD, FileType, Mode};
 use std::collections::hash_map::DefaultHasher;
-use std::fs::{self, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
     let derived = cache.join(format!("host-{:016x}", fingerprint()));
@@ -106,6 +107,11 @@ fn fingerprint() -> u64 {
 /// Makes the layers aside and shows them whole or not at all.
 fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
     fs::create_dir_all(cache)?;
+    // One makes it while the others wait: fifty at once would be minutes of the same work.
+    let _lock = wait_for_turn(cache)?;
+    if derived.is_dir() {
+        return Ok(());
+    }
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aside = cache.join(format!(".making-{number}-{}", std::process::id()));
@@ -127,6 +133,19 @@ fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
         });
     let _ = fs::remove_dir_all(&aside);
     made
+}
+
+/// Waits until nobody else makes layers here. After the limit we make our own: it is the same.
+fn wait_for_turn(cache: &Path) -> io::Result<File> {
+    /// Longer than it takes on a slow disk.
+    const TURN_LIMIT: Duration = Duration::from_secs(30);
+    let file =
+        File::options().create(true).truncate(false).write(true).open(cache.join(".lock"))?;
+    let since = Instant::now();
+    while !msb_sys::lock::try_lock(&file)? && since.elapsed() < TURN_LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(file)
 }
 
 fn make_root(root: &Path) -> io::Result<()> {

@@ -3,6 +3,8 @@
 //! `exec_latency ROOTFS` makes a sandbox from the directory; for each line on stdin it runs
 //! `/bin/true` in it once, output captured, and prints the nanoseconds that took.
 
+#![expect(clippy::print_stdout, reason = "the bench reads what it prints")]
+
 use microsandbox::{Isolation, Sandbox};
 use std::error::Error;
 use std::io::{self, BufRead, Write};
