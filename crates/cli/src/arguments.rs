@@ -1,11 +1,11 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
 use crate::selection::pair;
-use crate::{listing, plan_text, words};
+use crate::{listing, plan_text, terminal, words};
 use clap::Args;
 use msb_spec::{
     Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Profile,
-    Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
+    Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -260,6 +260,38 @@ impl SandboxArgs {
                 .extend(msb_engine::conf::patches(&read(file)?).map_err(|e| about(file, e))?);
         }
         Ok(())
+    }
+}
+
+/// What a command's streams are joined to.
+#[derive(Debug, Args)]
+pub(crate) struct StreamArgs {
+    /// Give the command a terminal
+    #[arg(long, short, conflicts_with = "no_tty")]
+    tty: bool,
+    /// Give the command pipes, even at a terminal
+    #[arg(long)]
+    no_tty: bool,
+    /// Close the command's stdin
+    #[arg(long)]
+    no_stdin: bool,
+}
+
+impl StreamArgs {
+    /// Whether the command gets a terminal, and what it reads. At a terminal the first is the
+    /// default; what runs in the background has neither.
+    pub(crate) fn choose(&self, background: bool) -> (bool, Stdin) {
+        let tty = !self.no_tty && !background && (self.tty || terminal::is_there());
+        let stdin = if self.no_stdin || background { Stdin::Closed } else { Stdin::Streamed };
+        (tty, stdin)
+    }
+}
+
+/// Programs at a terminal must know which.
+pub(crate) fn pass_term(tty: bool, env: &mut Vec<(String, String)>) {
+    if tty && !env.iter().any(|(name, _)| name == "TERM") {
+        let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
+        env.push(("TERM".to_owned(), term));
     }
 }
 

@@ -62,26 +62,6 @@ impl UserRef {
     }
 }
 
-impl TryFrom<String> for UserRef {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
-    }
-}
-
-impl From<UserRef> for String {
-    fn from(user: UserRef) -> Self {
-        user.0
-    }
-}
-
-impl std::str::FromStr for UserRef {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
-
 impl fmt::Display for UserRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -166,27 +146,16 @@ impl Rlimit {
     }
 }
 
-impl TryFrom<String> for Rlimit {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
+impl fmt::Display for Rlimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = RlimitName::ALL.iter().find(|(_, name)| *name == self.name);
+        let shown = |value: Option<u64>| value.map_or("unlimited".to_owned(), |v| v.to_string());
+        let name = name.map_or("", |(name, _)| name);
+        write!(f, "{name}={}:{}", shown(self.soft), shown(self.hard))
     }
 }
 
-impl From<Rlimit> for String {
-    fn from(limit: Rlimit) -> Self {
-        let name = RlimitName::ALL.iter().find(|(_, n)| *n == limit.name).map_or("", |(n, _)| n);
-        let shown = |v: Option<u64>| v.map_or("unlimited".to_owned(), |v| v.to_string());
-        format!("{name}={}:{}", shown(limit.soft), shown(limit.hard))
-    }
-}
-
-impl std::str::FromStr for Rlimit {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
+written_as_text!(Rlimit, UserRef);
 
 /// A command as it is handed to a worker: complete, nothing left to decide.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -303,7 +272,7 @@ mod tests {
     #[test]
     fn rlimits_round_trip() {
         for text in ["nofile=1024:4096", "core=0:0", "stack=8192:unlimited"] {
-            assert_eq!(String::from(Rlimit::parse(text).unwrap()), text);
+            assert_eq!(Rlimit::parse(text).unwrap().to_string(), text);
         }
         for bad in ["nofile", "x=1", "nofile=5:1", "nofile=a"] {
             assert!(Rlimit::parse(bad).is_err(), "{bad}");

@@ -45,25 +45,7 @@ impl fmt::Display for ImageRef {
     }
 }
 
-impl TryFrom<String> for ImageRef {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
-    }
-}
-
-impl From<ImageRef> for String {
-    fn from(image: ImageRef) -> Self {
-        image.to_string()
-    }
-}
-
-impl std::str::FromStr for ImageRef {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
+written_as_text!(ImageRef);
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,29 @@
 //! Everything a user, an image or a client can ask for is parsed here once and passed on as a
 //! type that cannot be wrong. No I/O, no async, no unsafe: the guest shares this crate.
 
+/// Gives nouns that have `parse` and `Display` their way from and to text, in files and on flags.
+macro_rules! written_as_text {
+    ($($noun:ty),*) => {$(
+        impl TryFrom<String> for $noun {
+            type Error = $crate::Error;
+            fn try_from(text: String) -> $crate::Result<Self> {
+                Self::parse(&text)
+            }
+        }
+        impl From<$noun> for String {
+            fn from(noun: $noun) -> Self {
+                noun.to_string()
+            }
+        }
+        impl std::str::FromStr for $noun {
+            type Err = $crate::Error;
+            fn from_str(text: &str) -> $crate::Result<Self> {
+                Self::parse(text)
+            }
+        }
+    )*};
+}
+
 pub mod env;
 mod error;
 mod exec;

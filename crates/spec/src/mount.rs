@@ -41,19 +41,6 @@ impl GuestPath {
     }
 }
 
-impl TryFrom<String> for GuestPath {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
-    }
-}
-
-impl From<GuestPath> for String {
-    fn from(path: GuestPath) -> Self {
-        path.0
-    }
-}
-
 impl fmt::Display for GuestPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -138,28 +125,7 @@ impl fmt::Display for Tmpfs {
     }
 }
 
-macro_rules! parsed_from_string {
-    ($($noun:ty),*) => {$(
-        impl TryFrom<String> for $noun {
-            type Error = Error;
-            fn try_from(text: String) -> Result<Self> {
-                Self::parse(&text)
-            }
-        }
-        impl From<$noun> for String {
-            fn from(noun: $noun) -> Self {
-                noun.to_string()
-            }
-        }
-        impl std::str::FromStr for $noun {
-            type Err = Error;
-            fn from_str(text: &str) -> Result<Self> {
-                Self::parse(text)
-            }
-        }
-    )*};
-}
-parsed_from_string!(Mount, Tmpfs);
+written_as_text!(GuestPath, Mount, Tmpfs);
 
 #[cfg(test)]
 mod tests {

@@ -40,26 +40,6 @@ impl fmt::Display for Name {
     }
 }
 
-impl TryFrom<String> for Name {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> Self {
-        name.0
-    }
-}
-
-impl std::str::FromStr for Name {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
-
 /// A host name inside the sandbox: at most 64 bytes, the kernel's limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -88,25 +68,13 @@ impl Hostname {
     }
 }
 
-impl TryFrom<String> for Hostname {
-    type Error = Error;
-    fn try_from(text: String) -> Result<Self> {
-        Self::parse(&text)
+impl fmt::Display for Hostname {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
-impl From<Hostname> for String {
-    fn from(name: Hostname) -> Self {
-        name.0
-    }
-}
-
-impl std::str::FromStr for Hostname {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
-}
+written_as_text!(Hostname, Name);
 
 /// Whether a character moves the cursor, starts a line or turns the reading direction.
 pub fn disturbs(c: char) -> bool {

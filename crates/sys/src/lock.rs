@@ -28,6 +28,16 @@ pub fn is_locked(file: &File) -> io::Result<bool> {
     Err(io::Error::last_os_error())
 }
 
+/// Lets go of the lock for every copy of this descriptor, wherever a fork has left one.
+pub fn release(file: &File) -> io::Result<()> {
+    let mut lock = whole_file(libc::F_UNLCK);
+    // SAFETY: F_OFD_SETLK reads a flock structure, which lives until the call returns.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn whole_file(kind: libc::c_int) -> libc::flock {
     // SAFETY: all-zero is a valid flock: the whole file, from its start.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

@@ -10,7 +10,7 @@ use msb_wire::record::{Event, ExecRecord, Happened};
 use msb_wire::{Reply, Stopped, ToGuest};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 impl Worker {
@@ -68,7 +68,7 @@ impl Worker {
     ///
     /// A guest that is alone and has no cgroup may still be on its way out by then: nothing of
     /// the sandbox can run any more, and taking down its mounts takes the kernel a while.
-    pub(crate) fn end(mut self, lock: OwnedFd) {
+    pub(crate) fn end(mut self, lock: &File) {
         let by_itself = self.over.is_some_and(|stopped| stopped.exit.is_some());
         let wait = !(by_itself && self.alone) || self.guest.confined.group.is_some();
         if wait {
@@ -110,7 +110,7 @@ impl Worker {
         } else {
             Some(self.guest)
         };
-        drop(lock);
+        let _ = msb_sys::lock::release(lock);
         for (watcher, exit) in farewells {
             if let Some(client) = self.clients.get_mut(&watcher) {
                 client.answer(&Reply::Exited(exit));

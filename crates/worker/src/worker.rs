@@ -13,6 +13,7 @@ use msb_wire::{Reply, Stopped};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -91,7 +92,7 @@ pub fn run(start: Start) -> i32 {
     let (mut caller, error) = match begun {
         Ok(mut worker) => {
             worker.serve();
-            worker.end(lock);
+            worker.end(&File::from(lock));
             return 0;
         }
         Err(failed) => *failed,
@@ -100,7 +101,7 @@ pub fn run(start: Start) -> i32 {
     if let Some(gone) = gone {
         let _ = std::fs::remove_dir_all(gone);
     }
-    drop(lock);
+    let _ = msb_sys::lock::release(&File::from(lock));
     caller.answer(&Reply::Failed(error));
     125
 }

@@ -1,13 +1,13 @@
 //! `msb exec`: a command in a sandbox that runs.
 
-use super::run::pass_term;
 use super::{bare_engine, finished};
+use crate::arguments::{self, StreamArgs};
 use crate::session::{Attended, Part, attend};
 use crate::table::Act;
+use crate::terminal;
 use crate::words::{self, Outcome};
-use crate::{arguments, terminal};
 use clap::Parser;
-use msb_spec::{Command, Name, Rlimit, Span, Stdin, UserRef};
+use msb_spec::{Command, Name, Rlimit, Span, UserRef};
 
 /// Runs a command in a running sandbox.
 #[derive(Debug, Parser)]
@@ -34,15 +34,8 @@ pub(crate) struct Exec {
     /// Resource limit, as in `nofile=1024:4096`
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]")]
     rlimits: Vec<Rlimit>,
-    /// Give it a terminal
-    #[arg(long, short, conflicts_with = "no_tty")]
-    tty: bool,
-    /// Give it pipes, even at a terminal
-    #[arg(long)]
-    no_tty: bool,
-    /// Close its stdin
-    #[arg(long)]
-    no_stdin: bool,
+    #[command(flatten)]
+    streams: StreamArgs,
     /// Say nothing but results and errors
     #[arg(long, short)]
     quiet: bool,
@@ -55,11 +48,10 @@ impl Act for Exec {
     fn act(self) -> Outcome {
         let engine = bare_engine()?;
         let name = Name::parse(&self.name)?;
-        let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
-        let stdin = if self.no_stdin || self.detach { Stdin::Closed } else { Stdin::Streamed };
+        let (tty, stdin) = self.streams.choose(self.detach);
         let mut env: Vec<(String, String)> =
             arguments::environment(&self.env)?.into_iter().collect();
-        pass_term(tty, &mut env);
+        arguments::pass_term(tty, &mut env);
         let command = Command {
             argv: self.command,
             env,

@@ -1,13 +1,13 @@
 //! `msb run`: a new sandbox for one command.
 
 use super::{bare_engine, finished, say_isolation};
-use crate::arguments::SandboxArgs;
+use crate::arguments::{self, SandboxArgs, StreamArgs};
 use crate::session::{Attended, Part, attend};
 use crate::table::Act;
 use crate::terminal;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_spec::{Span, Stdin};
+use msb_spec::Span;
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
@@ -24,15 +24,8 @@ pub(crate) struct Run {
     /// Kill the command after this long (exit code 124)
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
-    /// Give the command a terminal
-    #[arg(long, short, conflicts_with = "no_tty")]
-    tty: bool,
-    /// Give the command pipes, even at a terminal
-    #[arg(long)]
-    no_tty: bool,
-    /// Close the command's stdin
-    #[arg(long)]
-    no_stdin: bool,
+    #[command(flatten)]
+    streams: StreamArgs,
     /// Command and arguments; a shell if there is none
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -51,13 +44,12 @@ impl Act for Run {
             spec.command = vec![spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned())];
         }
         let mut plan = engine.plan(&spec)?;
-        let tty = !self.no_tty && !self.detach && (self.tty || terminal::is_there());
-        let stdin = if self.no_stdin || self.detach { Stdin::Closed } else { Stdin::Streamed };
+        let (tty, stdin) = self.streams.choose(self.detach);
         if let Some(command) = &mut plan.command {
             command.tty = tty.then(terminal::size);
             command.stdin = stdin;
             command.detached = self.detach;
-            pass_term(tty, &mut command.env);
+            arguments::pass_term(tty, &mut command.env);
         }
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
@@ -78,13 +70,5 @@ impl Act for Run {
                 Ok(0)
             }
         }
-    }
-}
-
-/// Programs at a terminal must know which.
-pub(super) fn pass_term(tty: bool, env: &mut Vec<(String, String)>) {
-    if tty && !env.iter().any(|(name, _)| name == "TERM") {
-        let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
-        env.push(("TERM".to_owned(), term));
     }
 }
