@@ -218,6 +218,11 @@ impl Worker {
 
     fn serve(&mut self) {
         while self.over.is_none() {
+            // First, because the caller may have left before we came here.
+            self.notice_who_left();
+            self.clients.retain(|_, client| {
+                !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
+            });
             for (ready, flags) in self.wait() {
                 self.handle(ready, flags);
                 if self.over.is_some() {
@@ -225,10 +230,6 @@ impl Worker {
                 }
             }
             self.look_at_clocks();
-            self.notice_who_left();
-            self.clients.retain(|_, client| {
-                !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
-            });
         }
     }
 
