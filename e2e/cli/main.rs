@@ -1,3 +1,18 @@
 //! What a user does with the command line, through the real binary.
 
+mod completion;
+mod doctor;
+mod errors;
+mod execs;
+mod files;
+mod host_image;
+mod life;
+mod limits;
+mod logs;
+mod many;
+mod patches;
+mod pty_unsafe;
+mod repair;
 mod run;
+mod stdio;
+mod terminal;

@@ -1,0 +1,63 @@
+//! `msb doctor`: what this host can do, tier by tier, and how to mend what it cannot.
+
+use msb_e2e::{Gave, Msb};
+use std::fs;
+
+#[test]
+fn both_tiers_are_told_about_with_a_fix_for_whatever_is_not_good() {
+    for msb in Msb::each() {
+        let findings = msb.json(["doctor", "--json"]);
+        let findings = findings.as_array().unwrap();
+        for tier in ["process", "vm"] {
+            assert!(findings.iter().any(|one| one["tier"] == tier), "{tier}: {findings:?}");
+        }
+        for finding in findings {
+            assert_eq!(finding["grade"] == "good", finding["fix"].is_null(), "{finding}");
+        }
+        let text = msb.words("doctor").ok().stdout;
+        for finding in findings {
+            assert!(text.contains(finding["what"].as_str().unwrap()), "{finding}: {text}");
+            assert!(text.contains(finding["found"].as_str().unwrap()), "{finding}: {text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_told_is_so() {
+    for msb in Msb::each() {
+        let findings = msb.json(["doctor", "--json"]);
+        let found = |what: &str| {
+            let one = findings.as_array().unwrap().iter().find(|one| one["what"] == what);
+            one.unwrap_or_else(|| panic!("no `{what}`: {findings}"))["found"].to_string()
+        };
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        assert!(found("kernel").contains(release.trim()));
+        let flags = fs::read_to_string("/proc/cpuinfo").unwrap();
+        let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+        let hardware = has("svm") || has("vmx");
+        assert_eq!(found("processor").contains("no hardware virtualisation"), !hardware);
+    }
+}
+
+#[test]
+fn without_user_namespaces_doctor_and_run_say_what_is_missing() {
+    for msb in Msb::each() {
+        let within = |script: &str| {
+            let mut shell = msb.as_whom("unshare");
+            shell.args(["--user", "--map-root-user", "sh", "-c"]);
+            shell.arg(format!("echo 0 > /proc/sys/user/max_user_namespaces; {script}"));
+            Gave::from(shell.arg(msb.binary()).output().unwrap())
+        };
+        let gave = within("\"$0\" doctor");
+        let lines: Vec<&str> = gave.stdout.lines().collect();
+        let at = lines.iter().position(|line| line.contains("user namespaces")).unwrap();
+        assert!(lines[at].trim_start().starts_with("no "), "{gave:?}");
+        assert!(lines[at + 1].trim_start().starts_with("fix:"), "{gave:?}");
+        assert!(lines[0].starts_with("process: does not work"), "{gave:?}");
+
+        let gave = within("\"$0\" run -- true");
+        assert_eq!(gave.code, 125);
+        assert!(gave.stderr.contains("user namespaces"), "{gave:?}");
+        assert!(gave.stderr.contains("hint: ") && gave.stderr.contains("doctor"), "{gave:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! A terminal for a test to sit at: what a person types and sees, and how large their window is.
+
+#![expect(unsafe_code, reason = "std has no call for pseudo-terminals")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use msb_e2e::{Gave, HANG, ends, eventually, signal_pid};
+
+/// A program at a terminal of its own, and everything that it has shown there.
+pub(crate) struct Terminal {
+    keyboard: File,
+    child: Child,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    /// Starts a program at a terminal of this size.
+    pub(crate) fn start(command: &Command, rows: u16, cols: u16) -> Self {
+        let (mut ours, mut theirs) = (-1, -1);
+        let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the two places and the size live on this stack; no name and no settings are
+        // asked for, which null stands for.
+        let made = unsafe {
+            libc::openpty(
+                &raw mut ours,
+                &raw mut theirs,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
+        assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
+        // SAFETY: openpty has just made this descriptor and nobody else knows it.
+        let keyboard = unsafe { File::from_raw_fd(ours) };
+        // SAFETY: as above.
+        let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
+
+        // `setsid --ctty` makes it the session's terminal, so that a resize is signalled.
+        let mut session = Command::new("setsid");
+        session.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+        session.env_clear().env("TERM", "xterm");
+        session.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        session.current_dir(command.get_current_dir().expect("a test has one"));
+        let again = || theirs.try_clone().expect("a descriptor more");
+        session.stdin(again()).stdout(again()).stderr(Stdio::from(again()));
+        let child = session.spawn().expect("setsid of util-linux");
+
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (mut screen, seen) = (keyboard.try_clone().expect("a descriptor"), shown.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0u8; 4096];
+            // Reading fails when the last program has left the terminal.
+            while let Ok(count @ 1..) = screen.read(&mut buffer) {
+                seen.lock().expect("no reader panics").extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { keyboard, child, shown }
+    }
+
+    /// Types.
+    pub(crate) fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("a terminal takes what is typed");
+    }
+
+    /// All that was shown, without carriage returns.
+    pub(crate) fn shown(&self) -> String {
+        let shown = self.shown.lock().expect("no reader panics");
+        String::from_utf8_lossy(&shown).replace('\r', "")
+    }
+
+    /// Waits until some text is shown.
+    #[track_caller]
+    pub(crate) fn shows(&self, text: &str) {
+        let begun = std::time::Instant::now();
+        while !self.shown().contains(text) {
+            assert!(begun.elapsed() < HANG, "`{text}` is not shown: {:?}", self.shown());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Changes the size of the window.
+    pub(crate) fn resize(&self, rows: u16, cols: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptor is open as long as `self`, and the kernel reads one `winsize`.
+        let set =
+            unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(set, 0, "TIOCSWINSZ: {}", std::io::Error::last_os_error());
+    }
+
+    /// Whether the program still runs.
+    pub(crate) fn is_open(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_none()
+    }
+
+    /// Waits for the end of the program: its exit code, and all that was shown.
+    #[track_caller]
+    pub(crate) fn ends(mut self) -> (i32, String) {
+        eventually("the program at the terminal ends", || !self.is_open());
+        let Gave { code, .. } = ends(self.child);
+        // What was shown last may still be on its way.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let shown = self.shown.lock().expect("no reader panics");
+        (code, String::from_utf8_lossy(&shown).replace('\r', ""))
+    }
+
+    /// What a terminal does to its programs when its window is closed.
+    pub(crate) fn hang_up(self) {
+        signal_pid(self.child.id(), "HUP");
+        self.ends();
+    }
+}
