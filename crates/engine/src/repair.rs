@@ -53,7 +53,7 @@ fn is_unfinished(home: &Home, name: &Name) -> bool {
 
 fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
     remove_cgroup(plan);
-    if !plan.ephemeral && !was_created(&claim.directory) {
+    if claim.directory.join(state::UNFINISHED).exists() {
         home.discard(claim)?;
         return Ok(format!("removed sandbox `{}`, whose maker was killed half way", plan.name));
     }
@@ -67,17 +67,6 @@ fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
     append(&claim.directory, number + 1, Happened::Repaired);
     append(&claim.directory, number + 2, crashed);
     Ok(format!("cleaned up after sandbox `{}`, whose worker was killed", plan.name))
-}
-
-/// Whether a sandbox was ever whole. A log that was rotated is of one that has lived.
-fn was_created(directory: &Path) -> bool {
-    let rotated = directory.join(format!("{}{}", state::EVENTS, state::ROTATED));
-    let events = fs::read_to_string(directory.join(state::EVENTS)).unwrap_or_default();
-    let is_creation = |line: &str| {
-        let event = serde_json::from_str::<Event>(line);
-        event.is_ok_and(|event| event.happened == Happened::Created)
-    };
-    rotated.exists() || events.lines().any(is_creation)
 }
 
 /// Removes the cgroup directories of a sandbox without processes.

@@ -126,6 +126,9 @@ impl Home {
         let lock = create_private(&aside.join(state::LOCK)).map_err(failed)?;
         msb_sys::lock::try_lock(&lock).map_err(failed)?;
         write_plan(&aside, plan)?;
+        if !plan.ephemeral {
+            create_private(&aside.join(state::UNFINISHED)).map_err(failed)?;
+        }
         prepare(&aside)?;
         let directory = self.directory(&plan.name);
         let flags = rustix::fs::RenameFlags::NOREPLACE;

@@ -5,6 +5,8 @@
 pub const LOCK: &str = "lock";
 /// The Plan, as JSON.
 pub const PLAN: &str = "plan.json";
+/// There until the sandbox is as its Plan wants it: half a sandbox does not outlive its maker.
+pub const UNFINISHED: &str = "unfinished";
 /// Where the worker listens.
 pub const SOCKET: &str = "worker.sock";
 /// What commands have said; the one before it has [`ROTATED`] behind its name.

@@ -258,3 +258,16 @@ pub fn landlock_version() -> Option<u32> {
     };
     u32::try_from(version).ok().filter(|version| *version > 0)
 }
+
+/// Bytes in a page of memory. From the C library, which has known it since the start: a process
+/// that is not dumpable may not look it up in its own /proc.
+pub fn page_size() -> u64 {
+    // SAFETY: takes a number and returns one.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// How many of the kernel's ticks make a second.
+pub fn clock_ticks() -> u64 {
+    // SAFETY: takes a number and returns one.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+}

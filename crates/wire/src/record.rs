@@ -128,7 +128,7 @@ pub enum Happened {
         /// The worker's pid on the host.
         worker: u32,
     },
-    /// It is as its Plan wants it; without this, half a sandbox was left by somebody who died.
+    /// It is as its Plan wants it.
     Created,
     /// It takes no new Execs.
     Draining,

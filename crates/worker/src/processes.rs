@@ -79,12 +79,12 @@ fn look_at(pid: u32) -> Option<Process> {
     // The name is in parentheses and may hold anything, parentheses and spaces too.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let ticks = rustix::param::clock_ticks_per_second();
+    let ticks = msb_sys::process::clock_ticks();
     // Own time and that of children it has waited for, which nobody else reports any more.
     let spent = field(14)? + field(15)? + field(16)? + field(17)?;
     Some(Process {
         pid,
-        resident: field(24)? * rustix::param::page_size() as u64,
+        resident: field(24)? * msb_sys::process::page_size(),
         threads: u32::try_from(field(20)?).ok()?,
         cpu_us: spent * 1_000_000 / ticks,
     })

@@ -205,6 +205,7 @@ impl Worker {
     pub(crate) fn complete(&mut self) {
         if !self.whole {
             self.whole = true;
+            let _ = std::fs::remove_file(self.directory.join(state::UNFINISHED));
             self.record(Happened::Created);
         }
     }
