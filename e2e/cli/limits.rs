@@ -44,7 +44,8 @@ fn the_reason_for_too_much_memory_is_typed_everywhere() {
         assert_eq!(gave.code, 137);
         assert!(gave.stderr.contains("memory limit"), "{gave:?}");
         let ended = msb.json(["ps", "box", "--execs", "-a", "--json"]);
-        assert_eq!(ended[0]["exit"], json!({"code": null, "signal": 9, "ending": "memory"}));
+        let killed = json!({"code": null, "signal": 9, "ending": "memory", "reached": null});
+        assert_eq!(ended[0]["exit"], killed);
         assert_eq!(msb.words("exec box -- echo works").line(), "works");
 
         msb.run(["run", "-n", "job", "--memory", "64M", "--", "python3", "-c", GREEDY]);
@@ -220,4 +221,26 @@ fn amounts_that_mean_nothing_are_refused() {
             assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{flags}: {gave:?}");
         }
     }
+}
+
+#[test]
+fn a_limit_that_only_refuses_is_named_all_the_same() {
+    let msb = Msb::new();
+    if !msb.is_root() {
+        return msb_e2e::skip("without cgroups nobody counts refused forks");
+    }
+    let bomb = "for i in $(seq 50); do sleep 5 & done; exit 1";
+    let gave = msb.run(["run", "-n", "job", "--pids", "20", "--", "bash", "-c", bomb]);
+    assert!(gave.stderr.contains("the limit on processes was reached"), "{gave:#?}");
+    let inspected = msb.json(["inspect", "job"]);
+    assert_eq!(inspected["stopped"]["exit"]["reached"], "pids", "{inspected:#}");
+    assert_eq!(inspected["reason"], "the limit on processes was reached");
+    msb.words("rm job").ok();
+
+    let fill = "dd if=/dev/zero of=/big bs=1M count=50";
+    for disk in [&["--disk", "16M"][..], &["--disk", "16M", "-n", "full"]] {
+        let gave = msb.run([&["run"], disk, &["--", "sh", "-c", fill]].concat());
+        assert!(gave.stderr.contains("the writable layer is full"), "{gave:#?}");
+    }
+    assert!(msb.words("wait full").stdout.contains("the writable layer is full"));
 }

@@ -45,8 +45,10 @@ fn say_isolation(plan: &Plan, quiet: bool) {
 
 /// The exit code of a command, and the reason if it did not end by itself.
 fn finished(exit: &Exit) -> i32 {
-    if let Some(reason) = exit.ending.reason() {
-        words::note(format!("the command was ended: {reason}"));
+    match (exit.ending.reason(), exit.reason()) {
+        (Some(reason), _) => words::note(format!("the command was ended: {reason}")),
+        (None, Some(reason)) => words::note(reason),
+        (None, None) => {}
     }
     exit.status()
 }

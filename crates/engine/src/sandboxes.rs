@@ -347,7 +347,7 @@ impl Engine {
             false => None,
         };
         let stopped = stopped(&self.home.directory(name)).filter(|_| worker.is_none());
-        let reason = stopped.and_then(|stopped| stopped.ending.reason()).map(str::to_owned);
+        let reason = stopped.and_then(|stopped| stopped.reason()).map(str::to_owned);
         let status = self.status(name, worker.as_ref());
         Ok(Inspection { name: plan.name.clone(), status, worker, stopped, reason, plan })
     }

@@ -83,6 +83,12 @@ impl Group {
         .unwrap_or(0)
     }
 
+    /// How often the kernel refused to make a process here.
+    pub fn forks_refused(&self) -> u64 {
+        let controller = if matches!(self.version, Version::V1) { "pids" } else { "" };
+        self.field(controller, "pids.events", "max").unwrap_or(0)
+    }
+
     /// Processor time in microseconds, if a controller counts it.
     pub fn cpu_us(&self) -> Option<u64> {
         match self.version {

@@ -37,6 +37,8 @@ pub struct Confined {
     pub group: Option<Group>,
     /// Its file systems in memory, where what they hold must be watched.
     pub in_memory: Vec<OwnedFd>,
+    /// Its writable layer, where that has a size.
+    pub limited: Option<OwnedFd>,
     started: PipeReader,
     inside: OwnedFd,
 }
@@ -51,8 +53,11 @@ impl Confined {
         read.map_err(|error| Error::host("cannot read how the jail went", error))?;
         if line.is_empty() {
             // What it has sent is all there: it can send no more.
-            while let Ok(fd) = receive(&self.inside) {
-                self.in_memory.push(fd);
+            while let Ok((what, fd)) = receive(&self.inside) {
+                match what {
+                    LIMITED => self.limited = Some(fd),
+                    _ => self.in_memory.push(fd),
+                }
             }
             return Ok(());
         }
@@ -109,9 +114,10 @@ pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confine
         }
         Fork::Parent { pid, pidfd } => {
             drop((theirs, report, tasks));
-            let in_memory = Vec::new();
-            let confined = Confined { pid, pidfd, group, in_memory, started, inside: ours };
-            if let Err(error) = prepare(plan, pid, confined.inside.as_fd()) {
+            let (in_memory, limited, inside) = (Vec::new(), None, ours);
+            let mut confined = Confined { pid, pidfd, group, in_memory, limited, started, inside };
+            let prepared = prepare(plan, pid, confined.inside.as_fd());
+            if let Err(error) = prepared.map(|disk| confined.limited = disk) {
                 let kill = rustix::process::Signal::KILL;
                 let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
                 return Err(error.at(Stage::Jail));
@@ -122,23 +128,26 @@ pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confine
 }
 
 /// What only the outside can do: id maps, and mounts whose ids are shifted.
-fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<()> {
+/// Returns the sandbox's disk, if it has one of its own.
+fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     idmap::write_for(pid, &plan.ids)?;
     let send = |fds: &[BorrowedFd<'_>]| {
         socket::send_all(child, b"!", fds).map_err(|e| Error::host("the jail went away", e))
     };
     match &plan.ids {
-        Ids::Single { .. } => Ok(()),
-        Ids::Subordinate { .. } => send(&[]),
+        Ids::Single { .. } => Ok(None),
+        Ids::Subordinate { .. } => send(&[]).map(|()| None),
         Ids::Shifted { range } => {
             let namespace = idmap::namespace_of(pid)?;
-            for mount in shifted_layers(plan, namespace.as_fd())? {
+            let mut layers = shifted_layers(plan, namespace.as_fd())?;
+            for mount in &layers {
                 send(&[mount.as_fd()])?;
             }
             for mount in &plan.mounts {
                 send(&[shifted_mount(mount, host_user(plan, *range))?.as_fd()])?;
             }
-            Ok(())
+            let has_disk = matches!(plan.rootfs.upper, Upper::Disk { .. });
+            Ok(if has_disk { layers.pop() } else { None })
         }
     }
 }
@@ -209,11 +218,12 @@ fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
 }
 
 /// The next mount that the outside has prepared.
-fn receive(outside: &OwnedFd) -> Result<OwnedFd> {
+fn receive(outside: &OwnedFd) -> Result<(u8, OwnedFd)> {
     let mut fds = Vec::new();
-    let received = socket::receive(outside.as_fd(), &mut [0u8; 1], &mut fds);
+    let mut what = [0u8; 1];
+    let received = socket::receive(outside.as_fd(), &mut what, &mut fds);
     match (received, fds.pop()) {
-        (Ok(1), Some(fd)) => Ok(fd),
+        (Ok(1), Some(fd)) => Ok((what[0], fd)),
         (Err(error), _) => Err(Error::host("cannot receive a mount", error)),
         _ => Err(Error::new(Kind::Protocol, "the worker went away")),
     }
@@ -242,7 +252,10 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
     let watched = plan.limits.memory.is_some_and(|limit| limit.by == By::Watch);
     if watched {
-        show_outside(outside, layers::STAGE)?;
+        show_outside(outside, IN_MEMORY, layers::STAGE)?;
+    }
+    if plan.limits.disk.is_some_and(|limit| limit.by == By::Tmpfs) {
+        show_outside(outside, LIMITED, layers::STAGE)?;
     }
     network.enter()?;
     let sys = Kernel::sys()?;
@@ -260,9 +273,9 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
         layers::attach(tree.as_fd(), target)?;
     }
     if watched {
-        show_outside(outside, "/dev")?;
+        show_outside(outside, IN_MEMORY, "/dev")?;
         for tmpfs in &plan.tmpfs {
-            show_outside(outside, tmpfs.guest.as_str())?;
+            show_outside(outside, IN_MEMORY, tmpfs.guest.as_str())?;
         }
     }
     limit(plan)?;
@@ -280,10 +293,15 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     capabilities::drop(&plan.security)
 }
 
-/// Lets the worker see how full a file system in memory is: no cgroup counts it.
-fn show_outside(outside: &OwnedFd, path: &str) -> Result<()> {
+/// A file system in memory that no cgroup counts.
+const IN_MEMORY: u8 = b'm';
+/// The writable layer, which has a size.
+const LIMITED: u8 = b'd';
+
+/// Lets the worker see how full a file system is.
+fn show_outside(outside: &OwnedFd, what: u8, path: &str) -> Result<()> {
     let Source::Open(fd) = Source::open(Path::new(path))? else { return Ok(()) };
-    socket::send_all(outside.as_fd(), b"m", &[fd.as_fd()])
+    socket::send_all(outside.as_fd(), &[what], &[fd.as_fd()])
         .map_err(|error| Error::host("the worker went away", error))
 }
 
@@ -332,14 +350,14 @@ fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
     let mut lowers = Vec::new();
     for overlay in &plan.rootfs.overlays {
         let open = |lower: &msb_spec::Lower| match shifted && lower.owned {
-            true => receive(outside).map(Source::Detached),
+            true => receive(outside).map(|(_, mount)| Source::Detached(mount)),
             false => Source::open(&lower.path),
         };
         lowers.push(overlay.lowers.iter().map(open).collect::<Result<_>>()?);
     }
     let writable = match &plan.rootfs.upper {
         Upper::Memory { .. } => None,
-        _ if shifted => Some(Source::Detached(receive(outside)?)),
+        _ if shifted => Some(Source::Detached(receive(outside)?.1)),
         Upper::Directory { path } => Some(Source::open(path)?),
         Upper::Disk { .. } => {
             return Err(Error::unsupported("a disk of a fixed size needs root")
@@ -354,7 +372,7 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
     let shifted = matches!(plan.ids, Ids::Shifted { .. });
     let take = |mount: &PlannedMount| {
         if shifted {
-            return receive(outside);
+            return receive(outside).map(|(_, mount)| mount);
         }
         let tree = layers::detach(&mount.host, true)?;
         let shown = Attributes {

@@ -218,6 +218,26 @@ impl Ending {
     }
 }
 
+/// A limit that a command ran into and was not ended by: it saw an error instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reached {
+    /// No more processes or threads could be made.
+    Pids,
+    /// The writable layer is full.
+    Disk,
+}
+
+impl Reached {
+    /// As a person reads it.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Pids => "the limit on processes was reached",
+            Self::Disk => "the writable layer is full",
+        }
+    }
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -227,9 +247,17 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Why.
     pub ending: Ending,
+    /// A limit that it ran into, if it failed.
+    #[serde(default)]
+    pub reached: Option<Reached>,
 }
 
 impl Exit {
+    /// Why it did not end well, if that was not its own doing alone.
+    pub fn reason(&self) -> Option<&'static str> {
+        self.ending.reason().or(self.reached.map(Reached::reason))
+    }
+
     /// The code a shell would show: its own, 124 after a timeout, 128+n after signal n.
     pub fn status(&self) -> i32 {
         match (self.ending, self.code, self.signal) {
@@ -252,7 +280,7 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_a_shell() {
-        let exit = |code, signal, ending| Exit { code, signal, ending }.status();
+        let exit = |code, signal, ending| Exit { code, signal, ending, reached: None }.status();
         assert_eq!(exit(Some(7), None, Ending::Own), 7);
         assert_eq!(exit(None, Some(9), Ending::Own), 137);
         assert_eq!(exit(None, Some(9), Ending::Memory), 137);

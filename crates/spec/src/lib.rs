@@ -41,7 +41,7 @@ mod spec;
 pub mod state;
 
 pub use error::{Error, Kind, Result, Stage};
-pub use exec::{Command, Ending, Exit, Rlimit, RlimitName, Stdin, TermSize, UserRef};
+pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
 pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
 pub use limits::{By, Cgroup, Limit, Limits};

@@ -99,6 +99,13 @@ pub struct Stopped {
     pub exit: Option<Exit>,
 }
 
+impl Stopped {
+    /// The reason as a person reads it; none for an end of its own.
+    pub fn reason(&self) -> Option<&'static str> {
+        self.ending.reason().or_else(|| self.exit?.reason())
+    }
+}
+
 /// Where an Exec is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -68,7 +68,7 @@ fn seeds() -> Vec<Vec<u8>> {
         user: Some("web:web".parse().expect("a user")),
         ..Command::default()
     };
-    let exit = Exit { code: Some(0), signal: None, ending: Ending::Own };
+    let exit = Exit { code: Some(0), signal: None, ending: Ending::Own, reached: None };
     let entry = Entry {
         path: b"a/b".to_vec(),
         kind: EntryKind::Symlink(b"../c".to_vec()),

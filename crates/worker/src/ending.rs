@@ -81,7 +81,8 @@ impl Worker {
                 while self.relay(*id, stream) {}
             }
         }
-        let killed = Exit { code: None, signal: Some(signal::SIGKILL), ending: stopped.ending };
+        let (signal, ending) = (Some(signal::SIGKILL), stopped.ending);
+        let killed = Exit { code: None, signal, ending, reached: None };
         let mut farewells = Vec::new();
         for (id, exec) in std::mem::take(&mut self.execs) {
             let exit = match stopped.exit {

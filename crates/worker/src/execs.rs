@@ -2,8 +2,9 @@
 
 use crate::exec::{self, Exec, Stream};
 use crate::log::now_ms;
+use crate::processes;
 use crate::worker::Worker;
-use msb_spec::{Ending, Error, Exit, Kind, Stage};
+use msb_spec::{By, Ending, Error, Exit, Kind, Reached, Stage};
 use msb_wire::record::{ExecRecord, Source};
 use msb_wire::{FrameKind, FromGuest, Reply, SpawnFailure};
 
@@ -133,7 +134,8 @@ impl Worker {
             Ending::Own if hit => Ending::Memory,
             ending => ending,
         };
-        let exit = Exit { code, signal, ending };
+        let reached = if failed && ending == Ending::Own { self.reached() } else { None };
+        let exit = Exit { code, signal, ending, reached };
         self.life.set_busy(!self.execs.is_empty());
         if self.main == Some(id) {
             // Its watchers are told when the sandbox is gone, so that its name is free then.
@@ -144,6 +146,27 @@ impl Worker {
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Exited(exit));
         }
+    }
+
+    /// A limit that something inside has run into since this was last asked.
+    fn reached(&mut self) -> Option<Reached> {
+        let confined = &self.guest.confined;
+        let refused = confined.group.as_ref().map_or(0, msb_jail::cgroup::Group::forks_refused);
+        if refused > self.forks_refused {
+            self.forks_refused = refused;
+            return Some(Reached::Pids);
+        }
+        // Without a cgroup nobody counts refusals, but what ran into the limit is still there.
+        let limit = self.plan.limits.pids.filter(|limit| limit.by == By::Rlimit);
+        if let Some(limit) = limit {
+            let found = processes::below(confined.pid);
+            let threads: u32 = found.iter().map(|process| process.threads).sum();
+            // The command itself has just ended.
+            if threads + 1 >= limit.value {
+                return Some(Reached::Pids);
+            }
+        }
+        confined.limited.as_ref().filter(|fd| processes::is_full(fd)).map(|_| Reached::Disk)
     }
 
     /// Brings what a stream has to the log and to whoever watches; true if there may be more.

@@ -52,6 +52,13 @@ pub(crate) fn proportional(processes: &[Process], files: u64) -> u64 {
     own + files.max(shared)
 }
 
+/// Whether a file system has no room left for anything.
+pub(crate) fn is_full(fd: &OwnedFd) -> bool {
+    /// ext4 keeps some of its blocks to itself and does not say so.
+    const KEPT: u64 = 25;
+    rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_bavail <= stat.f_blocks / KEPT)
+}
+
 /// Bytes that file systems in memory hold.
 pub(crate) fn held(file_systems: &[OwnedFd]) -> u64 {
     let of = |fd: &OwnedFd| {

@@ -142,7 +142,7 @@ impl Act for Wait {
         self.which.each(&engine, |name| {
             let stopped = engine.wait(name)?;
             let status = stopped.exit.map_or(0, |exit| exit.status());
-            let reason = stopped.ending.reason();
+            let reason = stopped.reason();
             if !self.json {
                 let why = reason.map_or(String::new(), |reason| format!("  ({reason})"));
                 words::say(format!("{name}  {status}{why}"));
