@@ -156,7 +156,7 @@ fn wait_gives_the_commands_exit_code_and_how_it_ended() {
         let again = msb.words("wait a --json");
         let told: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
         assert_eq!(again.code, 8);
-        let exit = json!({"code": 8, "signal": null, "ending": "own"});
+        let exit = json!({"code": 8, "signal": null, "ending": "own", "reached": null});
         assert_eq!(
             told,
             json!([{"name": "a", "ending": "own", "reason": null, "exit": exit, "status": 8}])
