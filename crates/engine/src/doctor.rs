@@ -39,7 +39,7 @@ pub struct Finding {
 pub fn examine() -> Vec<Finding> {
     let user = User::current();
     vec![
-        kernel(user),
+        kernel(),
         user_namespaces(),
         landlock(),
         seccomp(),
@@ -63,13 +63,12 @@ fn finding(
     Finding { tier, what, grade, found: found.into(), fix }
 }
 
-fn kernel(user: User) -> Finding {
+fn kernel() -> Finding {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
     let numbers: Vec<u32> =
         release.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
-    // Landlock that governs renames is 5.19 for everybody; idmapped layers as root need the same.
-    let _ = user;
+    // Landlock that governs renames, and idmapped layers for root.
     let grade = if numbers.as_slice() >= [5, 19].as_slice() { Grade::Good } else { Grade::Missing };
     finding(
         "process",

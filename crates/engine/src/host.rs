@@ -75,10 +75,7 @@ impl Controllers {
                     .collect();
                 if kept.is_empty() { Cgroup::None } else { Cgroup::V1 { controllers: kept } }
             }
-            other if wanted.is_empty() => {
-                let _ = other;
-                Cgroup::None
-            }
+            _ if wanted.is_empty() => Cgroup::None,
             other => other.clone(),
         }
     }

@@ -7,7 +7,7 @@ use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -210,16 +210,4 @@ impl Caller {
 /// Sends a greeting on a new connection.
 pub(crate) fn greet(stream: &mut UnixStream, request: &msb_wire::Request) -> io::Result<()> {
     stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request.clone())))
-}
-
-impl std::os::fd::AsFd for Caller {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-}
-
-impl AsRawFd for Caller {
-    fn as_raw_fd(&self) -> i32 {
-        self.stream.as_raw_fd()
-    }
 }

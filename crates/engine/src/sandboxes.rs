@@ -400,11 +400,6 @@ impl Engine {
         Ok(connection)
     }
 
-    /// Lets a sandbox live on when its owner goes.
-    pub fn disown(&self, name: &Name) -> Result<()> {
-        self.connect(name, &Request::Disown)?.reply().map(drop)
-    }
-
     /// The Execs that run.
     pub fn running_execs(&self, name: &Name) -> Result<Vec<ExecStatus>> {
         match self.connect(name, &Request::List)?.reply()? {

@@ -7,7 +7,7 @@ mod layout;
 
 use msb_spec::{Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// An image that is ready to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,10 +47,4 @@ fn directory(path: &Path) -> Result<Prepared> {
         image: ImageRef::Directory(found),
         path: Vec::new(),
     })
-}
-
-/// Every directory below the cache that holds derived layers.
-pub fn derived(cache: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(cache).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect()
 }

@@ -58,8 +58,6 @@ pub enum Request {
     Wait,
     /// Keep this connection; the sandbox ends when it closes.
     Own,
-    /// Let go of the sandbox: it no longer ends with its owner's connection.
-    Disown,
 }
 
 /// A worker's answer.

@@ -127,12 +127,6 @@ impl Worker {
                     client.reply(&Reply::Done);
                 }
             }
-            Request::Disown => {
-                for client in self.clients.values_mut().filter(|c| c.role == Role::Owner) {
-                    client.role = Role::Leaving;
-                }
-                self.answer(id, &Reply::Done);
-            }
         }
     }
 
