@@ -24,6 +24,12 @@ const NEEDS: &[Need] = &[
     Need::Command("unshare", "util-linux"),
     Need::Command("mkfs.ext4", "e2fsprogs"),
     Need::Command("ps", "procps"),
+    Need::Command("setpriv", "util-linux"),
+    Need::Command("zsh", "zsh"),
+    Need::Command("fish", "fish"),
+    // For the host image's own pip, which is the distribution's.
+    Need::Package("python3-pip"),
+    Need::Package("python3-setuptools"),
 ];
 
 pub(crate) fn command() -> ExitCode {

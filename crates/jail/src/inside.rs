@@ -239,7 +239,10 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     take_ids(&plan.ids, outside)?;
     // Nothing mounted from here on is seen outside.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|error| Error::host("cannot make mounts private", error))?;
+        .map_err(|error| {
+        Error::host("cannot make mounts private", error)
+            .hint("`msb doctor` tells whether this host restricts user namespaces")
+    })?;
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
     let mounts = mounts(plan, outside)?;

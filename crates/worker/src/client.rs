@@ -77,8 +77,7 @@ impl Client {
         Ok(self.socket)
     }
 
-    pub(crate) fn receive(&mut self) -> Read {
-        let mut buffer = [0u8; 16 << 10];
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Read {
         loop {
             // The first frame may be followed by bytes that are meant for the guest.
             let wanted = match self.role {

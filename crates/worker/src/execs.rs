@@ -171,14 +171,13 @@ impl Worker {
 
     /// Brings what a stream has to the log and to whoever watches; true if there may be more.
     pub(crate) fn relay(&mut self, id: u64, stream: Stream) -> bool {
-        let mut buffer = [0u8; 64 << 10];
         let Some(exec) = self.execs.get_mut(&id) else {
             return false;
         };
-        let exec::Read::Bytes(n) = exec.read(stream, &mut buffer) else {
+        let exec::Read::Bytes(n) = exec.read(stream, &mut self.buffer) else {
             return false;
         };
-        let bytes = &buffer[..n];
+        let bytes = &self.buffer[..n];
         let (source, kind) = match stream {
             Stream::Stdout => (Source::Stdout, FrameKind::Stdout),
             Stream::Stderr => (Source::Stderr, FrameKind::Stderr),

@@ -33,7 +33,7 @@ impl Worker {
         if client.silent {
             return;
         }
-        if matches!(client.receive(), client::Read::Ended) {
+        if matches!(client.receive(&mut self.buffer), client::Read::Ended) {
             client.silent = true;
             return;
         }

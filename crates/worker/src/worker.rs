@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     pub(crate) over: Option<Stopped>,
     /// Whether the sandbox is as its Plan wants it. Half a sandbox does not outlive its maker.
     pub(crate) whole: bool,
+    /// For what is read, of whatever. Its pages are only there once they are used.
+    pub(crate) buffer: Vec<u8>,
     /// The guest has said that nothing else is left inside.
     pub(crate) alone: bool,
 }
@@ -158,6 +160,7 @@ impl Worker {
             last_event,
             over: None,
             whole: last_event > 0,
+            buffer: vec![0; 64 << 10],
             alone: false,
         })
     }
