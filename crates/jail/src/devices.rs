@@ -31,6 +31,7 @@ const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
 #[derive(Debug)]
 pub(crate) struct Kernel {
     proc: OwnedFd,
+    sys: OwnedFd,
     nodes: Vec<OwnedFd>,
 }
 
@@ -40,12 +41,8 @@ impl Kernel {
             .iter()
             .map(|name| detach(&Path::new("/dev").join(name), false))
             .collect::<Result<_>>()?;
-        Ok(Self { proc: file_system("proc", QUIET)?, nodes })
-    }
-
-    /// A /sys of the network namespace that we are in.
-    pub(crate) fn sys() -> Result<OwnedFd> {
-        file_system("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)
+        let sys = file_system("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        Ok(Self { proc: file_system("proc", QUIET)?, sys, nodes })
     }
 
     /// No user namespaces in this one from now on: they would hand back every capability over
@@ -65,12 +62,12 @@ impl Kernel {
     }
 
     /// Puts everything in place below the sandbox's own root.
-    pub(crate) fn place(self, sys: &OwnedFd, nothing: &OwnedFd, shm_size: u64) -> Result<()> {
+    pub(crate) fn place(self, nothing: &OwnedFd, shm_size: u64) -> Result<()> {
         for directory in ["/proc", "/sys", "/dev"] {
             make_dir(Path::new(directory))?;
         }
         attach(self.proc.as_fd(), Path::new("/proc"))?;
-        attach(sys.as_fd(), Path::new("/sys"))?;
+        attach(self.sys.as_fd(), Path::new("/sys"))?;
         // With /dev/shm in it: a file system of its own for that costs as much as the rest of /dev.
         mount_tmpfs(Path::new("/dev"), &format!("mode=755,size={shm_size}"))?;
         for (name, node) in NODES.iter().zip(&self.nodes) {

@@ -7,7 +7,6 @@
 use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
-use crate::network::Network;
 use crate::{capabilities, disk, idmap, landlock, syscalls};
 use msb_spec::{
     By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
@@ -235,7 +234,7 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
         .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     enter_cgroup(tasks)?;
-    let network = Network::begin()?;
+    enter_network()?;
     take_ids(&plan.ids, outside)?;
     // Nothing mounted from here on is seen outside.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -260,12 +259,10 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     if plan.limits.disk.is_some_and(|limit| limit.by == By::Tmpfs) {
         show_outside(outside, LIMITED, layers::STAGE)?;
     }
-    network.enter()?;
-    let sys = Kernel::sys()?;
     let nothing = layers::nothing()?;
     layers::enter_root()?;
     devices::make_usual_directories()?;
-    kernel.place(&sys, &nothing, SHM_SIZE)?;
+    kernel.place(&nothing, SHM_SIZE)?;
     for tmpfs in &plan.tmpfs {
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
         layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
@@ -315,6 +312,14 @@ fn enter_cgroup(tasks: &[File]) -> Result<()> {
     }
     // Only now, so that the sandbox's own cgroup is the root of what it sees.
     process::unshare(process::CGROUP_NAMESPACE).map_err(failed)
+}
+
+/// An empty network with loopback. Made in here rather than at the fork, because it takes longer
+/// than all other namespaces together and the worker has other things to do meanwhile.
+fn enter_network() -> Result<()> {
+    let failed = |error| Error::host("cannot make a network namespace", error);
+    process::unshare(process::NETWORK_NAMESPACE).map_err(failed)?;
+    msb_sys::net::raise_loopback().map_err(failed)
 }
 
 fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {

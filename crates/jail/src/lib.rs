@@ -12,7 +12,6 @@ mod idmap;
 mod inside;
 mod landlock;
 mod layers;
-mod network;
 mod own;
 mod syscalls;
 

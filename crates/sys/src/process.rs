@@ -169,13 +169,6 @@ pub(crate) fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// Enters a namespace of one kind, given as a clone flag.
-pub fn enter(namespace: BorrowedFd<'_>, kind: u64) -> io::Result<()> {
-    // SAFETY: setns takes a descriptor and flags and touches no memory of ours.
-    let done = unsafe { libc::setns(namespace.as_raw_fd(), kind as libc::c_int) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Leaves the shared namespaces given as clone flags.
 pub fn unshare(namespaces: u64) -> io::Result<()> {
     // SAFETY: unshare takes flags and touches no memory of ours.
