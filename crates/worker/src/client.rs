@@ -28,6 +28,8 @@ pub(crate) struct Client {
     decoder: Decoder,
     out: Vec<u8>,
     sent: usize,
+    /// What need not be said before something else is.
+    held: Vec<u8>,
     pub(crate) role: Role,
     /// No more will come from it; what it is owed is still sent.
     pub(crate) silent: bool,
@@ -60,6 +62,7 @@ impl Client {
             decoder,
             out: Vec::new(),
             sent: 0,
+            held: Vec::new(),
             role,
             silent: false,
             left: false,
@@ -104,7 +107,13 @@ impl Client {
         self.decoder.next_frame()
     }
 
+    /// Says this together with whatever comes next: waking a client costs more than telling it.
+    pub(crate) fn hold(&mut self, reply: &Reply) {
+        self.held.extend_from_slice(&encode(FrameKind::Reply, reply));
+    }
+
     pub(crate) fn reply(&mut self, reply: &Reply) {
+        self.out.append(&mut self.held);
         self.out.extend_from_slice(&encode(FrameKind::Reply, reply));
         self.flush();
     }
@@ -120,6 +129,7 @@ impl Client {
     }
 
     pub(crate) fn output(&mut self, kind: FrameKind, bytes: &[u8]) {
+        self.out.append(&mut self.held);
         self.out.extend_from_slice(&header(kind, bytes.len()));
         self.out.extend_from_slice(bytes);
         self.flush();

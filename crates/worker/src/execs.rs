@@ -28,6 +28,7 @@ impl Worker {
     pub(crate) fn guest_said(&mut self, said: &FromGuest) {
         match *said {
             FromGuest::Started { id, pid } => {
+                let quiet = self.main == Some(id) && self.is_quiet();
                 let Some(exec) = self.execs.get_mut(&id).filter(|exec| !exec.running) else {
                     return;
                 };
@@ -51,7 +52,8 @@ impl Worker {
                 };
                 for watcher in &exec.watchers {
                     if let Some(client) = self.clients.get_mut(watcher) {
-                        client.reply(&Reply::Started { id, pid });
+                        let started = Reply::Started { id, pid };
+                        if quiet { client.hold(&started) } else { client.reply(&started) }
                     }
                 }
                 if !(self.plan.ephemeral && self.main == Some(id)) {

@@ -187,7 +187,11 @@ impl Worker {
         if self.plan.patches.is_empty() {
             self.complete();
         }
-        caller.reply(&Reply::Ready);
+        if self.is_quiet() {
+            caller.hold(&Reply::Ready)
+        } else {
+            caller.reply(&Reply::Ready)
+        }
         self.clients.insert(CALLER, caller);
         Ok(self)
     }
@@ -204,6 +208,12 @@ impl Worker {
         let parents = writable[1..].iter().filter_map(|group| group.parent().map(Path::to_owned));
         let emptied: Vec<PathBuf> = parents.collect();
         msb_jail::confine_worker(&writable, &emptied).map_err(|error| error.at(Stage::Boot))
+    }
+
+    /// Whether the caller waits for its command and for nothing before it.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let waits = |command: &Command| command.tty.is_none() && !command.detached;
+        self.plan.patches.is_empty() && self.plan.command.as_ref().is_some_and(waits)
     }
 
     /// The sandbox is as its Plan wants it.

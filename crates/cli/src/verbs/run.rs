@@ -7,7 +7,7 @@ use crate::table::Act;
 use crate::terminal;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_spec::Span;
+use msb_spec::{Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
@@ -61,9 +61,16 @@ impl Act for Run {
         for note in engine.repair() {
             words::note(note);
         }
-        engine.begin(&plan, &mut caller)?;
+        // With nothing to change before it, the command is on its way already.
+        if !plan.patches.is_empty() {
+            engine.begin(&plan, &mut caller)?;
+        }
         let part = Part { stdin, tty, leave_at_once: self.detach };
-        match attend(caller.into_stream(), part)? {
+        let attended = attend(caller.into_stream(), part).map_err(|error| match error.stage() {
+            Some(Stage::Exec) | None => error,
+            Some(_) => error.under(format!("cannot start sandbox `{}`", plan.name)),
+        });
+        match attended? {
             Attended::Exited(exit) => Ok(finished(&exit)),
             Attended::Left { .. } => {
                 words::say(&plan.name);
