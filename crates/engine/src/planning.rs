@@ -107,7 +107,11 @@ fn only_root(user: &UserRef) -> Error {
 }
 
 fn limits(spec: &Spec, user: User) -> Result<Limits> {
-    let controllers = Controllers::find();
+    // One id's processes are limited as hard by rlimit; looking for a cgroup that a short run does
+    // not need would be a fiftieth of it.
+    let brief = spec.ephemeral && !user.is_root() && spec.user.is_none();
+    let needs_cgroup = !brief || spec.memory.is_some() || spec.cpus.is_some();
+    let controllers = if needs_cgroup { Controllers::find() } else { Controllers::default() };
     let by = |controller: &str, other: By| {
         if controllers.has(controller) { By::Cgroup } else { other }
     };
