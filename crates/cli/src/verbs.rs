@@ -22,10 +22,15 @@ use msb_spec::{Exit, Plan, Result};
 /// The sandboxes of this machine, with what dead workers left cleaned up.
 fn engine() -> Result<Engine> {
     let engine = bare_engine()?;
+    tidy_up(&engine);
+    Ok(engine)
+}
+
+/// Cleans up behind workers that were killed, and says so.
+fn tidy_up(engine: &Engine) {
     for note in engine.repair() {
         words::note(note);
     }
-    Ok(engine)
 }
 
 /// The same without looking at anything, for what must be quick.

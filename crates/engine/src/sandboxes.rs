@@ -274,7 +274,8 @@ impl Engine {
             self.stop(name, Duration::ZERO)?;
         }
         let plan = self.home.plan(name);
-        if plan.as_ref().is_ok_and(|plan| plan.ephemeral) && !self.home.directory(name).exists() {
+        // One that is gone when it ends has just done so.
+        if !self.home.directory(name).exists() {
             return Ok(());
         }
         let Some(claim) = self.home.lock(name)? else {

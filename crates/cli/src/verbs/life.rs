@@ -1,12 +1,12 @@
 //! The verbs that end and begin sandboxes.
 
-use super::engine;
+use super::{bare_engine, engine, tidy_up};
 use crate::listing;
 use crate::selection::Selection;
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_spec::Span;
+use msb_spec::{Kind, Name, Span};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -174,9 +174,15 @@ pub(crate) struct Rm {
 
 impl Act for Rm {
     fn act(self) -> Outcome {
-        let engine = engine()?;
+        let engine = bare_engine()?;
+        let before: Vec<Name> = engine.list().into_iter().map(|sandbox| sandbox.name).collect();
+        tidy_up(&engine);
         self.which.each(&engine, |name| {
-            engine.remove(name, self.force)?;
+            match engine.remove(name, self.force) {
+                // Half a sandbox whose maker died has just been removed, as was asked.
+                Err(error) if error.kind() == Kind::NotFound && before.contains(name) => {}
+                removed => removed?,
+            }
             if !self.quiet {
                 words::say(name);
             }

@@ -1,6 +1,6 @@
 //! `msb run`: a new sandbox for one command.
 
-use super::{bare_engine, finished, say_isolation};
+use super::{bare_engine, finished, say_isolation, tidy_up};
 use crate::arguments::{self, SandboxArgs, StreamArgs};
 use crate::session::{Attended, Part, attend};
 use crate::table::Act;
@@ -58,9 +58,7 @@ impl Act for Run {
         say_isolation(&plan, self.sandbox.quiet);
         let mut caller = engine.create(&plan, self.sandbox.replace)?;
         // While the sandbox comes up there is time to tidy up behind others.
-        for note in engine.repair() {
-            words::note(note);
-        }
+        tidy_up(&engine);
         // With nothing to change before it, the command is on its way already.
         if !plan.patches.is_empty() {
             engine.begin(&plan, &mut caller)?;
