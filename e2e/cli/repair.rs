@@ -389,3 +389,15 @@ fn a_signal_to_a_run_is_for_its_command() {
         assert_eq!((gave.code, gave.stdout.as_str()), (5, "up\nint\n"));
     }
 }
+
+#[test]
+fn a_running_sandbox_whose_plan_was_damaged_can_be_removed() {
+    for msb in Msb::each() {
+        msb.words("create -n box").ok();
+        let before = msb.processes("box");
+        fs::write(msb.home().join("sandboxes/box/plan.json"), "junk").unwrap();
+        msb.words("rm -f box").ok();
+        eventually("nothing is left", || !before.iter().any(Process::is_alive));
+        assert!(!msb.home().join("sandboxes/box").exists());
+    }
+}

@@ -310,9 +310,9 @@ impl Default for Msb {
 
 impl Drop for Msb {
     fn drop(&mut self) {
-        let names = self.run(["ls", "-q"]).stdout;
-        for name in names.lines() {
-            self.run(["rm", "-f", name]);
+        // By directory, because a listing leaves out what a test has damaged.
+        for entry in fs::read_dir(self.home().join("sandboxes")).into_iter().flatten().flatten() {
+            self.run([OsStr::new("rm"), OsStr::new("-f"), &entry.file_name()]);
         }
         let _ = fs::remove_dir_all(&self.scratch);
     }

@@ -221,8 +221,9 @@ impl Engine {
 
     /// Ends a sandbox: asks, waits for `grace`, kills. False if it was not running.
     pub fn stop(&self, name: &Name, grace: Duration) -> Result<bool> {
-        let plan = self.existing(name)?;
+        // One that runs can be stopped even if its Plan was damaged meanwhile.
         if !self.home.is_running(name) {
+            self.existing(name)?;
             repair::one(&self.home, name)?;
             return Ok(false);
         }
@@ -234,20 +235,20 @@ impl Engine {
             Ok(_) => self.await_end(name, STOP_MARGIN).map(|()| true),
             Err(_) if !self.home.is_running(name) => Ok(true),
             // It speaks another version, or is stuck: its lock tells who it is.
-            Err(error) => self.kill_worker(&plan, error).map(|()| true),
+            Err(error) => self.kill_worker(name, error).map(|()| true),
         }
     }
 
     /// Kills a worker that does not answer; the kernel ends what depends on it.
-    fn kill_worker(&self, plan: &Plan, error: Error) -> Result<()> {
-        let directory = self.home.directory(&plan.name);
+    fn kill_worker(&self, name: &Name, error: Error) -> Result<()> {
+        let directory = self.home.directory(name);
         let Some(Happened::Started { worker }) = started(&directory) else {
             return Err(error);
         };
         let pid = i32::try_from(worker).map_err(|_| error.clone())?;
         msb_sys::signal::send(pid, msb_sys::signal::SIGKILL).map_err(|cause| error.cause(cause))?;
-        self.await_end(&plan.name, STOP_MARGIN)?;
-        repair::one(&self.home, &plan.name).map(drop)
+        self.await_end(name, STOP_MARGIN)?;
+        repair::one(&self.home, name).map(drop)
     }
 
     fn await_end(&self, name: &Name, limit: Duration) -> Result<()> {
