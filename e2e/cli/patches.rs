@@ -269,3 +269,15 @@ fn nothing_is_mounted_over_the_sandboxes_own_places() {
         }
     }
 }
+
+#[test]
+fn a_command_for_create_is_refused_and_not_ignored() {
+    let msb = Msb::new();
+    let conf = msb.file("box.toml", "command = ['true']\n");
+    for flags in [["--entrypoint", "/bin/sh"], ["--conf", conf.to_str().unwrap()]] {
+        let gave = msb.run([&["create", "-n", "box"], &flags[..]].concat());
+        assert_eq!(gave.code, 125, "{gave:#?}");
+        assert!(gave.stderr.contains("runs no command of its own"), "{gave:#?}");
+    }
+    assert_eq!(msb.run(["ls", "-q"]).line(), "");
+}

@@ -5,6 +5,7 @@ use crate::arguments::SandboxArgs;
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
+use msb_spec::Error;
 
 /// Makes a sandbox and leaves it running.
 #[derive(Debug, Parser)]
@@ -19,8 +20,11 @@ impl Act for Create {
         let engine = engine()?;
         let mut spec = self.sandbox.spec()?;
         spec.ephemeral = false;
-        spec.command.clear();
-        spec.entrypoint.clear();
+        if !spec.command.is_empty() || !spec.entrypoint.is_empty() || spec.timeout.is_some() {
+            return Err(Error::invalid("a sandbox that is created runs no command of its own")
+                .hint("`msb run --name NAME -- COMMAND` runs one; `msb exec` runs more in it")
+                .into());
+        }
         let plan = engine.plan(&spec)?;
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
