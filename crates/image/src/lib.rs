@@ -24,7 +24,9 @@ pub struct Prepared {
 pub fn prepare(image: &ImageRef, cache: &Path) -> Result<Prepared> {
     match image {
         ImageRef::Host => host::prepare(cache),
-        ImageRef::Directory(path) => directory(path),
+        ImageRef::Path(path) => directory(path),
+        ImageRef::Name(name) => Err(Error::unsupported(format!("no such image: `{name}`"))
+            .hint("this version runs `host` (the default) and directories: `./rootfs`")),
     }
     .map_err(|error| error.at(Stage::Image))
 }
@@ -44,7 +46,7 @@ fn directory(path: &Path) -> Result<Prepared> {
     let lower = Lower { path: found.clone(), owned: true };
     Ok(Prepared {
         overlays: vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }],
-        image: ImageRef::Directory(found),
+        image: ImageRef::Path(found),
         path: Vec::new(),
     })
 }

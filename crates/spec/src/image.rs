@@ -1,6 +1,6 @@
 //! What a sandbox's root filesystem is made from.
 
-use crate::{Error, Result};
+use crate::{Reference, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -12,12 +12,14 @@ pub enum ImageRef {
     /// The host's own programs, read-only beneath a private writable layer.
     #[default]
     Host,
-    /// A directory that holds a root filesystem.
-    Directory(PathBuf),
+    /// A path: a directory that holds a root filesystem, or a disk image.
+    Path(PathBuf),
+    /// An image by its name, from a registry or loaded before.
+    Name(Reference),
 }
 
 impl ImageRef {
-    /// Parses `host`, `./dir`, `/dir`, `../dir`, `.` or `~/dir` (left to the shell).
+    /// Parses `host`, a path (`./dir`, `/dir`, `../dir`, `.`) or the name of an image.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "host" {
             return Ok(Self::Host);
@@ -28,11 +30,16 @@ impl ImageRef {
             || text.starts_with("./")
             || text.starts_with("../");
         if is_path && !text.contains('\0') {
-            return Ok(Self::Directory(PathBuf::from(text)));
+            return Ok(Self::Path(PathBuf::from(text)));
         }
-        Err(Error::unsupported(format!("no such image: `{}`", text)).hint(
-            "this version runs `host` (the default) and directories: `./rootfs` or `/srv/rootfs`",
-        ))
+        let said = |error: crate::Error| match error.advice() {
+            Some(hint) => {
+                let hint = format!("{hint}; a directory starts with `./` or `/`");
+                error.hint(hint)
+            }
+            None => error,
+        };
+        Reference::parse(text).map(Self::Name).map_err(said)
     }
 }
 
@@ -40,7 +47,8 @@ impl fmt::Display for ImageRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
-            Self::Directory(path) => write!(f, "{}", path.display()),
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Name(reference) => write!(f, "{reference}"),
         }
     }
 }
@@ -52,9 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_a_directory_and_a_word_is_not() {
+    fn a_path_is_a_path_and_a_word_is_a_name() {
         assert_eq!(ImageRef::parse("host").unwrap(), ImageRef::Host);
-        assert_eq!(ImageRef::parse("./a").unwrap(), ImageRef::Directory("./a".into()));
-        assert_eq!(ImageRef::parse("alpine").unwrap_err().kind(), crate::Kind::Unsupported);
+        assert_eq!(ImageRef::parse("./a").unwrap(), ImageRef::Path("./a".into()));
+        assert_eq!(ImageRef::parse("a").unwrap().to_string(), "docker.io/library/a:latest");
+        assert_eq!(ImageRef::parse("../..").unwrap(), ImageRef::Path("../..".into()));
+        assert!(ImageRef::parse("no such").is_err());
     }
 }

@@ -37,6 +37,7 @@ mod name;
 mod patch;
 mod plan;
 mod quantity;
+mod reference;
 mod spec;
 pub mod state;
 
@@ -52,4 +53,5 @@ pub use plan::{
     Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,
 };
 pub use quantity::{Bytes, Cpus, Span};
+pub use reference::{Digest, Reference};
 pub use spec::{IsolationChoice, Profile, Spec};

@@ -1,0 +1,281 @@
+//! The name of an image in a registry, parsed once.
+//!
+//! The grammar is the one that Docker and the OCI distribution specification share; short names
+//! mean what Docker's users expect of them.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where names without a registry are found.
+const DEFAULT_REGISTRY: &str = "docker.io";
+/// Where names of one word are found there.
+const DEFAULT_NAMESPACE: &str = "library";
+const DEFAULT_TAG: &str = "latest";
+/// Docker's limit, registries' too.
+const REPOSITORY_LIMIT: usize = 255;
+const TAG_LIMIT: usize = 128;
+
+/// The digest of a blob: which bytes, whoever sends them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest {
+    /// Sixty-four lower-case hexadecimal digits.
+    hex: String,
+}
+
+impl Digest {
+    /// Parses `sha256:` and 64 digits. Other algorithms are not used by any registry.
+    pub fn parse(text: &str) -> Result<Self> {
+        let hex = text.strip_prefix("sha256:").unwrap_or_default();
+        let digits = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if hex.len() != 64 || !digits {
+            return Err(Error::invalid(format!("not a digest: `{}`", crate::shown(text)))
+                .hint("it is `sha256:` and 64 hexadecimal digits"));
+        }
+        Ok(Self { hex: hex.to_owned() })
+    }
+
+    /// The digest that these 32 bytes are.
+    pub fn of_bytes(bytes: [u8; 32]) -> Self {
+        use std::fmt::Write;
+        let mut hex = String::with_capacity(64);
+        for byte in bytes {
+            let _ = write!(hex, "{byte:02x}");
+        }
+        Self { hex }
+    }
+
+    /// The digits alone, safe as a file name.
+    pub fn hex(&self) -> &str {
+        &self.hex
+    }
+
+    /// As many digits as people compare.
+    pub fn short(&self) -> &str {
+        &self.hex[..12]
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.hex)
+    }
+}
+
+/// An image in a registry: `registry/repository:tag@digest`, every part filled in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Reference {
+    registry: String,
+    repository: String,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+impl Reference {
+    /// Parses `python`, `ghcr.io/a/b:1`, `localhost:5000/x@sha256:…`.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::split(text).ok_or_else(|| {
+            Error::invalid(format!("not the name of an image: `{}`", crate::shown(text)))
+                .hint("it looks like `python`, `python:3.13` or `registry.example:5000/team/app:1`")
+        })
+    }
+
+    fn split(text: &str) -> Option<Self> {
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(Digest::parse(digest).ok()?)),
+            None => (text, None),
+        };
+        let (first, below) = rest.split_once('/').unwrap_or(("", rest));
+        let is_registry = first.contains(['.', ':']) || first == "localhost";
+        let (registry, path) = if is_registry { (first, below) } else { ("", rest) };
+        let (path, tag) = match path.rsplit_once(':') {
+            Some((path, tag)) if is_tag(tag) => (path, Some(tag.to_owned())),
+            Some(_) => return None,
+            None => (path, None),
+        };
+        let registry = match registry {
+            "" | "index.docker.io" | "registry-1.docker.io" => DEFAULT_REGISTRY,
+            registry if is_host(registry) => registry,
+            _ => return None,
+        };
+        let repository = match path.contains('/') {
+            false if registry == DEFAULT_REGISTRY => format!("{DEFAULT_NAMESPACE}/{path}"),
+            _ => path.to_owned(),
+        };
+        if repository.len() > REPOSITORY_LIMIT || !repository.split('/').all(is_component) {
+            return None;
+        }
+        // A digest says which bytes; `latest` beside it would say nothing.
+        let tag = tag.or_else(|| digest.is_none().then(|| DEFAULT_TAG.to_owned()));
+        Some(Self { registry: registry.to_owned(), repository, tag, digest })
+    }
+
+    /// The host, with its port if it is not the usual one.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// The path below the registry.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// The tag; none only where a digest is.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest that was asked for.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+
+    /// The same name with this digest in place of the one it had.
+    #[must_use]
+    pub fn at(&self, digest: &Digest) -> Self {
+        Self { digest: Some(digest.clone()), ..self.clone() }
+    }
+
+    /// The same name without its digest, if a tag says enough.
+    #[must_use]
+    pub fn without_digest(&self) -> Self {
+        match self.tag {
+            Some(_) => Self { digest: None, ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
+    /// As people write it: without what is understood.
+    pub fn short(&self) -> String {
+        let full = self.to_string();
+        let short = full.strip_prefix("docker.io/").unwrap_or(&full);
+        let short = short.strip_prefix("library/").unwrap_or(short);
+        match self.digest {
+            None => short.strip_suffix(":latest").unwrap_or(short).to_owned(),
+            Some(_) => short.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        match &self.digest {
+            Some(digest) => write!(f, "@{digest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `host`, `host:port`, `[::1]:port`; what a URL may hold between its slashes.
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    let port = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0));
+    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let name = match inner {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => name.split('.').all(|label| {
+            let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+            ends(label.bytes().next())
+                && ends(label.bytes().last())
+                && label.len() <= 63
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        }),
+    };
+    name && port && text.len() <= 255
+}
+
+/// Letters and digits, with single separators between them: `.`, `_`, `__`, any number of `-`.
+fn is_component(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = bytes.first().is_some_and(plain) && bytes.last().is_some_and(plain);
+    ends && bytes
+        .split(plain)
+        .filter(|run| !run.is_empty())
+        .all(|run| matches!(run, b"." | b"_" | b"__") || run.iter().all(|byte| *byte == b'-'))
+}
+
+fn is_tag(text: &str) -> bool {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.len() <= TAG_LIMIT
+        && text.bytes().next().is_some_and(word)
+        && text.bytes().all(|byte| word(byte) || matches!(byte, b'.' | b'-'))
+}
+
+written_as_text!(Digest, Reference);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn short_names_are_what_docker_users_expect() {
+        for (typed, meant) in [
+            ("alpine", "docker.io/library/alpine:latest"),
+            ("alpine:3", "docker.io/library/alpine:3"),
+            ("team/app", "docker.io/team/app:latest"),
+            ("ghcr.io/app", "ghcr.io/app:latest"),
+            ("localhost/app", "localhost/app:latest"),
+            ("localhost:5000/a/b:1.2", "localhost:5000/a/b:1.2"),
+            ("[::1]:5000/a", "[::1]:5000/a:latest"),
+            ("index.docker.io/a", "docker.io/library/a:latest"),
+            ("a__b/c-d.e", "docker.io/a__b/c-d.e:latest"),
+        ] {
+            assert_eq!(Reference::parse(typed).unwrap().to_string(), meant, "{typed}");
+        }
+        let fixed = Reference::parse(&format!("alpine@{DIGEST}")).unwrap();
+        assert_eq!(fixed.to_string(), format!("docker.io/library/alpine@{DIGEST}"));
+        let both = Reference::parse(&format!("r.io/a:1@{DIGEST}")).unwrap();
+        assert_eq!((both.tag(), both.digest().unwrap().hex().len()), (Some("1"), 64));
+        assert_eq!(both.short(), format!("r.io/a:1@{DIGEST}"));
+        assert_eq!(Reference::parse("alpine").unwrap().short(), "alpine");
+    }
+
+    #[test]
+    fn what_could_lead_elsewhere_is_not_a_name() {
+        let long = "a".repeat(300);
+        for typed in [
+            "",
+            "/",
+            "a/",
+            "/a",
+            "a//b",
+            "../a",
+            "a/../b",
+            "A",
+            "a b",
+            "a:",
+            "a:b c",
+            "a\n",
+            "-a",
+            "a.b:99999/x",
+            "a.b:0/x",
+            "a@b",
+            "a@sha256:12",
+            "a@sha512:00",
+            "a___b",
+            "a..b",
+            "a?b",
+            "a#b",
+            "a%2e",
+            "user@host/a",
+            "http://a/b",
+            "é",
+            "a.-/x",
+            &long,
+        ] {
+            assert!(Reference::parse(typed).is_err(), "{typed:?}");
+        }
+    }
+}
