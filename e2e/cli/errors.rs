@@ -47,7 +47,7 @@ fn each_command_has_its_own_help() {
     let msb = Msb::new();
     let tree = msb.words("--tree").ok().stdout;
     let verbs = tree.lines().filter(|line| line.starts_with("  ") && !line.starts_with("    "));
-    let verbs: Vec<&str> = verbs.filter_map(|line| line.split_whitespace().next()).collect();
+    let verbs: Vec<&str> = verbs.filter_map(|line| line.trim().split("  ").next()).collect();
     let all: String =
         verbs.iter().map(|verb| transcript(&msb, &format!("{verb} --help"))).collect();
     is_as_in("verbs.txt", &all);

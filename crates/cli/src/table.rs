@@ -2,7 +2,7 @@
 
 use crate::verbs;
 use crate::words::{self, Failure, Outcome};
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use msb_spec::Error;
 use std::ffi::OsString;
 
@@ -27,39 +27,65 @@ fn act<T: Act>(matches: &ArgMatches) -> Outcome {
     T::from_arg_matches(matches).map_err(Failure::from)?.act()
 }
 
+/// Verbs that share their first word and are told apart by the second.
+struct Family {
+    name: &'static str,
+    group: &'static str,
+    about: &'static str,
+}
+
+/// Everything that can be typed after `msb`. A verb's name is one word, or a family's and its own.
+struct Table {
+    families: &'static [Family],
+    verbs: &'static [Verb],
+}
+
 const RUN: &str = "Run";
 const LIFE: &str = "Keep";
 const LOOK: &str = "Look";
+const IMAGES: &str = "Images";
 const MORE: &str = "More";
 
-const VERBS: [Verb; 19] = [
-    verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
-    verb::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
-    verb::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
-    verb::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
-    verb::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),
-    verb::<verbs::create::Create>(LIFE, "create", "Make a sandbox and keep it running"),
-    verb::<verbs::life::Start>(LIFE, "start", "Start sandboxes that have stopped"),
-    verb::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),
-    verb::<verbs::life::Restart>(LIFE, "restart", "Stop sandboxes and start them again"),
-    verb::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
-    verb::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
-    verb::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
-    verb::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
-    verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
-    verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
-    verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
-    verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
-    verb::<verbs::doctor::Doctor>(MORE, "doctor", "Tell what this host can do, and how to mend it"),
-    verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
-];
+/// In the order of the help; a group without verbs is left out.
+const GROUPS: [&str; 5] = [RUN, LIFE, LOOK, IMAGES, MORE];
+
+const TABLE: Table = Table {
+    families: &[],
+    verbs: &[
+        verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
+        verb::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
+        verb::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
+        verb::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
+        verb::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),
+        verb::<verbs::create::Create>(LIFE, "create", "Make a sandbox and keep it running"),
+        verb::<verbs::life::Start>(LIFE, "start", "Start sandboxes that have stopped"),
+        verb::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),
+        verb::<verbs::life::Restart>(LIFE, "restart", "Stop sandboxes and start them again"),
+        verb::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
+        verb::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
+        verb::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
+        verb::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
+        verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
+        verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
+        verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
+        verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
+        verb::<verbs::doctor::Doctor>(
+            MORE,
+            "doctor",
+            "Tell what this host can do, and how to mend it",
+        ),
+        verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
+    ],
+};
 
 /// Runs what the command line asks for.
 pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
-    let word = rest.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    match word.as_str() {
+    let word = |at: usize| {
+        rest.get(at).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    match word(0).as_str() {
         "" | "-h" | "--help" | "help" if rest.len() < 2 => {
-            words::stdout(help().as_bytes());
+            words::stdout(TABLE.help().as_bytes());
             return Ok(0);
         }
         "help" => {
@@ -72,88 +98,233 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
             return Ok(0);
         }
         "--tree" => {
-            words::stdout(tree().as_bytes());
+            words::stdout(TABLE.tree().as_bytes());
             return Ok(0);
         }
         _ => {}
     }
-    let Some(verb) = VERBS.iter().find(|verb| verb.name == word) else {
-        let error = Error::invalid(format!("no such command: `{}`", word));
-        let near = msb_spec::nearest(&word, VERBS.iter().map(|verb| verb.name));
-        return Err(match near {
-            Some(near) => error.hint(format!("did you mean `msb {near}`?")),
-            None => error.hint("`msb --help` lists the commands"),
+    match TABLE.find(&word(0), &word(1))? {
+        Found::Family(family) => {
+            words::stdout(TABLE.family_help(family).as_bytes());
+            Ok(0)
         }
-        .into());
-    };
-    let matches = dressed(verb).try_get_matches_from(rest)?;
-    (verb.act)(&matches)
-}
-
-/// A verb's command with its name and line of help.
-fn dressed(verb: &Verb) -> Command {
-    (verb.command)().name(verb.name).bin_name(format!("msb {}", verb.name)).about(verb.about)
+        Found::Verb(verb) => {
+            let words = verb.name.split(' ').count();
+            let matches = verb.dressed().try_get_matches_from(rest.split_off(words - 1))?;
+            (verb.act)(&matches)
+        }
+    }
 }
 
 /// The whole command, for completions.
 pub(crate) fn whole() -> Command {
-    let whole =
-        Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
-    VERBS.iter().fold(whole, |whole, verb| whole.subcommand(dressed(verb)))
+    TABLE.whole()
 }
 
-fn help() -> String {
-    let mut text = String::from(
-        "Sandboxes for AI agents: run untrusted code on your own machine.\n\n\
-         Usage: msb COMMAND [OPTIONS]\n",
-    );
-    for group in [RUN, LIFE, LOOK, MORE] {
-        text.push_str(&format!("\n{group}:\n"));
-        for verb in VERBS.iter().filter(|verb| verb.group == group) {
-            text.push_str(&format!("  {:<11} {}\n", verb.name, verb.about));
-        }
+/// What the first words of a command line mean.
+enum Found {
+    Verb(&'static Verb),
+    /// Somebody asks what the family can do.
+    Family(&'static Family),
+}
+
+impl Verb {
+    /// Its command with its name and line of help.
+    fn dressed(&self) -> Command {
+        let word = self.name.rsplit(' ').next().unwrap_or(self.name);
+        (self.command)().name(word).bin_name(format!("msb {}", self.name)).about(self.about)
     }
-    text.push_str(
-        "\nExamples:\n  \
-         msb run -- python3 -c 'print(42)'       run something, keep nothing\n  \
-         msb create --name box && msb exec box -- sh\n\n\
-         `msb COMMAND --help` tells about one command, `msb --tree` lists every flag.\n",
-    );
-    text
 }
 
-/// Every command with every flag, a line each.
-fn tree() -> String {
-    let mut text = String::from("msb\n");
-    for verb in &VERBS {
-        text.push_str(&format!("  {}  {}\n", verb.name, verb.about));
-        let command = dressed(verb);
-        for argument in command.get_arguments() {
-            let value = argument.get_value_names().map_or(String::new(), |names| {
-                let takes = argument.get_action().takes_values();
-                let shown: Vec<&str> = names.iter().map(clap::builder::Str::as_str).collect();
-                if takes { format!(" {}", shown.join(" ")) } else { String::new() }
+impl Table {
+    fn find(&self, first: &str, second: &str) -> Result<Found, Error> {
+        if let Some(family) = self.families.iter().find(|family| family.name == first) {
+            if matches!(second, "" | "-h" | "--help") {
+                return Ok(Found::Family(family));
+            }
+            let found = self.members(family).find(|(word, _)| *word == second);
+            return found.map(|(_, verb)| Found::Verb(verb)).ok_or_else(|| {
+                let near = msb_spec::nearest(second, self.members(family).map(|(word, _)| word));
+                let near = near.map(|near| format!("{first} {near}"));
+                unknown(&format!("{first} {second}"), near, &format!("msb {first} --help"))
             });
-            let name = match (argument.get_short(), argument.get_long()) {
-                (Some(short), Some(long)) => format!("-{short}, --{long}"),
-                (None, Some(long)) => format!("--{long}"),
-                (Some(short), None) => format!("-{short}"),
-                (None, None) => String::new(),
-            };
-            let about = argument.get_help().map(ToString::to_string).unwrap_or_default();
-            let left = format!("{name}{value}");
-            text.push_str(&format!("    {:<34} {about}\n", left.trim()));
         }
+        let found = self.verbs.iter().find(|verb| verb.name == first);
+        found.map(Found::Verb).ok_or_else(|| {
+            let families = self.families.iter().map(|family| family.name);
+            let words = self.verbs.iter().map(|verb| verb.name).filter(|name| !name.contains(' '));
+            // Where others have `login`, a member of a family is meant.
+            let member = |verb: &&Verb| verb.name.split_once(' ').is_some_and(|(_, w)| w == first);
+            let member = self.verbs.iter().find(member).map(|verb| verb.name);
+            let near = member.or_else(|| msb_spec::nearest(first, families.chain(words)));
+            unknown(first, near.map(str::to_owned), "msb --help")
+        })
     }
-    text
+
+    /// The verbs of a family, each by its second word.
+    fn members(&self, family: &Family) -> impl Iterator<Item = (&'static str, &'static Verb)> {
+        self.verbs.iter().filter_map(|verb| {
+            let (first, word) = verb.name.split_once(' ')?;
+            (first == family.name).then_some((word, verb))
+        })
+    }
+
+    fn whole(&self) -> Command {
+        let mut whole =
+            Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
+        for verb in self.verbs.iter().filter(|verb| !verb.name.contains(' ')) {
+            whole = whole.subcommand(verb.dressed());
+        }
+        for family in self.families {
+            let command = Command::new(family.name).about(family.about);
+            let members = self.members(family).map(|(_, verb)| verb.dressed());
+            whole = whole.subcommand(command.subcommands(members));
+        }
+        whole
+    }
+
+    fn help(&self) -> String {
+        let mut text = String::from(
+            "Sandboxes for AI agents: run untrusted code on your own machine.\n\n\
+             Usage: msb COMMAND [OPTIONS]\n",
+        );
+        for group in GROUPS {
+            let verbs = self.verbs.iter().filter(|verb| verb.group == group);
+            let single = verbs.filter(|verb| !verb.name.contains(' '));
+            let mut lines: String =
+                single.map(|verb| format!("  {:<11} {}\n", verb.name, verb.about)).collect();
+            for family in self.families.iter().filter(|family| family.group == group) {
+                let members: Vec<&str> = self.members(family).map(|(word, _)| word).collect();
+                let members = members.join(", ");
+                lines.push_str(&format!("  {:<11} {}: {members}\n", family.name, family.about));
+            }
+            if !lines.is_empty() {
+                text.push_str(&format!("\n{group}:\n{lines}"));
+            }
+        }
+        text.push_str(
+            "\nExamples:\n  \
+             msb run -- python3 -c 'print(42)'       run something, keep nothing\n  \
+             msb create --name box && msb exec box -- sh\n\n\
+             `msb COMMAND --help` tells about one command, `msb --tree` lists every flag.\n",
+        );
+        text
+    }
+
+    fn family_help(&self, family: &Family) -> String {
+        let Family { name, about, .. } = family;
+        let mut text = format!("{about}\n\nUsage: msb {name} COMMAND [OPTIONS]\n\nCommands:\n");
+        for (word, verb) in self.members(family) {
+            text.push_str(&format!("  {word:<11} {}\n", verb.about));
+        }
+        text.push_str(&format!("\n`msb {name} COMMAND --help` tells about one command.\n"));
+        text
+    }
+
+    /// Every command with every flag, a line each.
+    fn tree(&self) -> String {
+        let mut text = String::from("msb\n");
+        for verb in self.verbs {
+            text.push_str(&format!("  {}  {}\n", verb.name, verb.about));
+            verb.dressed().get_arguments().for_each(|argument| text.push_str(&branch(argument)));
+        }
+        text
+    }
+}
+
+fn unknown(typed: &str, near: Option<String>, list: &str) -> Error {
+    let error = Error::invalid(format!("no such command: `{typed}`"));
+    match near {
+        Some(near) => error.hint(format!("did you mean `msb {near}`?")),
+        None => error.hint(format!("`{list}` lists the commands")),
+    }
+}
+
+/// One flag or argument in the tree.
+fn branch(argument: &Arg) -> String {
+    let value = argument.get_value_names().map_or(String::new(), |names| {
+        let takes = argument.get_action().takes_values();
+        let shown: Vec<&str> = names.iter().map(clap::builder::Str::as_str).collect();
+        if takes { format!(" {}", shown.join(" ")) } else { String::new() }
+    });
+    let name = match (argument.get_short(), argument.get_long()) {
+        (Some(short), Some(long)) => format!("-{short}, --{long}"),
+        (None, Some(long)) => format!("--{long}"),
+        (Some(short), None) => format!("-{short}"),
+        (None, None) => String::new(),
+    };
+    let about = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let left = format!("{name}{value}");
+    format!("    {:<34} {about}\n", left.trim())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A small table with a family, whatever families the real one has.
+    const SMALL: Table = Table {
+        families: &[Family { name: "box", group: LOOK, about: "Look at boxes" }],
+        verbs: &[
+            verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
+            verb::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
+            verb::<verbs::doctor::Doctor>(LOOK, "box heal", "Mend boxes"),
+        ],
+    };
+
+    fn found(first: &str, second: &str) -> Result<&'static str, String> {
+        match SMALL.find(first, second) {
+            Ok(Found::Verb(verb)) => Ok(verb.name),
+            Ok(Found::Family(family)) => Ok(family.name),
+            Err(error) => Err(error.advice().unwrap_or_default().to_owned()),
+        }
+    }
+
     #[test]
     fn every_command_is_consistent() {
         whole().debug_assert();
+        SMALL.whole().debug_assert();
+    }
+
+    #[test]
+    fn a_name_of_two_words_belongs_to_a_family() {
+        for verb in TABLE.verbs {
+            let family = verb.name.split_once(' ').map(|(family, _)| family);
+            let known = |name| TABLE.families.iter().any(|family| family.name == name);
+            assert!(family.is_none_or(known), "{}", verb.name);
+        }
+        for family in TABLE.families {
+            assert!(TABLE.members(family).count() > 0, "{}", family.name);
+            assert!(TABLE.verbs.iter().all(|verb| verb.name != family.name), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn a_member_of_a_family_is_found_by_both_words() {
+        assert_eq!(found("ps", "box"), Ok("ps"));
+        assert_eq!(found("box", "ls"), Ok("box ls"));
+        for asked in ["", "-h", "--help"] {
+            assert_eq!(found("box", asked), Ok("box"), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_typing_mistake_is_met_with_the_whole_command() {
+        for (first, second, hint) in [
+            ("bxo", "ls", "did you mean `msb box`?"),
+            ("box", "lst", "did you mean `msb box ls`?"),
+            ("heal", "", "did you mean `msb box heal`?"),
+            ("box", "nonsense", "`msb box --help` lists the commands"),
+            ("nonsense", "", "`msb --help` lists the commands"),
+        ] {
+            assert_eq!(found(first, second), Err(hint.to_owned()), "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn a_family_is_in_the_help_and_the_tree() {
+        assert!(SMALL.help().contains("\n  box         Look at boxes: ls, heal\n"));
+        assert!(SMALL.family_help(&SMALL.families[0]).contains("\n  heal        Mend boxes\n"));
+        assert!(SMALL.tree().contains("\n  box ls  List boxes\n    --label KEY=VALUE"));
     }
 }
