@@ -53,5 +53,5 @@ pub use plan::{
     Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,
 };
 pub use quantity::{Bytes, Cpus, Span};
-pub use reference::{Digest, Reference};
+pub use reference::{Digest, Reference, registry};
 pub use spec::{IsolationChoice, Profile, Spec};

@@ -88,18 +88,14 @@ impl Reference {
             None => (text, None),
         };
         let (first, below) = rest.split_once('/').unwrap_or(("", rest));
-        let is_registry = first.contains(['.', ':']) || first == "localhost";
-        let (registry, path) = if is_registry { (first, below) } else { ("", rest) };
+        let (registry, path) =
+            if names_registry(first) { (first, below) } else { (DEFAULT_REGISTRY, rest) };
         let (path, tag) = match path.rsplit_once(':') {
             Some((path, tag)) if is_tag(tag) => (path, Some(tag.to_owned())),
             Some(_) => return None,
             None => (path, None),
         };
-        let registry = match registry {
-            "" | "index.docker.io" | "registry-1.docker.io" => DEFAULT_REGISTRY,
-            registry if is_host(registry) => registry,
-            _ => return None,
-        };
+        let registry = one_name(registry)?;
         let repository = match path.contains('/') {
             false if registry == DEFAULT_REGISTRY => format!("{DEFAULT_NAMESPACE}/{path}"),
             _ => path.to_owned(),
@@ -172,6 +168,29 @@ impl fmt::Display for Reference {
     }
 }
 
+/// The name of a registry, checked: `ghcr.io`, `localhost:5000`. Docker's has one name here,
+/// whichever of its own is given.
+pub fn registry(text: &str) -> Result<String> {
+    let found = Some(text).filter(|text| names_registry(text)).and_then(one_name);
+    found.map(str::to_owned).ok_or_else(|| {
+        Error::invalid(format!("not the name of a registry: `{}`", crate::shown(text)))
+            .hint("write the host alone, as in `ghcr.io` or `localhost:5000`")
+    })
+}
+
+/// Whether the first word of a name is a registry rather than a part of the repository.
+fn names_registry(first: &str) -> bool {
+    first.contains(['.', ':']) || first == "localhost"
+}
+
+/// The one name that a registry goes by here, if it can be reached by it at all.
+fn one_name(registry: &str) -> Option<&str> {
+    match registry {
+        "index.docker.io" | "registry-1.docker.io" => Some(DEFAULT_REGISTRY),
+        registry => is_host(registry).then_some(registry),
+    }
+}
+
 /// `host`, `host:port`, `[::1]:port`; what a URL may hold between its slashes.
 fn is_host(text: &str) -> bool {
     let (name, port) = match text.rsplit_once(':') {
@@ -240,6 +259,34 @@ mod tests {
         assert_eq!((both.tag(), both.digest().unwrap().hex().len()), (Some("1"), 64));
         assert_eq!(both.short(), format!("r.io/a:1@{DIGEST}"));
         assert_eq!(Reference::parse("alpine").unwrap().short(), "alpine");
+    }
+
+    #[test]
+    fn a_registry_is_a_host_and_nothing_else() {
+        for (typed, meant) in [
+            ("ghcr.io", "ghcr.io"),
+            ("localhost", "localhost"),
+            ("registry:5000", "registry:5000"),
+            ("[::1]:5000", "[::1]:5000"),
+            ("docker.io", "docker.io"),
+            ("index.docker.io", "docker.io"),
+            ("registry-1.docker.io", "docker.io"),
+        ] {
+            assert_eq!(registry(typed).unwrap(), meant, "{typed}");
+        }
+        for typed in [
+            "",
+            "word",
+            "library",
+            "ghcr.io/a",
+            "ghcr.io/",
+            "https://ghcr.io",
+            "a b",
+            "u@h.io",
+            "é.io",
+        ] {
+            assert!(registry(typed).is_err(), "{typed:?}");
+        }
     }
 
     #[test]
