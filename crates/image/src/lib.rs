@@ -4,6 +4,9 @@
 
 mod host;
 mod layout;
+mod settings;
+
+pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 
 use msb_spec::{Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
 use std::fs;

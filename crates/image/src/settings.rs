@@ -1,0 +1,334 @@
+//! `config.toml` of the state directory: what names mean, how registries are reached, and how
+//! large an image may be.
+//!
+//! Everything in it is parsed when it is read, so that a mistake is told with its line before
+//! anything is done. No file means the defaults; a word that means nothing is an error.
+
+use msb_spec::{Bytes, Error, Reference, Result};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+/// What the user has settled about images.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    aliases: BTreeMap<Alias, Reference>,
+    registries: BTreeMap<Host, RegistrySettings>,
+    /// How large an image may be.
+    pub image_limits: ImageLimits,
+}
+
+/// How one registry is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RegistrySettings {
+    /// Plain http, or TLS that nobody vouches for, will do.
+    pub insecure: bool,
+    /// A file of certificates that vouch for it, beside the usual ones.
+    pub ca: Option<PathBuf>,
+    /// Where to ask first, in order.
+    pub mirrors: Vec<Mirror>,
+}
+
+/// How large an image may be before it is refused. A limit that was reached is told by its name
+/// here, as in `image_limits.bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImageLimits {
+    /// Unpacked size of one layer. Images with a model or an SDK in one layer reach 20 GiB; a
+    /// few kilobytes that unpack to more than this are an attack or a mistake.
+    pub bytes: Bytes,
+    /// Files, links and directories of one layer. Ten times a large node_modules; each costs an
+    /// inode and some memory, whatever its size.
+    pub entries: NonZeroU64,
+    /// Components of a path. Real trees stay below 50; recursion over more is somebody's stack.
+    pub depth: NonZeroU64,
+    /// Layers of an image. Docker makes no more than 127, and the kernel stacks no more than
+    /// 500 in one overlay.
+    pub layers: NonZeroU64,
+    /// Size of a manifest or a config, which are held in memory. Registries refuse manifests
+    /// larger than this.
+    pub manifest: Bytes,
+}
+
+impl Default for ImageLimits {
+    fn default() -> Self {
+        const fn count(n: u64) -> NonZeroU64 {
+            NonZeroU64::new(n).expect("not zero")
+        }
+        Self {
+            bytes: Bytes(32 << 30),
+            entries: count(1_000_000),
+            depth: count(256),
+            layers: count(256),
+            manifest: Bytes::mib(4),
+        }
+    }
+}
+
+/// A registry that has the same as another: `https://host` or `http://host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Mirror {
+    tls: bool,
+    host: String,
+}
+
+impl Mirror {
+    /// Parses a URL of a scheme and a host; credentials, paths and questions are not for it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let tls = text.strip_prefix("https://").map(|rest| (true, rest));
+        let found = tls.or_else(|| text.strip_prefix("http://").map(|rest| (false, rest)));
+        let host = found.and_then(|(tls, rest)| {
+            let host = msb_spec::registry(rest.strip_suffix('/').unwrap_or(rest)).ok()?;
+            Some(Self { tls, host })
+        });
+        host.ok_or_else(|| {
+            // Whatever it is, it may hold a password before its host.
+            let told = text.rsplit('@').next().unwrap_or_default();
+            Error::invalid(format!("not the URL of a mirror: `{}`", msb_spec::shown(told)))
+                .hint("it looks like `https://mirror.example` or `http://127.0.0.1:5001`")
+        })
+    }
+
+    /// Whether it is asked with TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The host, with its port if it is not the usual one.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl fmt::Display for Mirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.host)
+    }
+}
+
+impl TryFrom<String> for Mirror {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl std::str::FromStr for Mirror {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// The name of a registry as a key of the file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Host(String);
+
+impl<'de> Deserialize<'de> for Host {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        msb_spec::registry(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a user types and means something else by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Alias(Reference);
+
+impl<'de> Deserialize<'de> for Alias {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let wrong = |why: &str| serde::de::Error::custom(format!("{why}: `{text}`"));
+        let name = Reference::parse(&text).map_err(serde::de::Error::custom)?;
+        match name.digest() {
+            _ if text == "host" => Err(wrong("the built-in image cannot be an alias")),
+            Some(_) => Err(wrong("a digest says which image, it cannot be an alias")),
+            None => Ok(Self(name)),
+        }
+    }
+}
+
+/// Its name in the state directory.
+const FILE: &str = "config.toml";
+
+/// Thousands of registries fit; more is not somebody's settings.
+const SIZE_LIMIT: u64 = 1 << 20;
+
+impl Settings {
+    /// Reads the file of a state directory.
+    pub fn read(home: &Path) -> Result<Self> {
+        let path = home.join(FILE);
+        let about = |error: Error| error.under(format!("cannot use `{}`", path.display()));
+        let Some(text) = text_of(&path).map_err(about)? else {
+            return Ok(Self::default());
+        };
+        let mut settings = Self::parse(&text).map_err(about)?;
+        for registry in settings.registries.values_mut() {
+            registry.ca = registry.ca.take().map(|ca| home.join(ca));
+        }
+        Ok(settings)
+    }
+
+    /// The settings that a text of TOML makes.
+    pub fn parse(text: &str) -> Result<Self> {
+        toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            Error::invalid(format!("line {line}: {}", error.message().trim()))
+        })
+    }
+
+    /// What a name means: another image if it is an alias, itself if not. What an alias means is
+    /// not looked up again.
+    pub fn meant<'a>(&'a self, name: &'a Reference) -> &'a Reference {
+        self.aliases.get(&Alias(name.clone())).unwrap_or(name)
+    }
+
+    /// How a registry is reached, by the host of a [`Reference`].
+    pub fn registry(&self, host: &str) -> RegistrySettings {
+        self.registries.get(&Host(host.to_owned())).cloned().unwrap_or_default()
+    }
+}
+
+/// What is in the file; none if there is no file.
+fn text_of(path: &Path) -> Result<Option<String>> {
+    let mut text = String::new();
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file,
+    };
+    let read = file.and_then(|file| file.take(SIZE_LIMIT + 1).read_to_string(&mut text));
+    match read {
+        Err(error) => Err(Error::host("it cannot be read", error)),
+        Ok(count) if count as u64 > SIZE_LIMIT => {
+            Err(Error::invalid(format!("it is larger than {}", Bytes(SIZE_LIMIT))))
+        }
+        Ok(_) => Ok(Some(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str = r#"
+[aliases]
+python = "registry.local/py:3"
+"team/app:1" = "localhost:5000/app"
+[registries."registry.local:5000"]
+insecure = true
+ca = "/etc/ssl/my-ca.pem"
+mirrors = ["https://mirror.example:5000", "http://127.0.0.1:5001/"]
+[registries."index.docker.io"]
+mirrors = ["http://127.0.0.1:5001"]
+[image_limits]
+bytes = "1G"
+entries = 10
+depth = 11
+layers = 12
+manifest = 4096
+"#;
+
+    fn name(text: &str) -> Reference {
+        Reference::parse(text).unwrap()
+    }
+
+    #[test]
+    fn everything_can_be_settled() {
+        let settings = Settings::parse(ALL).unwrap();
+        assert_eq!(settings.meant(&name("python")), &name("registry.local/py:3"));
+        assert_eq!(settings.meant(&name("team/app:1")), &name("localhost:5000/app:latest"));
+        for other in ["python:3", "team/app", "ghcr.io/python"] {
+            assert_eq!(settings.meant(&name(other)), &name(other));
+        }
+        let registry = settings.registry("registry.local:5000");
+        assert!(registry.insecure);
+        assert_eq!(registry.ca, Some(PathBuf::from("/etc/ssl/my-ca.pem")));
+        let mirrors: Vec<String> = registry.mirrors.iter().map(Mirror::to_string).collect();
+        assert_eq!(mirrors, ["https://mirror.example:5000", "http://127.0.0.1:5001"]);
+        assert_eq!(settings.registry("docker.io").mirrors[0].host(), "127.0.0.1:5001");
+        assert_eq!(settings.registry("ghcr.io"), RegistrySettings::default());
+        let limits = settings.image_limits;
+        assert_eq!((limits.bytes, limits.manifest), (Bytes(1 << 30), Bytes(4096)));
+        assert_eq!([limits.entries, limits.depth, limits.layers].map(u64::from), [10, 11, 12]);
+    }
+
+    #[test]
+    fn what_is_not_settled_is_the_default() {
+        assert_eq!(Settings::parse("").unwrap(), Settings::default());
+        let settings = Settings::parse("[image_limits]\nlayers = 2\n").unwrap();
+        assert_eq!(settings.image_limits.entries, ImageLimits::default().entries);
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line() {
+        for (text, told) in [
+            ("aliasses = 1", "line 1: unknown field `aliasses`"),
+            ("[aliases]\npython = 'No Such'", "line 2: not the name of an image: `No Such`"),
+            ("[aliases]\n'A B' = 'x'", "line 2: not the name of an image: `A B`"),
+            ("[aliases]\nhost = 'x'", "line 2: the built-in image cannot be an alias: `host`"),
+            ("[registries.'a/b']", "line 1: not the name of a registry: `a/b`"),
+            ("[registries.'a.b']\ninsecur = true", "line 2: unknown field `insecur`"),
+            ("[registries.'a.b']\ninsecure = 'yes'", "line 2: invalid type: string \"yes\""),
+            ("[registries.'a.b']\nmirrors = ['ftp://x.y']", "line 2: not the URL of a mirror"),
+            ("[image_limits]\nbytes = '1X'", "line 2: not an amount of bytes: `1X`"),
+            ("[image_limits]\nentries = 0", "line 2: invalid value: integer `0`"),
+            ("[image_limits]\n\ndepth = -1", "line 3: invalid value: integer `-1`"),
+            ("\n\nx", "line 3: "),
+        ] {
+            let error = Settings::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(told), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_mirror_is_a_scheme_and_a_host() {
+        for good in ["https://a.b", "http://localhost:1", "http://[::1]:5000"] {
+            assert_eq!(Mirror::parse(good).unwrap().to_string(), good);
+        }
+        for bad in [
+            "",
+            "a.b",
+            "ftp://a.b",
+            "file:///etc",
+            "https://",
+            "https://word",
+            "https://a.b/path",
+            "https://a.b?x",
+            "https://a.b#x",
+            "https://a.b:0",
+            "https://a b",
+            "HTTPS://a.b",
+        ] {
+            assert!(Mirror::parse(bad).is_err(), "{bad:?}");
+        }
+        let error = Mirror::parse("https://me:hunter2@a.b").unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_found_bounded_and_named() {
+        let home = std::env::temp_dir().join(format!("msb-settings-{}", std::process::id()));
+        std::fs::create_dir_all(&home).unwrap();
+        let write = |text: &str| std::fs::write(home.join(FILE), text).unwrap();
+        assert_eq!(Settings::read(&home).unwrap(), Settings::default());
+        write("[registries.'a.b']\nca = 'my.pem'\n");
+        assert_eq!(Settings::read(&home).unwrap().registry("a.b").ca, Some(home.join("my.pem")));
+        write("\nnonsense = 1\n");
+        let error = Settings::read(&home).unwrap_err();
+        let path = home.join(FILE).display().to_string();
+        assert_eq!(error.message(), format!("cannot use `{path}`"));
+        assert!(error.causes()[0].starts_with("line 2: unknown field"), "{error}");
+        write(&"#\n".repeat(1 << 20));
+        let error = Settings::read(&home).unwrap_err().to_string();
+        assert!(error.ends_with("it is larger than 1M"), "{error}");
+        std::fs::remove_dir_all(&home).unwrap();
+    }
+}
