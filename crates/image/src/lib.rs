@@ -2,10 +2,17 @@
 //!
 //! What comes from a user or an image is checked here; what leaves here can be mounted.
 
+mod apart;
 mod host;
 mod layout;
+mod manifest;
+mod owners;
 mod settings;
+pub mod unpack;
 
+pub use apart::{APART_ARGUMENT, serve};
+pub use manifest::{History, Platform, RunConfig};
+pub use owners::Owners;
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 
 use msb_spec::{Error, ImageRef, Kind, Lower, Overlay, Result, Stage};

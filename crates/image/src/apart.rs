@@ -1,0 +1,192 @@
+//! Work on trees that others made, done apart: in a process of its own, with the ids of the
+//! image, without any right that this work does not need, and locked into one directory.
+//!
+//! `msb __apart` is that process. What it is to do stands on its command line; a stream comes on
+//! stdin; the answer goes to stdout.
+
+use crate::owners::Owners;
+use crate::unpack::{Bounds, Contents, unpack};
+use msb_spec::{Error, Kind, Result};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// The argument with which `msb` becomes such a process.
+pub const APART_ARGUMENT: &str = "__apart";
+
+/// An answer is some numbers or an error with a few lines.
+const ANSWER_LIMIT: u64 = 1 << 20;
+
+/// What is to be done, and where.
+#[derive(Debug, Serialize, Deserialize)]
+struct Letter {
+    owners: Owners,
+    /// The directory that the process is locked into.
+    root: PathBuf,
+    task: Task,
+}
+
+/// What can be done apart.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Unpacks the layer that comes on stdin into the root.
+    Unpack { bounds: Bounds },
+    /// Removes everything in the root.
+    Clear,
+}
+
+/// Starts such processes.
+#[derive(Debug, Clone)]
+pub(crate) struct Apart {
+    /// The `msb` executable.
+    pub(crate) program: PathBuf,
+    pub(crate) owners: Owners,
+}
+
+/// One such process, at work.
+#[derive(Debug)]
+pub(crate) struct AtWork {
+    child: Child,
+    /// What it reads; dropped when all is said.
+    pub(crate) stdin: Option<ChildStdin>,
+}
+
+impl Apart {
+    pub(crate) fn start(&self, root: &Path, task: Task) -> Result<AtWork> {
+        let letter = Letter { owners: self.owners, root: root.to_owned(), task };
+        let text = serde_json::to_string(&letter).expect("our own types always serialise");
+        let mut child = Command::new(&self.program)
+            .arg(APART_ARGUMENT)
+            .arg(text)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| {
+                Error::host(format!("cannot execute `{}`", self.program.display()), error)
+            })?;
+        let stdin = child.stdin.take();
+        if let Some(pipe) = &stdin {
+            // As much as an unprivileged process may have; less only costs speed.
+            let _ = rustix::pipe::fcntl_setpipe_size(pipe, 1 << 20);
+        }
+        Ok(AtWork { child, stdin })
+    }
+}
+
+impl AtWork {
+    /// Waits for the answer.
+    pub(crate) fn answer<T: DeserializeOwned>(mut self) -> Result<T> {
+        drop(self.stdin.take());
+        let mut text = Vec::new();
+        if let Some(out) = self.child.stdout.take() {
+            let _ = out.take(ANSWER_LIMIT).read_to_end(&mut text);
+        }
+        let ended = self.child.wait();
+        serde_json::from_slice::<Result<T>>(&text).unwrap_or_else(|_| {
+            let error = Error::new(Kind::Host, "the process that unpacks has died");
+            Err(match ended {
+                Ok(status) => error.cause(status),
+                Err(cause) => error.cause(cause),
+            })
+        })
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        // Nobody waits for its answer any more.
+        if self.stdin.is_some() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Does what the command line says and returns the exit code of the process.
+pub fn serve(letter: &str) -> i32 {
+    let told = serde_json::from_str::<Letter>(letter)
+        .map_err(|error| Error::invalid("not a task").cause(error))
+        .and_then(|letter| {
+            let Letter { owners, root, task } = letter;
+            owners.within(|| {
+                let told = confine(&root).and_then(|()| perform(&task, owners.many()));
+                tell(&told)
+            })
+        });
+    match told {
+        Ok(code) => code,
+        Err(error) => tell::<()>(&Err(error)),
+    }
+}
+
+fn tell<T: Serialize>(told: &Result<T>) -> i32 {
+    let text = serde_json::to_vec(told).unwrap_or_default();
+    i32::from(std::io::stdout().lock().write_all(&text).is_err())
+}
+
+/// What root needs to unpack an image, and nothing besides.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID);
+
+/// Locks the process into its directory.
+fn confine(root: &Path) -> Result<()> {
+    let failed = |error| Error::host("cannot confine the process that unpacks", error);
+    rustix::process::chdir(root).map_err(failed)?;
+    rustix::process::chroot(".").map_err(failed)?;
+    rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::thread::set_no_new_privs(true).map_err(failed)?;
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // Capabilities that this kernel does not have yet.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let sets =
+        CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(failed)?;
+    // Decompressors are bounded by what they may hold, whatever a layer makes them want.
+    let memory = MEMORY_LIMIT;
+    msb_sys::process::set_rlimit(RLIMIT_AS, memory, memory)
+        .map_err(|error| Error::host("cannot confine the process that unpacks", error))
+}
+
+/// The kernel's number of the limit of address space.
+const RLIMIT_AS: u32 = 9;
+/// The largest window of zstd is 128 MiB; the rest is buffers and names.
+const MEMORY_LIMIT: u64 = 1 << 30;
+
+/// What a task has found out.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Contents(Contents),
+    Done(()),
+}
+
+fn perform(task: &Task, many_owners: bool) -> Result<Answer> {
+    let failed = |error| Error::host("cannot open a layer", std::io::Error::from(error));
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+    let root = rustix::fs::open("/", flags, rustix::fs::Mode::empty()).map_err(failed)?;
+    match task {
+        Task::Unpack { bounds } => {
+            // Not the buffered one: the pipe is read in large pieces.
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+            let stdin = stdin.map_err(|error| Error::host("cannot read a layer", error))?;
+            let contents = unpack(std::fs::File::from(stdin), root.as_fd(), bounds, many_owners)?;
+            rustix::fs::syncfs(&root).map_err(failed)?;
+            Ok(Answer::Contents(contents))
+        }
+        Task::Clear => {
+            crate::unpack::clear(root.as_fd()).map_err(failed)?;
+            Ok(Answer::Done(()))
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! Manifests, indexes and configs: what registries and archives say about an image, checked.
+//!
+//! Both vocabularies are read, Docker's and the OCI's; they differ in media types only. Whatever
+//! is not understood is refused here, before anything is fetched because of it.
+
+use crate::settings::ImageLimits;
+use crate::unpack::exceeded;
+use msb_spec::{Digest, Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(crate) const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+pub(crate) const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// Media types of layers that can be unpacked. What is compressed how is found by looking.
+const LAYERS: [&str; 8] = [
+    OCI_LAYER,
+    OCI_LAYER_GZIP,
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar",
+    "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+];
+
+/// A blob as a manifest names it. Where else it might be fetched from is not looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    pub(crate) media_type: String,
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) platform: Option<Platform>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) annotations: BTreeMap<String, String>,
+}
+
+/// What a system an image is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Platform {
+    /// `linux`.
+    pub os: String,
+    /// As Go names it: `amd64`, `arm64`.
+    pub architecture: String,
+    /// `v8`, `v7`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+impl Platform {
+    /// What this machine runs.
+    pub fn host() -> Self {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "x86" => "386",
+            other => other,
+        };
+        Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
+    }
+
+    /// Parses `linux/arm64`, `linux/arm/v7` or `arm64`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let word = |word: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
+            !word.is_empty() && word.len() <= 32 && word.bytes().all(plain)
+        };
+        let parts: Vec<&str> = text.split('/').collect();
+        let (os, architecture, variant) = match parts.as_slice() {
+            [architecture] => ("linux", *architecture, None),
+            [os, architecture] => (*os, *architecture, None),
+            [os, architecture, variant] => (*os, *architecture, Some(*variant)),
+            _ => ("", "", None),
+        };
+        if !parts.iter().all(|part| word(part)) || os.is_empty() {
+            return Err(Error::invalid(format!("not a platform: `{}`", msb_spec::shown(text)))
+                .hint("it looks like `linux/amd64` or `linux/arm64/v8`"));
+        }
+        let architecture = match architecture {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        Ok(Self {
+            os: os.to_owned(),
+            architecture: architecture.to_owned(),
+            variant: variant.map(str::to_owned),
+        })
+    }
+
+    /// Whether programs for this platform run on this machine.
+    pub fn runs_here(&self) -> bool {
+        let host = Self::host();
+        let same = self.architecture == host.architecture;
+        self.os == "linux" && (same || (host.architecture == "amd64" && self.architecture == "386"))
+    }
+
+    /// Whether an image for this platform is one that was asked for.
+    fn satisfies(&self, wanted: &Self) -> bool {
+        // Variants say which of several; whoever asks for none takes the first.
+        let variant = wanted.variant.is_none() || wanted.variant == self.variant;
+        self.os == wanted.os && self.architecture == wanted.architecture && variant
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        match &self.variant {
+            Some(variant) => write!(f, "/{variant}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::str::FromStr for Platform {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// A manifest, or a list of manifests for several platforms.
+#[derive(Debug, Clone)]
+pub(crate) enum Manifest {
+    Image(ImageManifest),
+    Index(Index),
+}
+
+/// The manifest of one image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ImageManifest {
+    pub(crate) schema_version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) media_type: Option<String>,
+    pub(crate) config: Descriptor,
+    pub(crate) layers: Vec<Descriptor>,
+}
+
+/// Manifests for several platforms, or of several images in a layout.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Index {
+    pub(crate) schema_version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) media_type: Option<String>,
+    pub(crate) manifests: Vec<Descriptor>,
+}
+
+impl Manifest {
+    /// Reads a manifest of either sort; which one is told by what is in it.
+    pub(crate) fn parse(text: &[u8], limits: &ImageLimits) -> Result<Self> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Either {
+            schema_version: u32,
+            media_type: Option<String>,
+            config: Option<serde::de::IgnoredAny>,
+            layers: Option<serde::de::IgnoredAny>,
+            manifests: Option<serde::de::IgnoredAny>,
+        }
+        let either: Either = read(text)?;
+        if either.schema_version != 2 {
+            return Err(Error::unsupported(format!(
+                "the image has a manifest of version {}",
+                either.schema_version
+            ))
+            .hint("it was pushed with a tool of before 2017; push it again with a newer one"));
+        }
+        let image = either.config.is_some() && either.layers.is_some();
+        let media_type = either.media_type.unwrap_or_default();
+        match (image, either.manifests.is_some(), media_type.as_str()) {
+            (true, false, "" | OCI_MANIFEST | DOCKER_MANIFEST) => {
+                let manifest: ImageManifest = read(text)?;
+                manifest.check(limits)?;
+                Ok(Self::Image(manifest))
+            }
+            (false, true, "" | OCI_INDEX | DOCKER_INDEX) => Ok(Self::Index(read(text)?)),
+            // What could be read in two ways would be one thing for us and another for others.
+            _ => Err(Error::invalid("the manifest is neither an image nor a list of images")),
+        }
+    }
+}
+
+impl ImageManifest {
+    fn check(&self, limits: &ImageLimits) -> Result<()> {
+        let most = limits.layers.get();
+        if self.layers.len() as u64 > most {
+            return Err(exceeded("layers", most));
+        }
+        if self.layers.is_empty() {
+            return Err(Error::invalid("the image has no layers"));
+        }
+        for layer in &self.layers {
+            if !LAYERS.contains(&layer.media_type.as_str()) {
+                let shown = msb_spec::shown(&layer.media_type);
+                return Err(Error::unsupported(format!("the image has a layer of type `{shown}`"))
+                    .cause("it holds something other than files")
+                    .hint("this is an artifact or an encrypted image, which cannot be run"));
+            }
+            if layer.digest == self.config.digest {
+                return Err(Error::invalid("a layer of the image is its config"));
+            }
+            if layer.size > limits.bytes.0 {
+                return Err(exceeded("bytes", limits.bytes));
+            }
+        }
+        if self.config.size > limits.manifest.0 {
+            return Err(exceeded("manifest", limits.manifest));
+        }
+        Ok(())
+    }
+}
+
+impl Index {
+    /// The image for a platform.
+    pub(crate) fn choose(&self, wanted: &Platform) -> Result<&Descriptor> {
+        let images: Vec<(&Descriptor, Option<&Platform>)> = self
+            .manifests
+            .iter()
+            .filter(|one| {
+                matches!(
+                    one.media_type.as_str(),
+                    OCI_MANIFEST | DOCKER_MANIFEST | OCI_INDEX | DOCKER_INDEX
+                )
+            })
+            .map(|one| (one, one.platform.as_ref()))
+            .collect();
+        let fits = |platform: Option<&Platform>| platform.is_some_and(|one| one.satisfies(wanted));
+        if let Some((one, _)) = images.iter().find(|(_, platform)| fits(*platform)) {
+            return Ok(one);
+        }
+        // A list of one that does not say for what is for whoever asks.
+        if let [(one, None)] = images.as_slice() {
+            return Ok(one);
+        }
+        let mut there: Vec<String> = images
+            .iter()
+            .filter_map(|(_, platform)| Some(msb_spec::shown(&(*platform)?.to_string())))
+            .filter(|platform| !platform.starts_with("unknown/"))
+            .collect();
+        there.dedup();
+        there.truncate(16);
+        Err(Error::new(Kind::NotFound, format!("the image is not there for {wanted}"))
+            .hint(format!("it is there for {}", there.join(", "))))
+    }
+}
+
+/// What an image says about how to run it. Empty fields say nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunConfig {
+    /// `NAME=VALUE`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// What is put before every command.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entrypoint: Vec<String>,
+    /// What runs if nothing else is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cmd: Vec<String>,
+    /// Where commands start.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub workdir: String,
+    /// Who runs them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// What its makers noted.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Ports that its programs listen on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exposed_ports: Vec<String>,
+    /// Directories that hold what should outlive it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
+    /// What ends it gently.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stop_signal: String,
+    /// What shell forms were written for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shell: Vec<String>,
+    /// How to tell that it is well; kept, not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthcheck: Option<serde_json::Value>,
+}
+
+/// One step in the making of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct History {
+    /// When, as its tool wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// By which instruction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
+    /// What its tool noted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// By whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// Whether it made no layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub empty_layer: bool,
+}
+
+/// The config blob of an image: how to run it and how it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageConfig {
+    /// When it was made, as its tool wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// By whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// For which processors.
+    pub architecture: String,
+    /// For which system.
+    pub os: String,
+    /// Which of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// How to run it.
+    #[serde(default)]
+    pub config: WireConfig,
+    /// Its layers, decompressed.
+    pub rootfs: RootfsIds,
+    /// How it was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<History>,
+}
+
+/// The layers of an image by what they are when decompressed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootfsIds {
+    /// Always `layers`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// From the lowest up.
+    pub diff_ids: Vec<Digest>,
+}
+
+/// How to run an image, with the field names of the specification. Any of them may be null.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct WireConfig {
+    /// Who runs commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Ports, as keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed_ports: Option<BTreeMap<String, serde_json::Value>>,
+    /// `NAME=VALUE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<Vec<String>>,
+    /// Put before every command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<Vec<String>>,
+    /// Runs if nothing else is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cmd: Option<Vec<String>>,
+    /// Directories, as keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<BTreeMap<String, serde_json::Value>>,
+    /// Where commands start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    /// What its makers noted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// What ends it gently.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
+    /// What shell forms were written for; Docker's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<Vec<String>>,
+    /// How to tell that it is well; Docker's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthcheck: Option<serde_json::Value>,
+    /// Instructions for images made from it; Docker's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_build: Option<Vec<String>>,
+}
+
+impl ImageConfig {
+    /// Reads a config and checks it against its manifest's layers.
+    pub(crate) fn parse(text: &[u8], layers: usize) -> Result<Self> {
+        let config: Self = read(text).map_err(|error| error.under("the image has a bad config"))?;
+        if config.rootfs.diff_ids.len() != layers {
+            return Err(Error::invalid("the image has a bad config").cause(format!(
+                "it speaks of {} layers and the manifest of {layers}",
+                config.rootfs.diff_ids.len()
+            )));
+        }
+        Ok(config)
+    }
+
+    /// What it is for.
+    pub fn platform(&self) -> Platform {
+        Platform {
+            os: self.os.clone(),
+            architecture: self.architecture.clone(),
+            variant: self.variant.clone().filter(|variant| !variant.is_empty()),
+        }
+    }
+
+    /// How to run it.
+    pub fn run(&self) -> RunConfig {
+        let config = self.config.clone();
+        let keys = |map: Option<BTreeMap<String, serde_json::Value>>| {
+            map.unwrap_or_default().into_keys().collect()
+        };
+        RunConfig {
+            env: config.env.unwrap_or_default(),
+            entrypoint: config.entrypoint.unwrap_or_default(),
+            cmd: config.cmd.unwrap_or_default(),
+            workdir: config.working_dir.unwrap_or_default(),
+            user: config.user.unwrap_or_default(),
+            labels: config.labels.unwrap_or_default(),
+            exposed_ports: keys(config.exposed_ports),
+            volumes: keys(config.volumes),
+            stop_signal: config.stop_signal.unwrap_or_default(),
+            shell: config.shell.unwrap_or_default(),
+            healthcheck: config.healthcheck,
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::invalid("the manifest of the image cannot be read").cause(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn parse(text: &str) -> Result<Manifest> {
+        Manifest::parse(text.replace("DIGEST", DIGEST).as_bytes(), &ImageLimits::default())
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        let config = r#""config":{"mediaType":"c","digest":"DIGEST","size":1}"#;
+        let both = format!(r#"{{"schemaVersion":2,{config},"layers":[],"manifests":[]}}"#);
+        assert!(parse(&both).is_err());
+        let none = format!(r#"{{"schemaVersion":2,{config},"layers":[]}}"#);
+        assert_eq!(parse(&none).unwrap_err().message(), "the image has no layers");
+        assert!(parse(r#"{"schemaVersion":1,"fsLayers":[]}"#).is_err());
+    }
+
+    #[test]
+    fn an_index_gives_the_image_for_the_platform_asked_for() {
+        let text = format!(
+            r#"{{"schemaVersion":2,"manifests":[
+            {{"mediaType":"{OCI_MANIFEST}","digest":"DIGEST","size":1,"platform":{{"os":"linux","architecture":"s390x"}}}},
+            {{"mediaType":"{OCI_MANIFEST}","digest":"DIGEST","size":2,"platform":{{"os":"linux","architecture":"arm","variant":"v7"}}}}]}}"#
+        );
+        let Manifest::Index(index) = parse(&text).unwrap() else { panic!("not an index") };
+        let size = |text: &str| index.choose(&Platform::parse(text).unwrap()).map(|one| one.size);
+        assert_eq!((size("s390x").unwrap(), size("linux/arm").unwrap()), (1, 2));
+        let error = size("linux/arm/v6").unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.advice().unwrap().contains("linux/arm/v7"));
+    }
+}

@@ -1,0 +1,543 @@
+//! Puts the entries of one layer into an empty directory, as overlayfs wants them.
+//!
+//! The process is locked into that directory already. Still every name is resolved by the kernel
+//! as if the directory were the root of everything, so that a link in the layer leads nowhere
+//! else even where the lock is missing.
+
+use super::archive::{Entry, Kind, Piece, broken};
+use super::{Bounds, exceeded};
+use msb_spec::{Error, Result};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Marks what a layer removes from those below it.
+const WHITEOUT: &[u8] = b".wh.";
+/// Marks a directory whose contents below are all removed.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Other marks of a file system that nobody uses any more.
+const WHITEOUT_META: &[u8] = b".wh..wh.";
+const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
+/// Directories kept open: archives are sorted, so few are enough.
+const OPEN_LIMIT: usize = 64;
+/// All names of directories together; their times are set at the end.
+const NAMES_LIMIT: usize = 64 << 20;
+
+/// What was put there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// Whether anything belongs to somebody other than root.
+    pub(crate) owners: bool,
+    /// Devices that were left out.
+    pub(crate) devices: u64,
+}
+
+/// The directory that a layer is put into.
+#[derive(Debug)]
+pub(crate) struct Tree<'a> {
+    root: BorrowedFd<'a>,
+    limits: &'a Bounds,
+    /// Whether files can belong to others than root.
+    many_owners: bool,
+    open: HashMap<Vec<u8>, OwnedFd>,
+    times: Vec<(Vec<u8>, Timestamps)>,
+    names: usize,
+    counted: Counted,
+}
+
+impl<'a> Tree<'a> {
+    pub(crate) fn new(root: BorrowedFd<'a>, limits: &'a Bounds, many_owners: bool) -> Self {
+        Self {
+            root,
+            limits,
+            many_owners,
+            open: HashMap::new(),
+            times: Vec::new(),
+            names: 0,
+            counted: Counted::default(),
+        }
+    }
+
+    /// Puts one entry; a file is returned open, for its data.
+    pub(crate) fn put(&mut self, entry: &Entry) -> Result<Option<OwnedFd>> {
+        self.count(entry)?;
+        let path = clean(&entry.path, self.limits.depth)?;
+        let Some((parent, name)) = split(&path) else {
+            if entry.kind != Kind::Directory {
+                return Err(broken("its root is not a directory"));
+            }
+            return self.root_entry(entry).map(|()| None);
+        };
+        self.enter(parent)?;
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            return self.hide(parent, name, hidden).map(|()| None);
+        }
+        let made = match entry.kind {
+            Kind::Directory => self.directory(parent, name, entry).map(|()| None),
+            Kind::File => self.file(parent, name, entry).map(Some),
+            Kind::Symlink => self.symlink(parent, name, entry).map(|()| None),
+            Kind::HardLink => self.hard_link(parent, name, entry).map(|()| None),
+            Kind::Fifo => self.fifo(parent, name, entry).map(|()| None),
+            Kind::Device => {
+                self.counted.devices += 1;
+                Ok(None)
+            }
+        };
+        made.map_err(|error| named(error, &path))
+    }
+
+    /// Sets what could only be set when everything is there.
+    pub(crate) fn finish(mut self) -> Result<Counted> {
+        self.open.clear();
+        for (path, times) in std::mem::take(&mut self.times).into_iter().rev() {
+            // It may have been replaced by something else since.
+            if let Ok(directory) = self.resolve(&path) {
+                rustix::fs::futimens(&directory, &times).map_err(failed)?;
+            }
+        }
+        Ok(self.counted)
+    }
+
+    fn count(&mut self, entry: &Entry) -> Result<()> {
+        self.counted.entries += 1;
+        if self.counted.entries > self.limits.entries {
+            return Err(exceeded("entries", self.limits.entries));
+        }
+        if entry.kind == Kind::File {
+            let bytes = self.counted.bytes.checked_add(entry.size);
+            self.counted.bytes = bytes
+                .filter(|bytes| *bytes <= self.limits.bytes)
+                .ok_or_else(|| exceeded("bytes", self.limits.bytes))?;
+        }
+        self.counted.owners |= (entry.uid, entry.gid) != (0, 0);
+        Ok(())
+    }
+
+    fn root_entry(&mut self, entry: &Entry) -> Result<()> {
+        let root = self.resolve(b"").map_err(failed)?;
+        self.own(root.as_fd(), entry)?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(entry.mode)).map_err(failed)?;
+        self.times.push((Vec::new(), times(entry)));
+        Ok(())
+    }
+
+    /// Makes sure that a directory is open, making what is missing on the way.
+    fn enter(&mut self, path: &[u8]) -> Result<()> {
+        if self.open.contains_key(path) {
+            return Ok(());
+        }
+        if self.open.len() >= OPEN_LIMIT {
+            self.open.clear();
+        }
+        let directory = match self.resolve(path) {
+            Err(Errno::NOENT) => self.make_parents(path)?,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(broken("a name below something that is not a directory"));
+            }
+            found => found.map_err(failed)?,
+        };
+        self.open.insert(path.to_vec(), directory);
+        Ok(())
+    }
+
+    /// A directory below the root, where links cannot lead out.
+    fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { b".".as_slice() } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        rustix::fs::openat2(self.root, OsStr::from_bytes(path), flags, Mode::empty(), within)
+    }
+
+    /// Archives may leave directories out.
+    fn make_parents(&self, path: &[u8]) -> Result<OwnedFd> {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let ends: Vec<usize> = ends.map(|(at, _)| at).chain([path.len()]).collect();
+        let mut directory = self.resolve(b"").map_err(failed)?;
+        for end in ends {
+            directory = match self.resolve(&path[..end]) {
+                Err(Errno::NOENT) => {
+                    let (_, name) = split(&path[..end]).ok_or_else(|| broken("an empty name"))?;
+                    let mode = Mode::from_raw_mode(0o755);
+                    rustix::fs::mkdirat(&directory, OsStr::from_bytes(name), mode).map_err(
+                        |error| match error {
+                            Errno::EXIST => broken("a name below a link that leads nowhere"),
+                            other => failed(other),
+                        },
+                    )?;
+                    self.resolve(&path[..end]).map_err(failed)?
+                }
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    return Err(broken("a name below something that is not a directory"));
+                }
+                found => found.map_err(failed)?,
+            };
+        }
+        Ok(directory)
+    }
+
+    fn parent(&self, path: &[u8]) -> BorrowedFd<'_> {
+        self.open.get(path).map_or(self.root, AsFd::as_fd)
+    }
+
+    fn directory(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<()> {
+        let mode = Mode::from_raw_mode(entry.mode);
+        let mut opaque = false;
+        loop {
+            match rustix::fs::mkdirat(self.parent(parent), os(name), mode) {
+                Ok(()) => break,
+                Err(Errno::EXIST) => match self.type_of(parent, name)? {
+                    FileType::Directory => break,
+                    // What the layer removed from those below comes back, empty.
+                    FileType::CharacterDevice => {
+                        opaque = true;
+                        self.clear(parent, name)?;
+                    }
+                    _ => self.clear(parent, name)?,
+                },
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(self.parent(parent), os(name), flags, Mode::empty())
+            .map_err(failed)?;
+        self.own(made.as_fd(), entry)?;
+        rustix::fs::fchmod(&made, mode).map_err(failed)?;
+        if opaque {
+            set_opaque(made.as_fd())?;
+        }
+        let path = joined(parent, name);
+        self.names += path.len();
+        if self.names > NAMES_LIMIT {
+            return Err(exceeded("entries", self.limits.entries));
+        }
+        self.times.push((path, times(entry)));
+        Ok(())
+    }
+
+    fn file(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(entry.mode);
+        let open = |tree: &Self| rustix::fs::openat(tree.parent(parent), os(name), flags, mode);
+        let file = match open(self) {
+            Err(Errno::EXIST) => {
+                self.clear(parent, name)?;
+                open(self).map_err(failed)?
+            }
+            file => file.map_err(failed)?,
+        };
+        if entry.pieces.is_some() {
+            rustix::fs::ftruncate(&file, entry.size).map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    /// What is set once a file has its data: writing changes its time and clears its bits.
+    pub(crate) fn finish_file(&self, file: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
+        self.own(file, entry)?;
+        if entry.mode & 0o6000 != 0 {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode)).map_err(failed)?;
+        }
+        rustix::fs::futimens(file, &times(entry)).map_err(failed)
+    }
+
+    fn symlink(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<()> {
+        if entry.link.is_empty() {
+            return Err(broken("a link that leads nowhere"));
+        }
+        let make =
+            |tree: &Self| rustix::fs::symlinkat(os(&entry.link), tree.parent(parent), os(name));
+        self.made_anew(parent, name, make)?;
+        self.own_by_name(parent, name, entry)
+    }
+
+    fn hard_link(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<()> {
+        let target = clean(&entry.link, self.limits.depth)?;
+        let Some((above, last)) = split(&target) else {
+            return Err(broken("a hard link to its root"));
+        };
+        let above = self.resolve(above).map_err(|_| broken("a hard link to what is not there"))?;
+        let none = AtFlags::empty();
+        let make =
+            |tree: &Self| rustix::fs::linkat(&above, os(last), tree.parent(parent), os(name), none);
+        if joined(parent, name) == target {
+            return Err(broken("a hard link to itself"));
+        }
+        match self.made_anew(parent, name, make) {
+            Err(error) if error.kind() == msb_spec::Kind::Host => {
+                Err(broken("a hard link to what is not there"))
+            }
+            made => made,
+        }
+    }
+
+    fn fifo(&mut self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<()> {
+        let mode = Mode::from_raw_mode(entry.mode);
+        self.made_anew(parent, name, |tree| {
+            rustix::fs::mknodat(tree.parent(parent), os(name), FileType::Fifo, mode, 0)
+        })?;
+        self.own_by_name(parent, name, entry)
+    }
+
+    /// Makes something; what is there already gives way.
+    fn made_anew(
+        &mut self,
+        parent: &[u8],
+        name: &[u8],
+        make: impl Fn(&Self) -> rustix::io::Result<()>,
+    ) -> Result<()> {
+        match make(self) {
+            Err(Errno::EXIST) => {
+                self.clear(parent, name)?;
+                make(self).map_err(failed)
+            }
+            made => made.map_err(failed),
+        }
+    }
+
+    /// Notes that a name of the layers below is gone.
+    fn hide(&mut self, parent: &[u8], name: &[u8], hidden: &[u8]) -> Result<()> {
+        if name == OPAQUE {
+            return set_opaque(self.parent(parent));
+        }
+        if name.starts_with(WHITEOUT_META) {
+            return Ok(());
+        }
+        if matches!(hidden, b"" | b"." | b"..") {
+            return Err(broken("the removal of what is no name"));
+        }
+        let device = FileType::CharacterDevice;
+        match rustix::fs::mknodat(self.parent(parent), os(hidden), device, Mode::empty(), 0) {
+            Ok(()) => Ok(()),
+            // It removes what lies below, not what this layer brings.
+            Err(Errno::EXIST) => match self.type_of(parent, hidden)? {
+                FileType::Directory => {
+                    let path = joined(parent, hidden);
+                    let below = self.resolve(&path).map_err(failed)?;
+                    set_opaque(below.as_fd())
+                }
+                _ => Ok(()),
+            },
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Removes what a later entry replaces. Open directories may be below it.
+    fn clear(&mut self, parent: &[u8], name: &[u8]) -> Result<()> {
+        let directory = self.parent(parent).try_clone_to_owned();
+        let directory = directory.map_err(|error| Error::host("cannot open a layer", error))?;
+        self.open.clear();
+        self.open.insert(
+            parent.to_vec(),
+            directory.try_clone().map_err(|error| Error::host("cannot open a layer", error))?,
+        );
+        remove(directory.as_fd(), name, self.limits.depth).map_err(failed)
+    }
+
+    fn type_of(&self, parent: &[u8], name: &[u8]) -> Result<FileType> {
+        let stat = rustix::fs::statat(self.parent(parent), os(name), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed)?;
+        Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    fn own(&self, file: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
+        if self.many_owners && (entry.uid, entry.gid) != (0, 0) {
+            let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+            rustix::fs::fchown(file, Some(uid), Some(gid))
+                .map_err(|error| unowned(error, entry))?;
+        }
+        for (name, value) in entry.xattrs.iter().filter(|(name, _)| may_be_set(name)) {
+            rustix::fs::fsetxattr(file, os(name), value, XattrFlags::empty()).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn own_by_name(&self, parent: &[u8], name: &[u8], entry: &Entry) -> Result<()> {
+        let (parent, itself) = (self.parent(parent), AtFlags::SYMLINK_NOFOLLOW);
+        if self.many_owners && (entry.uid, entry.gid) != (0, 0) {
+            let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+            rustix::fs::chownat(parent, os(name), Some(uid), Some(gid), itself)
+                .map_err(|error| unowned(error, entry))?;
+        }
+        rustix::fs::utimensat(parent, os(name), &times(entry), itself).map_err(failed)
+    }
+}
+
+/// Writes data where the map of a sparse file says.
+#[derive(Debug)]
+pub(crate) struct Writer<'a> {
+    file: BorrowedFd<'a>,
+    pieces: Option<std::slice::Iter<'a, Piece>>,
+    at: u64,
+    left: u64,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(file: BorrowedFd<'a>, entry: &'a Entry) -> Self {
+        let pieces = entry.pieces.as_ref().map(|pieces| pieces.iter());
+        Self { file, pieces, at: 0, left: 0 }
+    }
+
+    pub(crate) fn write(&mut self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            let n = match &mut self.pieces {
+                None => rustix::io::write(self.file, data).map_err(failed)?,
+                Some(pieces) => {
+                    while self.left == 0 {
+                        let piece = pieces.next().ok_or_else(|| broken("data for no piece"))?;
+                        (self.at, self.left) = (piece.at, piece.len);
+                    }
+                    let most = data.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                    let n =
+                        rustix::io::pwrite(self.file, &data[..most], self.at).map_err(failed)?;
+                    self.at += n as u64;
+                    self.left -= n as u64;
+                    n
+                }
+            };
+            data = &data[n..];
+        }
+        Ok(())
+    }
+}
+
+/// A name without `./` and doubled slashes. What leads out or up is refused.
+fn clean(name: &[u8], depth: u64) -> Result<Vec<u8>> {
+    if name.starts_with(b"/") {
+        return Err(broken("an absolute name").cause(shown(name)));
+    }
+    let mut clean = Vec::with_capacity(name.len());
+    let mut components = 0;
+    for component in name.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => continue,
+            b".." => return Err(broken("a name that leads up").cause(shown(name))),
+            long if long.len() > 255 => return Err(broken("a name that no file can have")),
+            _ => {}
+        }
+        components += 1;
+        if components > depth {
+            return Err(exceeded("depth", depth));
+        }
+        if !clean.is_empty() {
+            clean.push(b'/');
+        }
+        clean.extend_from_slice(component);
+    }
+    Ok(clean)
+}
+
+/// Attributes that a layer may bring. The others would speak to the kernel or to overlayfs.
+fn may_be_set(name: &[u8]) -> bool {
+    name.starts_with(b"user.") && !name.starts_with(b"user.overlay.") && name.len() <= 255
+}
+
+fn set_opaque(directory: BorrowedFd<'_>) -> Result<()> {
+    rustix::fs::fsetxattr(directory, OPAQUE_ATTRIBUTE, b"y", XattrFlags::empty()).map_err(failed)
+}
+
+/// Removes a file or a whole tree, without following anything.
+pub(crate) fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: u64) -> rustix::io::Result<()> {
+    match rustix::fs::unlinkat(parent, os(name), AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        removed => return removed,
+    }
+    if depth == 0 {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(parent, os(name), flags, Mode::empty())?;
+    for entry in rustix::fs::Dir::read_from(&directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            remove(directory.as_fd(), name, depth - 1)?;
+        }
+    }
+    rustix::fs::unlinkat(parent, os(name), AtFlags::REMOVEDIR)
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let (tv_sec, tv_nsec) = entry.mtime;
+    let time = Timespec { tv_sec, tv_nsec: tv_nsec.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    if path.is_empty() {
+        return None;
+    }
+    Some(match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    })
+}
+
+fn joined(parent: &[u8], name: &[u8]) -> Vec<u8> {
+    if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
+}
+
+fn os(name: &[u8]) -> &OsStr {
+    OsStr::from_bytes(name)
+}
+
+fn shown(name: &[u8]) -> String {
+    format!("`{}`", msb_spec::shown(&String::from_utf8_lossy(name)))
+}
+
+fn named(error: Error, path: &[u8]) -> Error {
+    match error.kind() {
+        msb_spec::Kind::Limit => error,
+        _ => error.cause(format!("at {}", shown(path))),
+    }
+}
+
+fn unowned(error: Errno, entry: &Entry) -> Error {
+    let owner = format!("{}:{}", entry.uid, entry.gid);
+    match error {
+        // The id has no counterpart outside.
+        Errno::INVAL => Error::unsupported(format!("a file of the image belongs to `{owner}`"))
+            .cause("fewer ids are granted to this user")
+            .hint("grant more ids in /etc/subuid and /etc/subgid, or run msb as root"),
+        other => failed(other),
+    }
+}
+
+fn failed(error: Errno) -> Error {
+    let wrapped = Error::host("cannot unpack a layer of the image", std::io::Error::from(error));
+    match error {
+        Errno::NOSPC | Errno::DQUOT => {
+            wrapped.hint("`msb prune` makes room; MSB_HOME can name a directory on another disk")
+        }
+        _ => wrapped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        assert_eq!(clean(b"./a//b/./c/", 9).unwrap(), b"a/b/c");
+        assert_eq!(clean(b"./", 9).unwrap(), b"");
+        for name in [b"/a".as_slice(), b"..", b"a/../b", b"a/..", b"./.."] {
+            assert!(clean(name, 9).is_err());
+        }
+        assert_eq!(clean(b"a/b/c", 2).unwrap_err().kind(), msb_spec::Kind::Limit);
+    }
+
+    #[test]
+    fn only_attributes_of_users_are_taken() {
+        assert!(may_be_set(b"user.mime"));
+        for name in ["user.overlay.redirect", "trusted.overlay.opaque", "security.capability"] {
+            assert!(!may_be_set(name.as_bytes()));
+        }
+    }
+}
