@@ -3,6 +3,7 @@
 //! What comes from a user or an image is checked here; what leaves here can be mounted.
 
 mod apart;
+mod credentials;
 mod host;
 mod layout;
 mod manifest;
@@ -11,6 +12,7 @@ mod settings;
 pub mod unpack;
 
 pub use apart::{APART_ARGUMENT, serve};
+pub use credentials::{Credential, Credentials, Login, Secret};
 pub use manifest::{History, Platform, RunConfig};
 pub use owners::Owners;
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};

@@ -10,3 +10,7 @@ pub const ISOLATION: &str = "MSB_ISOLATION";
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.
 pub const SANDBOX: &str = "MSB_SANDBOX";
+/// Docker's own: the directory of its config.json, whose logins are used where we have none.
+pub const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+/// Podman's own: its file of logins, used where neither we nor Docker have one.
+pub const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
