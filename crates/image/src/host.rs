@@ -50,7 +50,7 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
             overlays.push(Overlay { at: tree.to_owned(), lowers });
         }
     }
-    Ok(Prepared { overlays, image: ImageRef::Host, path: extra_path() })
+    Ok(Prepared { path: extra_path(), ..Prepared::plain(overlays, ImageRef::Host) })
 }
 
 /// A tree that its parent's overlay does not show: a mount of its own, or a real directory

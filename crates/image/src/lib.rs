@@ -2,23 +2,35 @@
 //!
 //! What comes from a user or an image is checked here; what leaves here can be mounted.
 
+mod acquire;
 mod apart;
 mod credentials;
+mod ensure;
 mod host;
 mod layout;
 mod manifest;
 mod owners;
+mod progress;
+mod pull;
+mod registry;
 mod settings;
+mod store;
 pub mod unpack;
 
 pub use apart::{APART_ARGUMENT, serve};
 pub use credentials::{Credential, Credentials, Login, Secret};
-pub use manifest::{History, Platform, RunConfig};
+pub use ensure::Wish;
+pub use manifest::{History, ImageConfig, RootfsIds, RunConfig, WireConfig};
 pub use owners::Owners;
+pub use progress::{Progress, Step, Unwatched};
+pub use pull::Pull;
+pub use registry::Reach;
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
+pub use store::{Image, Layer, Store};
 
-use msb_spec::{Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
+use msb_spec::{Digest, Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 /// An image that is ready to mount.
@@ -26,21 +38,34 @@ use std::path::Path;
 pub struct Prepared {
     /// In the order they are mounted.
     pub overlays: Vec<Overlay>,
-    /// The reference with its path made absolute.
+    /// The reference with its path made absolute and its alias followed.
     pub image: ImageRef,
+    /// Which image behind the name, if it has a digest.
+    pub digest: Option<Digest>,
+    /// How the image wants to be run.
+    pub config: RunConfig,
+    /// Whether its files belong to others than root.
+    pub owners: bool,
     /// Directories that the image wants on PATH beyond the usual ones.
     pub path: Vec<String>,
 }
 
-/// Finds an image and makes it ready; `cache` is where derived layers are kept.
-pub fn prepare(image: &ImageRef, cache: &Path) -> Result<Prepared> {
-    match image {
-        ImageRef::Host => host::prepare(cache),
-        ImageRef::Path(path) => directory(path),
-        ImageRef::Name(name) => Err(Error::unsupported(format!("no such image: `{name}`"))
-            .hint("this version runs `host` (the default) and directories: `./rootfs`")),
+impl Prepared {
+    /// An image that says nothing about itself.
+    fn plain(overlays: Vec<Overlay>, image: ImageRef) -> Self {
+        let config = RunConfig::default();
+        Self { overlays, image, digest: None, config, owners: false, path: Vec::new() }
     }
-    .map_err(|error| error.at(Stage::Image))
+}
+
+/// The image that is the host's own programs; `cache` is where derived layers are kept.
+pub fn host_image(cache: &Path) -> Result<Prepared> {
+    host::prepare(cache).map_err(|error| error.at(Stage::Image))
+}
+
+/// An image that is a directory.
+pub fn directory_image(path: &Path) -> Result<Prepared> {
+    directory(path).map_err(|error| error.at(Stage::Image))
 }
 
 fn directory(path: &Path) -> Result<Prepared> {
@@ -48,6 +73,19 @@ fn directory(path: &Path) -> Result<Prepared> {
     let found = fs::canonicalize(path).map_err(|error| {
         Error::new(Kind::NotFound, format!("no root filesystem at `{shown}`")).cause(error)
     })?;
+    if found.is_file() {
+        return Err(match disk_format(&found) {
+            Some(format) => Error::unsupported(format!(
+                "a {format} disk image needs a microVM: `{shown}`"
+            ))
+            .cause("isolation `process` does not mount a disk that others have written")
+            .hint(
+                "`--isolation vm` takes it where there is one; a directory or an image runs here",
+            ),
+            None => Error::invalid(format!("neither a directory nor a disk image: `{shown}`"))
+                .hint("`msb load -i` reads images that were saved to a file"),
+        });
+    }
     if !found.is_dir() {
         return Err(Error::invalid(format!("the root filesystem is not a directory: `{shown}`")));
     }
@@ -56,9 +94,22 @@ fn directory(path: &Path) -> Result<Prepared> {
             .hint("`host` shows the host's programs without its files"));
     }
     let lower = Lower { path: found.clone(), owned: true };
-    Ok(Prepared {
-        overlays: vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }],
-        image: ImageRef::Path(found),
-        path: Vec::new(),
-    })
+    let overlays = vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }];
+    Ok(Prepared::plain(overlays, ImageRef::Path(found)))
+}
+
+/// What a disk image is, by its first bytes.
+fn disk_format(path: &Path) -> Option<&'static str> {
+    /// Where an ext file system has its mark.
+    const EXT: std::ops::Range<usize> = 0x438..0x43a;
+    let mut start = Vec::new();
+    fs::File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;
+    if start.starts_with(b"QFI\xfb") {
+        return Some("qcow2");
+    }
+    let partitioned = start.get(510..512) == Some(&[0x55, 0xaa]);
+    let extended = start.get(EXT) == Some(&[0x53, 0xef]);
+    let others = start.starts_with(b"XFSB") || start.starts_with(b"hsqs");
+    let erofs = start.get(1024..1028) == Some(&[0xe2, 0xe1, 0xf5, 0xe0]);
+    (partitioned || extended || others || erofs).then_some("raw")
 }

@@ -5,10 +5,9 @@
 
 use crate::settings::ImageLimits;
 use crate::unpack::exceeded;
-use msb_spec::{Digest, Error, Kind, Result};
+use msb_spec::{Digest, Error, Kind, Platform, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -41,91 +40,6 @@ pub(crate) struct Descriptor {
     pub(crate) platform: Option<Platform>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) annotations: BTreeMap<String, String>,
-}
-
-/// What a system an image is for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Platform {
-    /// `linux`.
-    pub os: String,
-    /// As Go names it: `amd64`, `arm64`.
-    pub architecture: String,
-    /// `v8`, `v7`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<String>,
-}
-
-impl Platform {
-    /// What this machine runs.
-    pub fn host() -> Self {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            "x86" => "386",
-            other => other,
-        };
-        Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
-    }
-
-    /// Parses `linux/arm64`, `linux/arm/v7` or `arm64`.
-    pub fn parse(text: &str) -> Result<Self> {
-        let word = |word: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
-            !word.is_empty() && word.len() <= 32 && word.bytes().all(plain)
-        };
-        let parts: Vec<&str> = text.split('/').collect();
-        let (os, architecture, variant) = match parts.as_slice() {
-            [architecture] => ("linux", *architecture, None),
-            [os, architecture] => (*os, *architecture, None),
-            [os, architecture, variant] => (*os, *architecture, Some(*variant)),
-            _ => ("", "", None),
-        };
-        if !parts.iter().all(|part| word(part)) || os.is_empty() {
-            return Err(Error::invalid(format!("not a platform: `{}`", msb_spec::shown(text)))
-                .hint("it looks like `linux/amd64` or `linux/arm64/v8`"));
-        }
-        let architecture = match architecture {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        Ok(Self {
-            os: os.to_owned(),
-            architecture: architecture.to_owned(),
-            variant: variant.map(str::to_owned),
-        })
-    }
-
-    /// Whether programs for this platform run on this machine.
-    pub fn runs_here(&self) -> bool {
-        let host = Self::host();
-        let same = self.architecture == host.architecture;
-        self.os == "linux" && (same || (host.architecture == "amd64" && self.architecture == "386"))
-    }
-
-    /// Whether an image for this platform is one that was asked for.
-    fn satisfies(&self, wanted: &Self) -> bool {
-        // Variants say which of several; whoever asks for none takes the first.
-        let variant = wanted.variant.is_none() || wanted.variant == self.variant;
-        self.os == wanted.os && self.architecture == wanted.architecture && variant
-    }
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
-        match &self.variant {
-            Some(variant) => write!(f, "/{variant}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::str::FromStr for Platform {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        Self::parse(text)
-    }
 }
 
 /// A manifest, or a list of manifests for several platforms.

@@ -36,6 +36,7 @@ mod mount;
 mod name;
 mod patch;
 mod plan;
+mod platform;
 mod quantity;
 mod reference;
 mod spec;
@@ -52,6 +53,7 @@ pub use patch::{Patch, Script};
 pub use plan::{
     Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,
 };
+pub use platform::{Platform, PullWhen};
 pub use quantity::{Bytes, Cpus, Span};
 pub use reference::{Digest, Reference, registry};
 pub use spec::{IsolationChoice, Profile, Spec};

@@ -1,8 +1,8 @@
 //! What was asked for, in one value: flags, a file or the SDK fill it in.
 
 use crate::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Result, Rlimit, Script, Span,
-    Tmpfs, UserRef,
+    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Platform, PullWhen, Result, Rlimit,
+    Script, Span, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -52,6 +52,10 @@ pub struct Spec {
     pub name: Option<Name>,
     /// What it starts from.
     pub image: ImageRef,
+    /// When the image is fetched.
+    pub pull: PullWhen,
+    /// For which platform the image is to be; this machine's if it is not said.
+    pub platform: Option<Platform>,
     /// Which tier.
     pub isolation: IsolationChoice,
     /// How tight.
@@ -60,8 +64,10 @@ pub struct Spec {
     pub allow_userns: bool,
     /// What runs first; the rest of the command line.
     pub command: Vec<String>,
-    /// Put before the command.
+    /// Put before the command, in place of what the image puts there.
     pub entrypoint: Vec<String>,
+    /// Whether the image's own command, or a shell, runs where none is given. If not, nothing does.
+    pub default_command: bool,
     /// The shell for `--shell` and the SDK's `shell`.
     pub shell: Option<String>,
     /// Environment of every Exec.

@@ -7,7 +7,16 @@ use std::os::fd::AsRawFd;
 
 /// Takes the lock if nobody has it.
 pub fn try_lock(file: &File) -> io::Result<bool> {
-    let mut lock = whole_file(libc::F_WRLCK);
+    take(file, libc::F_WRLCK)
+}
+
+/// Takes the lock together with others who share it, if nobody has it alone.
+pub fn try_share(file: &File) -> io::Result<bool> {
+    take(file, libc::F_RDLCK)
+}
+
+fn take(file: &File, kind: libc::c_int) -> io::Result<bool> {
+    let mut lock = whole_file(kind);
     // SAFETY: F_OFD_SETLK reads a flock structure, which lives until the call returns.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
         return Ok(true);
