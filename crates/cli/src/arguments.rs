@@ -1,11 +1,14 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
+use crate::fetching::{Bars, FetchArgs};
 use crate::selection::pair;
 use crate::{listing, plan_text, terminal, words};
 use clap::Args;
+use msb_engine::Engine;
+use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Profile,
-    Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, env,
+    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Platform,
+    Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,9 +16,17 @@ use std::path::{Path, PathBuf};
 /// What a sandbox is made of.
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
-    /// What it starts from: `host` (this machine's programs) or a directory
+    /// What it starts from: the name of an image, a directory, or `host` (this machine's programs)
     #[arg(value_name = "IMAGE")]
     image: Option<String>,
+    /// When to pull the image: always, if-missing or never [default: if-missing]
+    #[arg(long, value_name = "WHEN")]
+    pull: Option<PullWhen>,
+    /// Platform of the image, as in `linux/arm64`
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Option<Platform>,
+    #[command(flatten)]
+    fetch: FetchArgs,
     /// Name of the sandbox
     #[arg(long, short, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -141,6 +152,12 @@ impl SandboxArgs {
         }
     }
 
+    /// Decides everything, and fetches the image on the way.
+    pub(crate) fn plan(&self, engine: &Engine, spec: &Spec) -> Result<Plan> {
+        let bars = Bars::new(self.quiet);
+        engine.plan_with(spec, &Fetching { reach: self.fetch.reach(), progress: &bars })
+    }
+
     /// The Spec that the flags, a file and the environment make together.
     pub(crate) fn spec(&self) -> Result<Spec> {
         let mut spec = match &self.conf {
@@ -152,6 +169,10 @@ impl SandboxArgs {
         }
         if let Some(image) = &self.image {
             spec.image = ImageRef::parse(image)?;
+        }
+        spec.pull = self.pull.unwrap_or(spec.pull);
+        if self.platform.is_some() {
+            spec.platform.clone_from(&self.platform);
         }
         self.isolation(&mut spec)?;
         self.limits(&mut spec);

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod clock;
+mod fetching;
 mod listing;
 mod plan_text;
 mod selection;
@@ -14,6 +15,7 @@ mod terminal;
 mod verbs;
 mod words;
 
+use msb_engine::images::APART_ARGUMENT;
 use msb_engine::{Launcher, WORKER_ARGUMENT, WorkerStart};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -22,6 +24,12 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = std::env::args_os().skip(1).collect();
     if rest.first().is_some_and(|word| word == WORKER_ARGUMENT) {
         return become_worker();
+    }
+    if let [word, letter] = rest.as_slice()
+        && word == APART_ARGUMENT
+    {
+        let code = msb_engine::images::serve(&letter.to_string_lossy());
+        return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
     }
     let code = table::dispatch(rest).unwrap_or_else(|failure| words::report(&failure));
     ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))

@@ -69,6 +69,7 @@ const TABLE: Table = Table {
         verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
         verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
         verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
+        verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
         verb::<verbs::doctor::Doctor>(
             MORE,
             "doctor",
@@ -268,6 +269,7 @@ mod tests {
         verbs: &[
             verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
             verb::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
+            verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
             verb::<verbs::doctor::Doctor>(LOOK, "box heal", "Mend boxes"),
         ],
     };

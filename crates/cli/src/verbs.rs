@@ -13,6 +13,7 @@ pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod metrics;
 pub(crate) mod ps;
+pub(crate) mod pull;
 pub(crate) mod run;
 
 use crate::words;

@@ -1,5 +1,6 @@
 //! What this host offers, as far as a Plan depends on it. Cheap: asked before every start.
 
+use msb_image::Owners;
 use msb_spec::{Cgroup, IdRange};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
@@ -34,6 +35,23 @@ impl User {
             let name = fields.next()?;
             (fields.nth(1)?.parse() == Ok(self.uid)).then(|| name.to_owned())
         })
+    }
+}
+
+impl User {
+    /// The ids that this user may use besides its own.
+    pub(crate) fn granted(self) -> Option<(IdRange, IdRange)> {
+        subordinate(&self.name().unwrap_or_default(), self.uid)
+    }
+
+    /// Who the files of images can belong to.
+    pub(crate) fn owners(self) -> Owners {
+        let Self { uid, gid } = self;
+        match self.granted() {
+            _ if self.is_root() => Owners::All,
+            Some((uids, gids)) => Owners::Granted { uid, gid, uids, gids },
+            None => Owners::Single { uid, gid },
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod disk;
 pub mod doctor;
 pub mod files;
 mod host;
+pub mod images;
 mod launch;
 pub mod logs;
 mod metrics;

@@ -1,7 +1,8 @@
 //! From what was asked to what is done. Everything that depends on this host is decided here.
 
-use crate::host::{Controllers, User, half_of_memory, random, subordinate, unused_ids};
+use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
+use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     By, Bytes, Command, Error, GuestPath, Hostname, Ids, Isolation, IsolationChoice, Limit, Limits,
     Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec, Stage,
@@ -13,14 +14,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Decides everything about a sandbox. Touches nothing but derived image layers.
-pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
+/// Decides everything about a sandbox. Touches nothing but images.
+pub(crate) fn plan(
+    home: &Home,
+    spec: &Spec,
+    prepare: impl FnOnce() -> Result<Prepared>,
+) -> Result<Plan> {
     spec.validate().map_err(|error| error.at(Stage::Plan))?;
     let name = spec.name.clone().unwrap_or_else(made_up_name);
     let (isolation, isolation_reason) = isolation(spec.isolation)?;
-    let prepared = msb_image::prepare(&spec.image, &home.layers())?;
-    let user = User::current();
-    let limits = Limits { cgroup_owner: home.short_hash(), ..limits(spec, user)? };
+    let prepared = prepare()?;
+    let caller = User::current();
+    let user = user(spec, &prepared)?;
+    let ids = ids(spec, user.as_ref(), prepared.owners, caller)?;
+    let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
+    let limits = Limits { cgroup_owner: home.short_hash(), ..limits(spec, caller, brief)? };
     let upper = match (spec.ephemeral, limits.disk) {
         (true, disk) => {
             Upper::Memory { size: disk.map_or_else(half_of_memory, |limit| limit.value.0) }
@@ -36,14 +44,17 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
         created: now_ms(),
         isolation,
         isolation_reason,
+        env: environment(spec, &name, &prepared),
+        workdir: workdir(spec, &prepared),
+        command: first_command(spec, &prepared.config, &shell),
+        patches: patches(spec, &prepared)?,
         image: prepared.image,
+        image_digest: prepared.digest,
         rootfs: Rootfs { overlays: prepared.overlays, upper },
-        ids: ids(spec, user)?,
+        ids,
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
         labels: spec.labels.clone(),
-        env: environment(spec, &name, &prepared.path),
-        workdir: spec.workdir.clone().unwrap_or_else(|| "/".to_owned()),
-        user: spec.user.clone(),
+        user,
         mounts,
         tmpfs: spec.tmpfs.clone(),
         limits,
@@ -52,8 +63,6 @@ pub(crate) fn plan(home: &Home, spec: &Spec) -> Result<Plan> {
         max_duration: spec.max_duration,
         idle_timeout: spec.idle_timeout,
         ephemeral: spec.ephemeral,
-        patches: patches(spec)?,
-        command: first_command(spec),
         shell,
         name,
     };
@@ -81,35 +90,51 @@ fn made_up_name() -> Name {
     Name::parse(&format!("sb-{digits}")).expect("letters, digits and a dash")
 }
 
-fn ids(spec: &Spec, user: User) -> Result<Ids> {
-    if user.is_root() {
-        return Ok(Ids::Shifted { range: unused_ids() });
-    }
-    let User { uid, gid } = user;
-    let wants_others = spec.user.as_ref().is_some_and(|user| !user.is_root());
-    // Mapping a range takes two setuid programs and milliseconds: for what lasts, or needs it.
-    if wants_others || !spec.ephemeral {
-        let name = user.name().unwrap_or_default();
-        if let Some((uids, gids)) = subordinate(&name, uid) {
-            return Ok(Ids::Subordinate { uid, gid, uids, gids });
-        }
-    }
-    if let Some(other) = spec.user.as_ref().filter(|user| !user.is_root()) {
-        return Err(only_root(other));
-    }
-    Ok(Ids::Single { uid, gid })
+/// Who runs commands: whoever was asked for, or whom the image names. None is root.
+fn user(spec: &Spec, prepared: &Prepared) -> Result<Option<UserRef>> {
+    let user = match &spec.user {
+        Some(user) => Some(user.clone()),
+        None if prepared.config.user.is_empty() => None,
+        None => Some(UserRef::parse(&prepared.config.user).map_err(|error| {
+            error
+                .under("the image names a user that none can be")
+                .hint("`--user root` runs it as root")
+                .at(Stage::Plan)
+        })?),
+    };
+    Ok(user.filter(|user| spec.user.is_some() || !user.is_root()))
 }
 
-fn only_root(user: &UserRef) -> Error {
+fn ids(spec: &Spec, user: Option<&UserRef>, owners: bool, caller: User) -> Result<Ids> {
+    if caller.is_root() {
+        return Ok(Ids::Shifted { range: unused_ids() });
+    }
+    let User { uid, gid } = caller;
+    let other = user.filter(|user| !user.is_root());
+    // Mapping a range takes two setuid programs and milliseconds: for what lasts, or needs it.
+    if (other.is_some() || owners || !spec.ephemeral)
+        && let Some((uids, gids)) = caller.granted()
+    {
+        return Ok(Ids::Subordinate { uid, gid, uids, gids });
+    }
+    match other {
+        Some(other) => Err(only_root(other, spec.user.is_none())),
+        None => Ok(Ids::Single { uid, gid }),
+    }
+}
+
+fn only_root(user: &UserRef, by_image: bool) -> Error {
+    let instead = if by_image { "; `--user root` runs the image as root" } else { "" };
     Error::unsupported(format!("only root can exist in a sandbox of this user, not `{user}`"))
-        .hint("install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root")
+        .hint(format!(
+            "install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run msb as root{instead}"
+        ))
         .at(Stage::Plan)
 }
 
-fn limits(spec: &Spec, user: User) -> Result<Limits> {
+fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
     // One id's processes are limited as hard by rlimit; looking for a cgroup that a short run does
     // not need would be a fiftieth of it.
-    let brief = spec.ephemeral && !user.is_root() && spec.user.is_none();
     let needs_cgroup = !brief || spec.memory.is_some() || spec.cpus.is_some();
     let controllers = if needs_cgroup { Controllers::find() } else { Controllers::default() };
     let by = |controller: &str, other: By| {
@@ -183,32 +208,54 @@ fn mounts(spec: &Spec) -> Result<Vec<PlannedMount>> {
     Ok(mounts)
 }
 
-fn environment(spec: &Spec, name: &Name, extra: &[String]) -> BTreeMap<String, String> {
-    let mut path: Vec<&str> = Vec::new();
+/// What every sandbox has, what the image says, what was asked: the later win.
+fn environment(spec: &Spec, name: &Name, prepared: &Prepared) -> BTreeMap<String, String> {
+    let mut environment = BTreeMap::from([
+        ("PATH".to_owned(), USUAL_PATH.to_owned()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+    ]);
+    let image = prepared.config.env.iter().filter_map(|variable| variable.split_once('='));
+    environment.extend(image.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let path = environment.get("PATH").map(String::as_str).unwrap_or_default();
+    let mut directories: Vec<&str> = Vec::new();
     if !spec.scripts.is_empty() {
-        path.push(Script::DIRECTORY);
+        directories.push(Script::DIRECTORY);
     }
-    path.extend(USUAL_PATH.split(':'));
-    for dir in extra.iter().map(String::as_str) {
-        if !path.contains(&dir) {
-            path.push(dir);
+    directories.extend(path.split(':'));
+    for directory in prepared.path.iter().map(String::as_str) {
+        if !directories.contains(&directory) {
+            directories.push(directory);
         }
     }
-    let mut environment = BTreeMap::from([
-        ("PATH".to_owned(), path.join(":")),
-        ("LANG".to_owned(), "C.UTF-8".to_owned()),
-        (env::SANDBOX.to_owned(), name.to_string()),
-    ]);
+    environment.insert("PATH".to_owned(), directories.join(":"));
+    environment.insert(env::SANDBOX.to_owned(), name.to_string());
     environment.extend(spec.env.clone());
     environment
 }
 
+/// Where commands start: as asked, as the image says, or at the root.
+fn workdir(spec: &Spec, prepared: &Prepared) -> String {
+    match (&spec.workdir, prepared.config.workdir.as_str()) {
+        (Some(asked), _) => asked.clone(),
+        (None, absolute) if absolute.starts_with('/') => absolute.to_owned(),
+        (None, relative) => format!("/{relative}"),
+    }
+}
+
 /// What is changed before the first command: the working directory is there, then what was
 /// asked, then scripts.
-fn patches(spec: &Spec) -> Result<Vec<Patch>> {
+fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
     let mut patches = Vec::new();
-    if let Some(workdir) = spec.workdir.as_deref().filter(|dir| *dir != "/") {
-        patches.push(Patch::Mkdir { path: GuestPath::parse(workdir)? });
+    let workdir = workdir(spec, prepared);
+    let there = spec.workdir.is_none() && prepared.has_directory(&workdir);
+    if workdir != "/" && !there {
+        let path = GuestPath::parse(&workdir).map_err(|error| match spec.workdir {
+            Some(_) => error,
+            None => error
+                .under("the image names a working directory that none can be")
+                .hint("`--workdir /` starts elsewhere"),
+        })?;
+        patches.push(Patch::Mkdir { path });
     }
     for patch in &spec.patches {
         if let Patch::Copy { from, to } = patch {
@@ -225,9 +272,24 @@ fn patches(spec: &Spec) -> Result<Vec<Patch>> {
 }
 
 /// The first command, without what only the surface knows: its terminal and stdin.
-fn first_command(spec: &Spec) -> Option<Command> {
-    let argv: Vec<String> = spec.entrypoint.iter().chain(&spec.command).cloned().collect();
-    (!argv.is_empty()).then(|| Command { argv, timeout: spec.timeout, ..Command::default() })
+fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Option<Command> {
+    if spec.command.is_empty() && spec.entrypoint.is_empty() && !spec.default_command {
+        return None;
+    }
+    let own_entrypoint = spec.entrypoint.is_empty();
+    let entrypoint = if own_entrypoint { &image.entrypoint } else { &spec.entrypoint };
+    // The image's command was written for the image's entrypoint.
+    let none = Vec::new();
+    let command = match (spec.command.is_empty(), own_entrypoint) {
+        (true, true) => &image.cmd,
+        (true, false) => &none,
+        (false, _) => &spec.command,
+    };
+    let mut argv: Vec<String> = entrypoint.iter().chain(command).cloned().collect();
+    if argv.is_empty() {
+        argv.push(shell.to_owned());
+    }
+    Some(Command { argv, timeout: spec.timeout, ..Command::default() })
 }
 
 pub(crate) fn now_ms() -> u64 {

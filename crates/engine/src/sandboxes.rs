@@ -3,13 +3,16 @@
 use crate::connection::Connection;
 use crate::files::Files;
 use crate::host::User;
+use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
 use crate::store::Home;
 use crate::{disk, planning, repair};
+use msb_image::{Prepared, Store, Wish};
 use msb_spec::{
-    Command, Ending, Error, Exit, Ids, Kind, Name, Plan, Result, Spec, Stage, Upper, state,
+    Command, Ending, Error, Exit, Ids, ImageRef, Kind, Name, Plan, Result, Spec, Stage, Upper,
+    state,
 };
 use msb_wire::record::{ExecRecord, Happened};
 use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
@@ -17,7 +20,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Sandboxes on this machine.
@@ -138,7 +141,35 @@ impl Engine {
 
     /// Decides everything about a sandbox and does nothing.
     pub fn plan(&self, spec: &Spec) -> Result<Plan> {
-        planning::plan(&self.home, spec)
+        self.plan_with(spec, &Fetching::default())
+    }
+
+    /// The same, with a say in how images are fetched.
+    pub fn plan_with(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Plan> {
+        planning::plan(&self.home, spec, || self.prepare(spec, fetching))
+    }
+
+    fn prepare(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Prepared> {
+        let name = match &spec.image {
+            ImageRef::Host => return msb_image::host_image(&self.home.layers()),
+            ImageRef::Path(path) => return msb_image::directory_image(path),
+            ImageRef::Name(name) => name,
+        };
+        let wish = Wish {
+            when: spec.pull,
+            platform: spec.platform.clone(),
+            reach: fetching.reach.clone(),
+        };
+        self.images()?.prepare(name, &wish, fetching.progress)
+    }
+
+    /// The images of this machine.
+    pub fn images(&self) -> Result<Store> {
+        let program = match &self.launcher {
+            Launcher::Fork(_) => PathBuf::from("/proc/self/exe"),
+            Launcher::Execute(path) => path.clone(),
+        };
+        Store::open(self.home.path(), User::current().owners(), program)
     }
 
     /// Makes a sandbox and starts its worker. Its first command waits for [`Engine::begin`]

@@ -58,6 +58,22 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// Whether a layer has this directory. Only a guess: another layer may have removed it.
+    pub fn has_directory(&self, path: &str) -> bool {
+        use rustix::fs::{Mode, OFlags, ResolveFlags};
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let below = path.trim_start_matches('/');
+        self.overlays.iter().flat_map(|overlay| &overlay.lowers).any(|lower| {
+            let root = rustix::fs::open(&lower.path, flags, Mode::empty());
+            let found = root
+                .and_then(|root| rustix::fs::openat2(root, below, flags, Mode::empty(), within));
+            matches!(found, Ok(_) | Err(rustix::io::Errno::ACCESS))
+        })
+    }
+}
+
 /// The image that is the host's own programs; `cache` is where derived layers are kept.
 pub fn host_image(cache: &Path) -> Result<Prepared> {
     host::prepare(cache).map_err(|error| error.at(Stage::Image))

@@ -3,8 +3,8 @@
 //! Empty means closed: no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Hostname, Ids, ImageRef, Limits, Name, Patch, Profile, Result, Rlimit, Span, Tmpfs,
-    UserRef,
+    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Patch, Profile, Result, Rlimit, Span,
+    Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -115,6 +115,9 @@ pub struct Plan {
     pub isolation_reason: Option<String>,
     /// What it starts from, as asked.
     pub image: ImageRef,
+    /// Which image was behind the name.
+    #[serde(default)]
+    pub image_digest: Option<Digest>,
     /// What it starts from, found.
     pub rootfs: Rootfs,
     /// Which host ids stand behind its ids.

@@ -25,7 +25,7 @@ impl Act for Create {
                 .hint("`msb run --name NAME -- COMMAND` runs one; `msb exec` runs more in it")
                 .into());
         }
-        let plan = engine.plan(&spec)?;
+        let plan = self.sandbox.plan(&engine, &spec)?;
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
             return Ok(0);

@@ -40,10 +40,8 @@ impl Act for Run {
         if !self.command.is_empty() {
             spec.command = self.command;
         }
-        if spec.command.is_empty() && spec.entrypoint.is_empty() {
-            spec.command = vec![spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned())];
-        }
-        let mut plan = engine.plan(&spec)?;
+        spec.default_command = true;
+        let mut plan = self.sandbox.plan(&engine, &spec)?;
         let (tty, stdin) = self.streams.choose(self.detach);
         if let Some(command) = &mut plan.command {
             command.tty = tty.then(terminal::size);

@@ -1,0 +1,113 @@
+//! How images are fetched: the flags for it, and what a person sees meanwhile.
+
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use msb_engine::images::{Mirror, Progress, Reach, Step};
+use msb_spec::Digest;
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// How a registry is reached, for this once; config.toml says it for good.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReachArgs {
+    /// Accept a registry without TLS, or with a certificate that nobody vouches for
+    #[arg(long, help_heading = REGISTRY)]
+    insecure: bool,
+    /// File of certificates that vouch for the registry
+    #[arg(long, value_name = "FILE", help_heading = REGISTRY)]
+    ca: Option<PathBuf>,
+}
+
+const REGISTRY: &str = "Registry";
+
+impl ReachArgs {
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { insecure: self.insecure, ca: self.ca.clone(), mirrors: Vec::new() }
+    }
+}
+
+/// The same, for what may come from elsewhere.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FetchArgs {
+    #[command(flatten)]
+    reach: ReachArgs,
+    /// Ask this registry first, as in `https://mirror.example`
+    #[arg(long = "mirror", value_name = "URL", help_heading = REGISTRY)]
+    mirrors: Vec<Mirror>,
+}
+
+impl FetchArgs {
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { mirrors: self.mirrors.clone(), ..self.reach.reach() }
+    }
+}
+
+/// Lines on a terminal, one for each layer; silent elsewhere.
+#[derive(Debug)]
+pub(crate) struct Bars {
+    all: MultiProgress,
+    bars: Mutex<HashMap<Digest, ProgressBar>>,
+}
+
+impl Bars {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self { all: MultiProgress::with_draw_target(target), bars: Mutex::default() }
+    }
+
+    fn bar(&self, digest: &Digest) -> Option<ProgressBar> {
+        self.bars.lock().expect("no holder panics").get(digest).cloned()
+    }
+}
+
+impl Progress for Bars {
+    fn step(&self, step: Step<'_>) {
+        if self.all.is_hidden() {
+            return;
+        }
+        match step {
+            Step::Asking { .. } => {}
+            Step::Layer { digest, size } => {
+                let style = ProgressStyle::with_template(LINE).expect("a constant of ours");
+                let bar = self.all.add(ProgressBar::new(size).with_style(style));
+                bar.set_prefix(digest.short().to_owned());
+                bar.set_message("waiting");
+                self.bars.lock().expect("no holder panics").insert(digest.clone(), bar);
+            }
+            Step::Bytes { digest, done } => {
+                if let Some(bar) = self.bar(digest) {
+                    if bar.position() == 0 {
+                        bar.set_message("pulling");
+                        bar.reset_elapsed();
+                    }
+                    bar.set_position(done);
+                }
+            }
+            Step::Waiting { digest } => self.say(digest, "another msb pulls it"),
+            Step::Again { digest } => self.say(digest, "connecting again"),
+            Step::Unpacking { digest } => self.say(digest, "unpacking"),
+            Step::Ready { digest } => {
+                if let Some(bar) = self.bar(digest) {
+                    bar.set_position(bar.length().unwrap_or(0));
+                    bar.set_message("ready");
+                    bar.abandon();
+                }
+            }
+        }
+    }
+}
+
+impl Bars {
+    fn say(&self, digest: &Digest, what: &'static str) {
+        if let Some(bar) = self.bar(digest) {
+            bar.set_message(what);
+        }
+    }
+}
+
+/// Which layer, how much of it, how fast, and what is being done.
+const LINE: &str = "{prefix}  {bar:20}  {bytes:>10} of {total_bytes:10} {bytes_per_sec:>12}  {msg}";

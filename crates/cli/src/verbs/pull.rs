@@ -1,0 +1,50 @@
+//! `msb pull`: images from a registry.
+
+use super::bare_engine;
+use crate::fetching::{Bars, FetchArgs};
+use crate::listing;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::images;
+use msb_spec::{Platform, Reference};
+
+/// Fetches images, so that they start at once and without a network.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb pull [OPTIONS] IMAGE...")]
+pub(crate) struct Pull {
+    /// Names, as in `python`, `ghcr.io/team/app:1.2` or `alpine@sha256:…`
+    #[arg(value_name = "IMAGE", required = true)]
+    images: Vec<Reference>,
+    /// Platform of the image, as in `linux/arm64`
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Option<Platform>,
+    #[command(flatten)]
+    fetch: FetchArgs,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Pull {
+    fn act(self) -> Outcome {
+        let store = bare_engine()?.images()?;
+        let pull = images::Pull { platform: self.platform, reach: self.fetch.reach() };
+        let mut pulled = Vec::new();
+        for name in &self.images {
+            let name = store.settings().meant(name);
+            let image = store.pull(name, &pull, &Bars::new(self.quiet))?;
+            if !self.json {
+                words::say(image.reference.at(&image.digest));
+            }
+            pulled.push(image);
+        }
+        if self.json {
+            listing::json(&pulled);
+        }
+        Ok(0)
+    }
+}
