@@ -126,7 +126,8 @@ pub fn serve(letter: &str) -> i32 {
 
 fn tell<T: Serialize>(told: &Result<T>) -> i32 {
     let text = serde_json::to_vec(told).unwrap_or_default();
-    i32::from(std::io::stdout().lock().write_all(&text).is_err())
+    let mut out = std::io::stdout().lock();
+    i32::from(out.write_all(&text).and_then(|()| out.flush()).is_err())
 }
 
 /// What root needs to unpack an image, and nothing besides.
