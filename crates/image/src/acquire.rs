@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +29,9 @@ pub(crate) trait Source: Sync {
 
     /// Whether a broken transfer is worth another try.
     fn can_resume(&self) -> bool;
+
+    /// Puts the blob at a place at once, if the source has it as a file that may be given away.
+    fn offer(&self, _digest: &Digest, _place: &Path) {}
 }
 
 /// Layers that are fetched at a time: enough to keep two cores and a network busy.
@@ -115,6 +118,8 @@ impl Store {
             progress.step(Step::Ready { digest });
             return Ok(contents);
         }
+        make_directories(&self.partials()).map_err(|error| unusable(&self.partials(), error))?;
+        source.offer(digest, &self.partials().join(digest.hex()));
         let mut partial = Partial::lock(self, wanted, progress, stop)?;
         if let Some(contents) = self.present(wanted) {
             partial.discard();
@@ -134,7 +139,7 @@ impl Store {
         let verified = fetched.and_then(|()| {
             progress.step(Step::Unpacking { digest });
             match (unpacking, known) {
-                (Some(unpacking), _) => unpacking.finish(self, &wanted.diff_id),
+                (Some(unpacking), _) => unpacking.finish(self, Some(&wanted.diff_id)),
                 (None, Some(contents)) => Ok(contents),
                 (None, None) => unreachable!("one of the two is there"),
             }
@@ -213,7 +218,6 @@ impl Partial {
         let digest = &wanted.blob.digest;
         let path = store.partials().join(digest.hex());
         let about = |error: io::Error| unusable(&path, error);
-        make_directories(&store.partials()).map_err(about)?;
         let (since, mut told) = (Instant::now(), false);
         loop {
             let file = File::options()
@@ -370,7 +374,7 @@ impl Drop for Partial {
 }
 
 /// The process that unpacks a layer as it comes, and the place where it does.
-struct Unpacking {
+pub(crate) struct Unpacking {
     aside: PathBuf,
     work: Option<AtWork>,
     store: Store,
@@ -379,7 +383,7 @@ struct Unpacking {
 }
 
 impl Unpacking {
-    fn start(store: &Store) -> Result<Self> {
+    pub(crate) fn start(store: &Store) -> Result<Self> {
         let aside = store.layers().join(passing("making"));
         let mut unpacking = Self { aside, work: None, store: store.clone(), deaf: false };
         unpacking.begin()?;
@@ -409,7 +413,7 @@ impl Unpacking {
         self.begin()
     }
 
-    fn feed(&mut self, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if self.deaf {
             return;
         }
@@ -418,16 +422,16 @@ impl Unpacking {
     }
 
     /// Waits for its end, compares what it found, and shows the layer.
-    fn finish(mut self, store: &Store, diff_id: &Digest) -> Result<Contents> {
+    pub(crate) fn finish(mut self, store: &Store, wanted: Option<&Digest>) -> Result<Contents> {
         let work = self.work.take().expect("started when made");
         let contents: Contents = work.answer()?;
-        if contents.diff_id != *diff_id {
+        if let Some(wanted) = wanted.filter(|wanted| **wanted != contents.diff_id) {
             return Err(Error::invalid("a layer of the image is not what its config says")
-                .cause(format!("wanted {diff_id}"))
+                .cause(format!("wanted {wanted}"))
                 .cause(format!("got {}", contents.diff_id)));
         }
         let text = serde_json::to_vec(&contents).expect("our own types always serialise");
-        let place = store.layer(diff_id);
+        let place = store.layer(&contents.diff_id);
         let show = || {
             let mut file = File::create(self.aside.join("layer.json"))?;
             file.write_all(&text)?;

@@ -295,7 +295,7 @@ fn with_causes(error: Error, before: &Error) -> Error {
 }
 
 /// `2024-05-01T12:00:00.5Z` as milliseconds since 1970; none for what cannot be read.
-fn milliseconds(text: &str) -> Option<u64> {
+pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);

@@ -127,32 +127,11 @@ fn decompress(
     let failed = |error: io::Error| {
         let _ = sender.send(Err(error));
     };
-    let mut input = BufReader::with_capacity(CHUNK, input);
-    let start = match start_of(&mut input) {
-        Ok(start) => start,
+    let mut stream = match decompressed(input) {
+        Ok(stream) => stream,
         Err(error) => {
             failed(error);
             return None;
-        }
-    };
-    let mut stream: Box<dyn Read> = match Compression::of(&start) {
-        Compression::None => Box::new(start.as_slice().chain(input)),
-        Compression::Gzip => {
-            let input = BufReader::with_capacity(CHUNK, start.as_slice().chain(input));
-            Box::new(MultiGzDecoder::new(input))
-        }
-        Compression::Zstd => {
-            let input = BufReader::with_capacity(CHUNK, start.as_slice().chain(input));
-            match zstd::Decoder::with_buffer(input).and_then(|mut decoder| {
-                decoder.window_log_max(ZSTD_WINDOW)?;
-                Ok(decoder)
-            }) {
-                Ok(decoder) => Box::new(decoder),
-                Err(error) => {
-                    failed(error);
-                    return None;
-                }
-            }
         }
     };
     let (mut digest, mut total) = (Sha256::new(), 0u64);
@@ -184,6 +163,22 @@ fn decompress(
         // The writer has given up, and has said why.
         sender.send(Ok(chunk)).ok()?;
     }
+}
+
+/// A stream as it was before it was compressed, if it was.
+pub(crate) fn decompressed<'a>(mut input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let start = start_of(&mut input)?;
+    let compression = Compression::of(&start);
+    let whole = BufReader::with_capacity(CHUNK, io::Cursor::new(start).chain(input));
+    Ok(match compression {
+        Compression::None => Box::new(whole),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(whole)),
+        Compression::Zstd => {
+            let mut decoder = zstd::Decoder::with_buffer(whole)?;
+            decoder.window_log_max(ZSTD_WINDOW)?;
+            Box::new(decoder)
+        }
+    })
 }
 
 /// The first bytes of a stream.

@@ -1,0 +1,274 @@
+//! Images to files and registries, with the digests they have here.
+
+use crate::manifest::{Descriptor, Index, Manifest, OCI_INDEX, OCI_MANIFEST};
+use crate::progress::{Progress, Step};
+use crate::pull::manifest_type;
+use crate::registry::{Reach, Registry};
+use crate::store::{Image, Store, unusable};
+use crate::{Credentials, ImageConfig};
+use msb_spec::{Digest, Error, Kind, Reference, Result};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// What tools look for to know a layout.
+const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+
+/// Where a saved image goes.
+trait Sink {
+    fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()>;
+}
+
+impl Store {
+    /// Writes images as one tar that is an OCI archive and a docker archive at once.
+    pub fn save_archive(&self, images: &[Image], out: &mut dyn Write) -> Result<()> {
+        let mut archive = tar::Builder::new(out);
+        self.save(images, &mut Tar(&mut archive))?;
+        archive.finish().map_err(unwritten)
+    }
+
+    /// Writes images as an OCI layout into a directory that is new or empty.
+    pub fn save_directory(&self, images: &[Image], directory: &Path) -> Result<()> {
+        let about =
+            |error| Error::host(format!("cannot write to `{}`", directory.display()), error);
+        fs::create_dir_all(directory.join("blobs/sha256")).map_err(about)?;
+        if directory.join("index.json").exists() {
+            let shown = directory.display();
+            return Err(Error::new(
+                Kind::Exists,
+                format!("there is an image in `{shown}` already"),
+            ));
+        }
+        self.save(images, &mut Directory(directory))
+    }
+
+    fn save(&self, images: &[Image], sink: &mut dyn Sink) -> Result<()> {
+        let mut put = |name: &str, text: &[u8]| {
+            sink.put(name, text.len() as u64, &mut &*text).map_err(unwritten)
+        };
+        put("oci-layout", LAYOUT)?;
+        let mut manifests = Vec::new();
+        let mut docker = Vec::new();
+        let mut written: BTreeMap<Digest, ()> = BTreeMap::new();
+        for image in images {
+            let text = self.read_blob(&image.digest)?;
+            let annotations = BTreeMap::from([
+                ("io.containerd.image.name".to_owned(), image.reference.to_string()),
+                ("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string()),
+            ]);
+            manifests.push(Descriptor {
+                media_type: self.media_type(&text)?,
+                digest: image.digest.clone(),
+                size: text.len() as u64,
+                platform: Some(image.platform.clone()),
+                annotations,
+            });
+            let path = |digest: &Digest| format!("blobs/sha256/{}", digest.hex());
+            let layers: Vec<String> =
+                image.layers.iter().map(|layer| path(&layer.digest)).collect();
+            docker.push(json!({
+                "Config": path(&image.config_digest),
+                "RepoTags": [image.reference.without_digest().to_string()],
+                "Layers": layers,
+            }));
+        }
+        let media_type = Some(OCI_INDEX.to_owned());
+        let index = Index { schema_version: 2, media_type, manifests };
+        put("index.json", &serde_json::to_vec(&index).expect("our own types always serialise"))?;
+        put("manifest.json", &serde_json::to_vec(&docker).expect("a value always serialises"))?;
+        for image in images {
+            let parts = [&image.digest, &image.config_digest];
+            for digest in parts.into_iter().chain(image.layers.iter().map(|layer| &layer.digest)) {
+                if written.insert(digest.clone(), ()).is_none() {
+                    self.save_blob(digest, sink)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn save_blob(&self, digest: &Digest, sink: &mut dyn Sink) -> Result<()> {
+        let (file, size) = self.open_blob(digest)?;
+        let mut stream = Hashed { file, hash: Sha256::new() };
+        let name = format!("blobs/sha256/{}", digest.hex());
+        sink.put(&name, size, &mut stream).map_err(unwritten)?;
+        stream.check(digest)
+    }
+
+    fn open_blob(&self, digest: &Digest) -> Result<(File, u64)> {
+        let path = self.blob(digest);
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::new(Kind::State, "a part of the image is missing")
+                .cause(digest)
+                .hint("`msb pull` fetches it again"),
+            _ => unusable(&path, error),
+        })?;
+        let size = file.metadata().map_err(|error| unusable(&path, error))?.len();
+        Ok((file, size))
+    }
+
+    fn media_type(&self, manifest: &[u8]) -> Result<String> {
+        match Manifest::parse(manifest, &self.settings().image_limits)? {
+            Manifest::Image(manifest) => Ok(manifest_type(&manifest).to_owned()),
+            Manifest::Index(_) => Ok(OCI_MANIFEST.to_owned()),
+        }
+    }
+
+    /// Sends an image to a registry under another name, or its own.
+    pub fn push(
+        &self,
+        image: &Image,
+        to: &Reference,
+        reach: &Reach,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let about = |error: Error| error.under(format!("cannot push to `{}`", to.short()));
+        let credentials = Credentials::open(self.home());
+        let places =
+            Registry::itself(to.registry(), self.settings(), reach, &credentials).map_err(about)?;
+        let mut failure = None;
+        for place in &places {
+            match self.push_to(place, image, to, progress) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == Kind::Host => failure = Some(error),
+                Err(error) => return Err(about(error)),
+            }
+        }
+        let failure = failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to ask"));
+        Err(about(failure))
+    }
+
+    fn push_to(
+        &self,
+        place: &Registry,
+        image: &Image,
+        to: &Reference,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        progress.step(Step::Asking { registry: place.shown() });
+        let repository = to.repository();
+        let text = self.read_blob(&image.digest)?;
+        let media_type = self.media_type(&text)?;
+        // What was damaged here since it came must not go out under a good name.
+        for layer in &image.layers {
+            progress.step(Step::Layer { digest: &layer.digest, size: layer.size });
+        }
+        let parts = image.layers.iter().map(|layer| &layer.digest);
+        for digest in parts.chain([&image.config_digest]) {
+            if !place.has_blob(repository, digest)? {
+                self.verify_blob(digest)?;
+                place.upload(repository, digest, &self.blob(digest))?;
+            }
+            progress.step(Step::Ready { digest });
+        }
+        let digest = image.digest.to_string();
+        let what = to.tag().unwrap_or(&digest);
+        place.put_manifest(repository, what, &media_type, &text)
+    }
+
+    fn verify_blob(&self, digest: &Digest) -> Result<()> {
+        let (file, _) = self.open_blob(digest)?;
+        let mut stream = Hashed { file, hash: Sha256::new() };
+        io::copy(&mut stream, &mut io::sink())
+            .map_err(|error| unusable(&self.blob(digest), error))?;
+        stream.check(digest)
+    }
+
+    /// Adds an image whose layers are here already.
+    pub fn add_image(
+        &self,
+        reference: &Reference,
+        config: &ImageConfig,
+        layers: &[crate::Layer],
+    ) -> Result<Image> {
+        let _adding = self.adding()?;
+        let config_text = serde_json::to_vec(config).expect("our own types always serialise");
+        let config_digest = self.put_blob(&config_text)?;
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {
+                "mediaType": crate::manifest::OCI_CONFIG,
+                "digest": config_digest,
+                "size": config_text.len(),
+            },
+            "layers": layers.iter().map(|layer| json!({
+                "mediaType": layer.media_type,
+                "digest": layer.digest,
+                "size": layer.size,
+            })).collect::<Vec<_>>(),
+        });
+        let text = serde_json::to_vec(&manifest).expect("a value always serialises");
+        let digest = self.put_blob(&text)?;
+        let owners = layers
+            .iter()
+            .any(|layer| self.contents(&layer.diff_id).is_none_or(|contents| contents.owners));
+        let image = Image {
+            reference: reference.clone(),
+            digest,
+            index: None,
+            platform: config.platform(),
+            config_digest,
+            config: config.run(),
+            layers: layers.to_vec(),
+            owners,
+            created: config.created.as_deref().and_then(crate::pull::milliseconds),
+            pulled: crate::store::now_ms(),
+        };
+        self.write_record(&image)?;
+        Ok(image)
+    }
+}
+
+/// A file whose digest is taken while it is read.
+struct Hashed {
+    file: File,
+    hash: Sha256,
+}
+
+impl Hashed {
+    fn check(self, wanted: &Digest) -> Result<()> {
+        if Digest::of_bytes(self.hash.finalize().into()) == *wanted {
+            return Ok(());
+        }
+        Err(Error::new(Kind::State, "a part of the image was damaged on this disk")
+            .cause(wanted)
+            .hint("`msb image rm` and `msb pull` fetch it again"))
+    }
+}
+
+impl Read for Hashed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(into)?;
+        self.hash.update(&into[..n]);
+        Ok(n)
+    }
+}
+
+struct Tar<'a, 'b>(&'a mut tar::Builder<&'b mut dyn Write>);
+
+impl Sink for Tar<'_, '_> {
+    fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()> {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(size);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        self.0.append_data(&mut header, name, stream)
+    }
+}
+
+struct Directory<'a>(&'a Path);
+
+impl Sink for Directory<'_> {
+    fn put(&mut self, name: &str, _: u64, stream: &mut dyn Read) -> io::Result<()> {
+        let mut file = File::create(self.0.join(name))?;
+        io::copy(stream, &mut file).map(drop)
+    }
+}
+
+fn unwritten(error: io::Error) -> Error {
+    Error::host("cannot write the image", error)
+}
