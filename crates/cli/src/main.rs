@@ -6,6 +6,7 @@
 mod arguments;
 mod clock;
 mod fetching;
+mod image_text;
 mod listing;
 mod plan_text;
 mod selection;

@@ -50,7 +50,7 @@ const MORE: &str = "More";
 const GROUPS: [&str; 5] = [RUN, LIFE, LOOK, IMAGES, MORE];
 
 const TABLE: Table = Table {
-    families: &[],
+    families: &[Family { name: "image", group: IMAGES, about: "List, inspect and remove images" }],
     verbs: &[
         verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
         verb::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
@@ -70,6 +70,15 @@ const TABLE: Table = Table {
         verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
         verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
         verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
+        verb::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
+        verb::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
+        verb::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
+        verb::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
+        verb::<verbs::image::Inspect>(IMAGES, "image inspect", "Show everything about an image"),
+        verb::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
+        verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
+        verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
+        verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
         verb::<verbs::doctor::Doctor>(
             MORE,
             "doctor",
@@ -270,6 +279,19 @@ mod tests {
             verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
             verb::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
             verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
+            verb::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
+            verb::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
+            verb::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
+            verb::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
+            verb::<verbs::image::Inspect>(
+                IMAGES,
+                "image inspect",
+                "Show everything about an image",
+            ),
+            verb::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
+            verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
+            verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
+            verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
             verb::<verbs::doctor::Doctor>(LOOK, "box heal", "Mend boxes"),
         ],
     };

@@ -1,11 +1,14 @@
 //! One file for each verb: its flags, and the Operations it calls.
 
+pub(crate) mod archive;
 pub(crate) mod attach;
 pub(crate) mod completion;
 pub(crate) mod cp;
 pub(crate) mod create;
+pub(crate) mod disk;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod image;
 pub(crate) mod inspect;
 pub(crate) mod kill;
 pub(crate) mod life;

@@ -1,9 +1,16 @@
-//! Images, as far as surfaces see them.
+//! The Operations on images, and what they say about sandboxes that use them.
 
+use crate::sandboxes::Engine;
 pub use msb_image::{
-    APART_ARGUMENT, Image, ImageConfig, Layer, Mirror, Progress, Pull, Reach, RunConfig, Step,
-    Store, Unwatched, Wish, serve,
+    APART_ARGUMENT, Credential, Credentials, History, Image, ImageConfig, Layer, Load, Login,
+    Mirror, Progress, Prune, Pruned, Pull, Reach, RunConfig, Secret, Space, Step, Store, Unwatched,
+    Wish, serve,
 };
+use msb_image::{InUse, Share};
+use msb_spec::{Digest, Error, ImageRef, Kind, Name, Reference, Result};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// How images are fetched while a sandbox is planned.
 #[derive(Clone)]
@@ -24,4 +31,283 @@ impl std::fmt::Debug for Fetching<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetching").field("reach", &self.reach).finish_non_exhaustive()
     }
+}
+
+/// One line of a list of images.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageSummary {
+    /// Its name.
+    pub reference: Reference,
+    /// Of its manifest.
+    pub digest: Digest,
+    /// What it is for.
+    pub platform: String,
+    /// Bytes of its files.
+    pub size: u64,
+    /// Bytes that no other image has.
+    pub own: u64,
+    /// Bytes that other images have too.
+    pub shared: u64,
+    /// How many layers.
+    pub layers: usize,
+    /// When it was made, in milliseconds since 1970.
+    pub created: Option<u64>,
+    /// When it came here.
+    pub pulled: u64,
+    /// When it was last used.
+    pub used: Option<u64>,
+    /// Sandboxes made from it.
+    pub sandboxes: Vec<Name>,
+}
+
+/// Everything about an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageInspection {
+    /// Its name.
+    pub reference: Reference,
+    /// Of its manifest.
+    pub digest: Digest,
+    /// Of the list of platforms that it was chosen from.
+    pub index: Option<Digest>,
+    /// What it is for.
+    pub platform: String,
+    /// Bytes of its files.
+    pub size: u64,
+    /// Bytes that no other image has.
+    pub own: u64,
+    /// Bytes that other images have too.
+    pub shared: u64,
+    /// When it was made, in milliseconds since 1970.
+    pub created: Option<u64>,
+    /// When it came here.
+    pub pulled: u64,
+    /// When it was last used.
+    pub used: Option<u64>,
+    /// Sandboxes made from it.
+    pub sandboxes: Vec<Name>,
+    /// How it is run.
+    pub config: RunConfig,
+    /// From the lowest up.
+    pub layers: Vec<LayerInspection>,
+    /// How it was made.
+    pub history: Vec<History>,
+}
+
+/// One layer of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LayerInspection {
+    /// Of the blob.
+    pub digest: Digest,
+    /// Of what it holds.
+    pub diff_id: Digest,
+    /// How its manifest calls it.
+    pub media_type: String,
+    /// Bytes of the blob.
+    pub size: u64,
+    /// Bytes of its files.
+    pub unpacked: u64,
+    /// Other images that have it.
+    pub shared_with: Vec<Reference>,
+}
+
+/// What uses the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiskUsage {
+    /// Images and what belongs to them.
+    pub images: Space,
+    /// How many sandboxes.
+    pub sandboxes: u64,
+    /// Bytes of what they have written.
+    pub sandbox_bytes: u64,
+    /// Bytes of the cache of builds.
+    pub build_cache: u64,
+    /// Bytes that `prune` gives back.
+    pub reclaimable: u64,
+    /// Bytes that `prune --all` gives back.
+    pub reclaimable_all: u64,
+}
+
+impl Engine {
+    /// Every image, sorted by name.
+    pub fn image_list(&self) -> Result<Vec<ImageSummary>> {
+        let store = self.images()?;
+        let images = store.list();
+        let shares = store.shares(&images);
+        let users = self.users();
+        let line = |(image, share): (Image, Share)| ImageSummary {
+            sandboxes: users.get(&image.reference).cloned().unwrap_or_default(),
+            used: store.used(&image.reference),
+            platform: image.platform.to_string(),
+            size: share.size,
+            own: share.own,
+            shared: share.size - share.own,
+            layers: image.layers.len(),
+            created: image.created,
+            pulled: image.pulled,
+            digest: image.digest,
+            reference: image.reference,
+        };
+        Ok(images.into_iter().zip(shares).map(line).collect())
+    }
+
+    /// Everything about an image.
+    pub fn image_inspect(&self, name: &Reference) -> Result<ImageInspection> {
+        let store = self.images()?;
+        let image = self.image(&store, name)?;
+        let images = store.list();
+        let shares = store.shares(&images);
+        let share = images.iter().zip(shares).find(|(one, _)| one.reference == image.reference);
+        let share = share.map(|(_, share)| share).unwrap_or_default();
+        let config = store.config(&image)?;
+        let layer = |layer: &Layer| {
+            let holds = |other: &&Image| {
+                other.reference != image.reference
+                    && other.layers.iter().any(|one| one.diff_id == layer.diff_id)
+            };
+            LayerInspection {
+                digest: layer.digest.clone(),
+                diff_id: layer.diff_id.clone(),
+                media_type: layer.media_type.clone(),
+                size: layer.size,
+                unpacked: layer.unpacked,
+                shared_with: images.iter().filter(holds).map(|one| one.reference.clone()).collect(),
+            }
+        };
+        Ok(ImageInspection {
+            layers: image.layers.iter().map(layer).collect(),
+            sandboxes: self.users().remove(&image.reference).unwrap_or_default(),
+            used: store.used(&image.reference),
+            platform: image.platform.to_string(),
+            size: share.size,
+            own: share.own,
+            shared: share.size - share.own,
+            created: image.created,
+            pulled: image.pulled,
+            config: image.config,
+            history: config.history,
+            index: image.index,
+            digest: image.digest,
+            reference: image.reference,
+        })
+    }
+
+    /// An image that is here, by its name or alias.
+    pub fn image(&self, store: &Store, name: &Reference) -> Result<Image> {
+        let meant = store.settings().meant(name);
+        if let Some(image) = store.here(meant)? {
+            return Ok(image);
+        }
+        let error = Error::new(Kind::NotFound, format!("image `{}` is not here", meant.short()));
+        let names: Vec<String> = store.list().iter().map(|one| one.reference.short()).collect();
+        Err(match msb_spec::nearest(&meant.short(), names.iter().map(String::as_str)) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error.hint("`msb image ls` lists what is here, `msb pull` fetches more"),
+        })
+    }
+
+    /// Takes a name away, and what only it needed. In use it stays, unless `force`.
+    pub fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference> {
+        let store = self.images()?;
+        let image = self.image(&store, name)?;
+        let users = self.users().remove(&image.reference).unwrap_or_default();
+        if !force && !users.is_empty() {
+            let names: Vec<&str> = users.iter().map(Name::as_str).collect();
+            return Err(Error::new(
+                Kind::State,
+                format!("image `{}` is used by `{}`", image.reference.short(), names.join("`, `")),
+            )
+            .hint("`msb rm` removes sandboxes; `-f` takes the name away and leaves them theirs"));
+        }
+        store.forget(&image.reference)?;
+        // What is left is rubbish now; while others add images it waits for the next time.
+        match store.prune(&Prune::default(), &self.in_use()) {
+            Err(error) if error.kind() != Kind::State => Err(error),
+            _ => Ok(image.reference),
+        }
+    }
+
+    /// Removes what neither an image nor a sandbox needs.
+    pub fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
+        self.images()?.prune(prune, &self.in_use())
+    }
+
+    /// The same, and what builds have kept.
+    pub fn prune(&self, prune: &Prune) -> Result<Pruned> {
+        let cache = self.home().path().join("build");
+        let bytes = size_of_tree(&cache);
+        if !prune.dry_run
+            && let Err(error) = std::fs::remove_dir_all(&cache)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(Error::host(format!("cannot remove `{}`", cache.display()), error));
+        }
+        let mut pruned = self.image_prune(prune)?;
+        pruned.bytes += bytes;
+        Ok(pruned)
+    }
+
+    /// What uses the disk, and how much of it could go.
+    pub fn disk_usage(&self) -> Result<DiskUsage> {
+        let store = self.images()?;
+        let in_use = self.in_use();
+        let build_cache = size_of_tree(&self.home().path().join("build"));
+        let would = |all| {
+            let prune = Prune { all, dry_run: true, older_than: None };
+            // While somebody adds images nothing could go.
+            store.prune(&prune, &in_use).map_or(0, |pruned| pruned.bytes + build_cache)
+        };
+        let names = self.home().names();
+        let bytes = |name: &Name| size_of_tree(&self.home().directory(name));
+        Ok(DiskUsage {
+            images: store.space(),
+            sandboxes: names.len() as u64,
+            sandbox_bytes: names.iter().map(bytes).sum(),
+            build_cache,
+            reclaimable: would(false),
+            reclaimable_all: would(true),
+        })
+    }
+
+    /// Which sandboxes were made from which image.
+    fn users(&self) -> BTreeMap<Reference, Vec<Name>> {
+        let mut users: BTreeMap<Reference, Vec<Name>> = BTreeMap::new();
+        for name in self.home().names() {
+            if let Ok(plan) = self.home().plan(&name)
+                && let ImageRef::Name(reference) = plan.image
+            {
+                users.entry(reference).or_default().push(name);
+            }
+        }
+        users
+    }
+
+    fn in_use(&self) -> InUse {
+        let mut in_use = InUse::default();
+        for name in self.home().names() {
+            let Ok(plan) = self.home().plan(&name) else { continue };
+            for overlay in plan.rootfs.overlays {
+                in_use.layers.extend(overlay.lowers.into_iter().map(|lower| lower.path));
+            }
+            if let ImageRef::Name(reference) = plan.image {
+                in_use.images.insert(reference);
+            }
+        }
+        in_use
+    }
+}
+
+/// As much as we may see of it, without following anything.
+fn size_of_tree(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = std::fs::symlink_metadata(path) else {
+        return 0;
+    };
+    let below = match meta.is_dir() {
+        true => {
+            let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+            entries.map(|entry| size_of_tree(&entry.path())).sum()
+        }
+        false => 0,
+    };
+    meta.blocks() * 512 + below
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
-    let derived = cache.join(format!("host-{:016x}", fingerprint()));
+    let derived = current_layer(cache);
     if !derived.is_dir() {
         derive(cache, &derived).map_err(|error| {
             Error::host(format!("cannot derive the host image in `{}`", cache.display()), error)
@@ -51,6 +51,11 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
         }
     }
     Ok(Prepared { path: extra_path(), ..Prepared::plain(overlays, ImageRef::Host) })
+}
+
+/// Where the layers for the host as it is now are kept.
+pub(crate) fn current_layer(cache: &Path) -> PathBuf {
+    cache.join(format!("host-{:016x}", fingerprint()))
 }
 
 /// A tree that its parent's overlay does not show: a mount of its own, or a real directory

@@ -19,6 +19,7 @@ mod save;
 mod settings;
 mod store;
 pub mod unpack;
+mod usage;
 
 pub use apart::{APART_ARGUMENT, serve};
 pub use credentials::{Credential, Credentials, Login, Secret};
@@ -31,6 +32,7 @@ pub use pull::Pull;
 pub use registry::Reach;
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 pub use store::{Image, Layer, Store};
+pub use usage::{InUse, Prune, Pruned, Share, Space};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
 use std::fs;

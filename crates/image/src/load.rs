@@ -45,7 +45,7 @@ impl Store {
     /// Reads every image of an archive, compressed or not.
     pub fn load_archive(
         &self,
-        archive: &mut (dyn Read + Send),
+        archive: &mut dyn Read,
         load: &Load,
         progress: &dyn Progress,
     ) -> Result<Vec<Image>> {

@@ -21,7 +21,7 @@ const LINKS_LIMIT: usize = 8;
 #[derive(Debug)]
 pub(crate) enum Layout {
     /// Out of an archive, in a directory of ours that goes when this does.
-    Spool { aside: Aside, parts: HashMap<Vec<u8>, Part>, digests: HashMap<Digest, PathBuf> },
+    Spool { _aside: Aside, parts: HashMap<Vec<u8>, Part>, digests: HashMap<Digest, PathBuf> },
     /// A directory of somebody else's.
     Directory { root: std::os::fd::OwnedFd },
 }
@@ -45,7 +45,7 @@ impl Drop for Aside {
 
 impl Layout {
     /// Reads an archive to its end.
-    pub(crate) fn spool(store: &Store, archive: &mut (dyn Read + Send)) -> Result<Self> {
+    pub(crate) fn spool(store: &Store, archive: &mut dyn Read) -> Result<Self> {
         let limit = store.settings().image_limits.bytes;
         let directory = store.partials().join(passing("load"));
         let about = |error| unusable(&directory, error);
@@ -101,7 +101,7 @@ impl Layout {
             digests.insert(digest.clone(), path.clone());
             parts.insert(name, Part::File { path, digest, size: entry.size });
         }
-        Ok(Self::Spool { aside, parts, digests })
+        Ok(Self::Spool { _aside: aside, parts, digests })
     }
 
     pub(crate) fn directory(path: &Path) -> Result<Self> {

@@ -1,0 +1,73 @@
+//! `msb df` and `msb prune`: what uses the disk, and getting it back.
+
+use super::engine;
+use super::image::tell_pruned;
+use crate::image_text::size;
+use crate::listing::{self, Listing};
+use crate::table::Act;
+use crate::words::{self, Failure, Outcome};
+use clap::Parser;
+use msb_engine::images::Prune;
+
+/// Shows what uses the disk.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb df [OPTIONS]")]
+pub(crate) struct Df {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Df {
+    fn act(self) -> Outcome {
+        let usage = engine()?.disk_usage()?;
+        if self.json {
+            listing::json(&usage);
+            return Ok(0);
+        }
+        let images = usage.images;
+        let mut table = Listing::new(&["WHAT", "COUNT", "SIZE"]);
+        for (what, count, bytes) in [
+            ("images, unpacked", Some(images.images), images.layers),
+            ("images, as pulled", None, images.blobs),
+            ("unfinished transfers", None, images.unfinished),
+            ("layers of the host image", None, images.host_layers),
+            ("build cache", None, usage.build_cache),
+            ("sandboxes", Some(usage.sandboxes), usage.sandbox_bytes),
+        ] {
+            let count = count.map_or_else(String::new, |count| count.to_string());
+            table.row(&[what.to_owned(), count, size(bytes)]);
+        }
+        table.print();
+        words::say(format!(
+            "\n`msb prune` gives back {}, `msb prune --all` {}",
+            size(usage.reclaimable),
+            size(usage.reclaimable_all)
+        ));
+        Ok(0)
+    }
+}
+
+/// Gives back what nothing needs: leftovers and the build cache. Sandboxes stay.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb prune [OPTIONS]")]
+pub(crate) struct PruneAll {
+    /// Also remove images that no sandbox uses
+    #[arg(long)]
+    all: bool,
+    /// Tell what would be removed and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for PruneAll {
+    fn act(self) -> Outcome {
+        let prune = Prune { all: self.all, dry_run: self.dry_run, older_than: None };
+        let pruned = engine()?.prune(&prune)?;
+        tell_pruned(&pruned, self.dry_run, self.json);
+        if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Told) }
+    }
+}
