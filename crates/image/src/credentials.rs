@@ -73,6 +73,8 @@ pub struct Credentials {
     foreign: Vec<PathBuf>,
     /// Where programs that keep credentials are searched.
     path: OsString,
+    /// What is tried before anything is kept.
+    given: Option<(String, Credential)>,
 }
 
 impl Credentials {
@@ -81,11 +83,25 @@ impl Credentials {
     pub fn open(home: &Path) -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self { home: home.to_owned(), foreign: foreign(variable), path }
+        Self { home: home.to_owned(), foreign: foreign(variable), path, given: None }
+    }
+
+    /// The same with a credential for one registry that is not kept yet.
+    #[must_use]
+    pub fn giving(&self, registry: &str, credential: Credential) -> Self {
+        Self { given: Some((registry.to_owned(), credential)), ..self.clone() }
+    }
+
+    /// The file that our own logins are kept in.
+    pub fn own_file(&self) -> PathBuf {
+        self.home.join(file::OWN)
     }
 
     /// What to tell a registry; none if one is not logged in there.
     pub fn find(&self, registry: &str) -> Result<Option<Credential>> {
+        if let Some((_, given)) = self.given.as_ref().filter(|(host, _)| host == registry) {
+            return Ok(Some(given.clone()));
+        }
         for file in self.files() {
             let file = file?;
             let found = self

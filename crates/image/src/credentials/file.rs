@@ -41,7 +41,7 @@ pub(super) struct Entry {
 }
 
 /// Our own file in the state directory.
-const OWN: &str = "auth.json";
+pub(super) const OWN: &str = "auth.json";
 /// Held while it is changed, so that of two logins at once none is lost.
 const LOCK: &str = "auth.lock";
 

@@ -26,6 +26,7 @@ impl Scratch {
             home: root.clone(),
             foreign: vec![root.join("docker.json"), root.join("podman.json")],
             path: format!("{}:/usr/bin:/bin", root.join("bin").display()).into(),
+            given: None,
         };
         Self { root, credentials }
     }
@@ -93,6 +94,16 @@ fn a_login_is_kept_closed_and_found_again() {
     assert!(!credentials.logout("docker.io").unwrap());
     assert_eq!(scratch.found("docker.io"), None);
     assert_eq!(scratch.found("r.io"), password("ann", "p:ä ß\""));
+}
+
+#[test]
+fn what_is_given_is_tried_before_what_is_kept() {
+    let scratch = Scratch::new();
+    scratch.credentials.login("r.io", "old", &Secret::new("x".to_owned())).unwrap();
+    let trying = scratch.credentials.giving("r.io", password("new", "y").unwrap());
+    assert_eq!(trying.find("r.io").unwrap(), password("new", "y"));
+    assert_eq!(trying.find("other.io").unwrap(), None);
+    assert_eq!(scratch.found("r.io"), password("old", "x"));
 }
 
 #[test]
