@@ -6,6 +6,7 @@ mod errors;
 mod execs;
 mod files;
 mod host_image;
+mod install;
 mod life;
 mod limits;
 mod logs;

@@ -158,6 +158,13 @@ impl SandboxArgs {
         engine.plan_with(spec, &Fetching { reach: self.fetch.reach(), progress: &bars })
     }
 
+    /// Whether all this can be meant, apart from what the caller has to bring.
+    pub(crate) fn check(mut self) -> Result<()> {
+        self.env.retain(|flag| flag.contains('='));
+        let spec = self.spec()?;
+        spec.validate()
+    }
+
     /// The Spec that the flags, a file and the environment make together.
     pub(crate) fn spec(&self) -> Result<Spec> {
         let mut spec = match &self.conf {

@@ -79,6 +79,8 @@ const TABLE: Table = Table {
         verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
         verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
         verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
+        verb::<verbs::install::Install>(IMAGES, "install", "Make an image a command of this host"),
+        verb::<verbs::install::Uninstall>(IMAGES, "uninstall", "Remove such a command"),
         verb::<verbs::doctor::Doctor>(
             MORE,
             "doctor",
@@ -236,7 +238,9 @@ impl Table {
         let mut text = String::from("msb\n");
         for verb in self.verbs {
             text.push_str(&format!("  {}  {}\n", verb.name, verb.about));
-            verb.dressed().get_arguments().for_each(|argument| text.push_str(&branch(argument)));
+            let command = verb.dressed();
+            let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+            shown.for_each(|argument| text.push_str(&branch(argument)));
         }
         text
     }

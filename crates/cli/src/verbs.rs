@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod image;
 pub(crate) mod inspect;
+pub(crate) mod install;
 pub(crate) mod kill;
 pub(crate) mod life;
 pub(crate) mod logs;

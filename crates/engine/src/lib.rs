@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod files;
 mod host;
 pub mod images;
+mod installed;
 mod launch;
 pub mod logs;
 mod metrics;
@@ -21,6 +22,7 @@ mod store;
 mod subordinate;
 
 pub use connection::Connection;
+pub use installed::Recipe;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
 pub use metrics::Metrics;
 pub use sandboxes::{Awake, Engine, ExecEntry, Inspection, Status, Summary};

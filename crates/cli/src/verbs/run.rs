@@ -14,7 +14,7 @@ use msb_spec::{Span, Stage};
 #[command(override_usage = "msb run [OPTIONS] [IMAGE] [-- COMMAND...]")]
 pub(crate) struct Run {
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    pub(crate) sandbox: SandboxArgs,
     /// Print the name and leave it running
     #[arg(long, short)]
     detach: bool,
