@@ -3,7 +3,13 @@
 //! A test may assume Linux, the packages that `cargo xtask ci` installs, and nothing of the
 //! machine's own state. What it cannot test it says with [`skip`].
 
+pub mod debian;
+pub mod images;
 mod programs;
+pub mod registry;
+pub mod relay;
+pub mod tar;
+pub mod tokens;
 
 pub use programs::{as_stranger, compiled};
 use std::ffi::OsStr;

@@ -30,6 +30,16 @@ const NEEDS: &[Need] = &[
     // For the host image's own pip, which is the distribution's.
     Need::Package("python3-pip"),
     Need::Package("python3-setuptools"),
+    // Registries and images to test against, and tools that must read what we write.
+    Need::Command("docker-registry", "docker-registry"),
+    Need::Command("skopeo", "skopeo"),
+    Need::Command("umoci", "umoci"),
+    Need::Command("podman", "podman"),
+    Need::Command("mmdebstrap", "mmdebstrap"),
+    // With it mmdebstrap finds the key of a mirror.
+    Need::Command("gpg", "gpg"),
+    Need::Command("openssl", "openssl"),
+    Need::Command("zstd", "zstd"),
 ];
 
 pub(crate) fn command() -> ExitCode {
@@ -76,7 +86,7 @@ fn sdk(msb: &Path) -> Result<Tally> {
 
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
-    command.args(["--test", "cli", "--test", "escape"]).env("MSB_BIN", msb);
+    command.args(["--test", "cli", "--test", "escape", "--test", "images"]).env("MSB_BIN", msb);
     if let Some(user) = test_user::ensure()? {
         command.env("MSB_TEST_USER", user);
     }

@@ -1,0 +1,3 @@
+//! OCI images through the real binary, with real registries, and real tools beside us.
+
+mod parts;
