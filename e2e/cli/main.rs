@@ -13,6 +13,7 @@ mod logs;
 mod many;
 mod patches;
 mod pty_unsafe;
+mod registry;
 mod repair;
 mod run;
 mod stdio;

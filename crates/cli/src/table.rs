@@ -50,7 +50,10 @@ const MORE: &str = "More";
 const GROUPS: [&str; 5] = [RUN, LIFE, LOOK, IMAGES, MORE];
 
 const TABLE: Table = Table {
-    families: &[Family { name: "image", group: IMAGES, about: "List, inspect and remove images" }],
+    families: &[
+        Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
+        Family { name: "registry", group: IMAGES, about: "Log in to registries" },
+    ],
     verbs: &[
         verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
         verb::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
@@ -79,6 +82,9 @@ const TABLE: Table = Table {
         verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
         verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
         verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
+        verb::<verbs::registry::Login>(IMAGES, "registry login", "Keep a login to a registry"),
+        verb::<verbs::registry::Logout>(IMAGES, "registry logout", "Forget a login to a registry"),
+        verb::<verbs::registry::Ls>(IMAGES, "registry ls", "List logins, without their secrets"),
         verb::<verbs::install::Install>(IMAGES, "install", "Make an image a command of this host"),
         verb::<verbs::install::Uninstall>(IMAGES, "uninstall", "Remove such a command"),
         verb::<verbs::doctor::Doctor>(
@@ -185,11 +191,11 @@ impl Table {
         let mut whole =
             Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
         for verb in self.verbs.iter().filter(|verb| !verb.name.contains(' ')) {
-            whole = whole.subcommand(verb.dressed());
+            whole = whole.subcommand(offered(verb.dressed()));
         }
         for family in self.families {
             let command = Command::new(family.name).about(family.about);
-            let members = self.members(family).map(|(_, verb)| verb.dressed());
+            let members = self.members(family).map(|(_, verb)| offered(verb.dressed()));
             whole = whole.subcommand(command.subcommands(members));
         }
         whole
@@ -244,6 +250,16 @@ impl Table {
         }
         text
     }
+}
+
+/// A command with what a shell should complete: what is hidden would be offered, too.
+fn offered(command: Command) -> Command {
+    if !command.get_arguments().any(Arg::is_hide_set) {
+        return command;
+    }
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
+    Command::new(command.get_name().to_owned()).about(about).args(shown)
 }
 
 fn unknown(typed: &str, near: Option<String>, list: &str) -> Error {
@@ -312,6 +328,7 @@ mod tests {
     fn every_command_is_consistent() {
         whole().debug_assert();
         SMALL.whole().debug_assert();
+        TABLE.verbs.iter().for_each(|verb| verb.dressed().debug_assert());
     }
 
     #[test]

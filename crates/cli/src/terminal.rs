@@ -1,8 +1,9 @@
 //! The caller's terminal: its size, its raw mode, and the keys that leave it.
 
+use crate::words;
 use msb_spec::{Error, Result, TermSize, env};
 use rustix::termios::{OptionalActions, Termios};
-use std::io::{IsTerminal, stdin, stdout};
+use std::io::{BufRead, IsTerminal, Read, stdin, stdout};
 
 /// The terminal in raw mode; put back when this is dropped.
 pub(crate) struct Raw {
@@ -38,6 +39,80 @@ pub(crate) fn size() -> TermSize {
             TermSize { rows: size.ws_row, cols: size.ws_col }
         }
         _ => TermSize { rows: 24, cols: 80 },
+    }
+}
+
+/// Longer than any name or password that a person types.
+const LINE_LIMIT: usize = 4096;
+
+/// Asks for a line that may be seen.
+pub(crate) fn line(prompt: &str) -> Result<String> {
+    words::prompt(prompt);
+    let mut text = String::new();
+    let read = stdin().lock().take(LINE_LIMIT as u64).read_line(&mut text);
+    read.map_err(|error| Error::host("cannot read from the terminal", error))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Asks for a line that is not shown while it is typed.
+pub(crate) fn secret(prompt: &str) -> Result<String> {
+    words::prompt(prompt);
+    // Raw, so that an interrupt does not leave the terminal without its echo.
+    let raw = Raw::enter()?;
+    let mut typing = Typing::default();
+    let answer = loop {
+        let mut byte = [0];
+        match rustix::io::read(stdin(), &mut byte) {
+            Ok(0) => break None,
+            Ok(_) => match typing.key(byte[0]) {
+                Key::More => {}
+                Key::Done => break Some(typing.line),
+                Key::GaveUp => break None,
+            },
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::host("cannot read from the terminal", error)),
+        }
+    };
+    drop(raw);
+    words::prompt("\n");
+    let line = answer.ok_or_else(|| Error::invalid("nothing was typed"))?;
+    String::from_utf8(line).map_err(|_| Error::invalid("what was typed is not text"))
+}
+
+/// A line as it is typed at a terminal that does nothing about it itself.
+#[derive(Default)]
+struct Typing {
+    line: Vec<u8>,
+}
+
+/// What a key does to the line.
+#[derive(Debug, PartialEq, Eq)]
+enum Key {
+    More,
+    Done,
+    GaveUp,
+}
+
+impl Typing {
+    fn key(&mut self, byte: u8) -> Key {
+        const CTRL_C: u8 = 3;
+        const CTRL_D: u8 = 4;
+        const BACKSPACE: u8 = 8;
+        const CTRL_U: u8 = 21;
+        const DELETE: u8 = 127;
+        match byte {
+            b'\r' | b'\n' => return Key::Done,
+            CTRL_C => return Key::GaveUp,
+            CTRL_D if self.line.is_empty() => return Key::GaveUp,
+            CTRL_U => self.line.clear(),
+            BACKSPACE | DELETE => {
+                // A letter may have several bytes, of which only the first is not 10xxxxxx.
+                while self.line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+            }
+            _ if self.line.len() < LINE_LIMIT => self.line.push(byte),
+            _ => {}
+        }
+        Key::More
     }
 }
 
@@ -113,6 +188,20 @@ mod tests {
         assert_eq!(keys.filter(b"a\x10"), Typed::Send(b"a".to_vec()));
         assert_eq!(keys.filter(b"b"), Typed::Send(b"\x10b".to_vec()));
         assert_eq!(keys.filter(b"c\x10\x10\x11"), Typed::Leave(b"c\x10".to_vec()));
+    }
+
+    #[test]
+    fn a_secret_can_be_corrected_while_it_is_typed() {
+        let typed = |keys: &[u8]| {
+            let mut typing = Typing::default();
+            let last = keys.iter().map(|byte| typing.key(*byte)).last();
+            (last, String::from_utf8(typing.line).unwrap())
+        };
+        assert_eq!(typed(b"hunter2\r"), (Some(Key::Done), "hunter2".to_owned()));
+        assert_eq!(typed("aéß\x7f\x7fb\n".as_bytes()), (Some(Key::Done), "ab".to_owned()));
+        assert_eq!(typed(b"wrong\x15\x7fright\r"), (Some(Key::Done), "right".to_owned()));
+        assert_eq!(typed(b"abc\x03").0, Some(Key::GaveUp));
+        assert_eq!(typed(b"\x04").0, Some(Key::GaveUp));
     }
 
     #[test]

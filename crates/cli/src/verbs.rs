@@ -18,6 +18,7 @@ pub(crate) mod ls;
 pub(crate) mod metrics;
 pub(crate) mod ps;
 pub(crate) mod pull;
+pub(crate) mod registry;
 pub(crate) mod run;
 
 use crate::words;

@@ -83,6 +83,11 @@ pub(crate) fn note(text: impl Display) {
     stderr(&format!("{} {}\n", paint("note:", CYAN), shown(&text.to_string())));
 }
 
+/// Asks for something to be typed.
+pub(crate) fn prompt(text: &str) {
+    stderr(text);
+}
+
 /// Writes a result. A reader that has gone is not an error.
 pub(crate) fn say(text: impl Display) {
     stdout(format!("{text}\n").as_bytes());

@@ -16,6 +16,7 @@ pub mod logs;
 mod metrics;
 mod planning;
 mod pull;
+pub mod registries;
 mod repair;
 mod sandboxes;
 mod store;

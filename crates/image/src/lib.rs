@@ -29,7 +29,7 @@ pub use manifest::{History, ImageConfig, RootfsIds, RunConfig, WireConfig};
 pub use owners::Owners;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
-pub use registry::Reach;
+pub use registry::{Reach, check_login};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 pub use store::{Image, Layer, Store};
 pub use usage::{InUse, Prune, Pruned, Share, Space};

@@ -279,6 +279,31 @@ impl Registry {
     }
 }
 
+/// Asks a registry, not its mirrors, whether it lets these credentials in. The first place that
+/// answers decides: a password that was refused over TLS is not sent again without.
+pub fn check_login(
+    host: &str,
+    settings: &Settings,
+    reach: &Reach,
+    credentials: &Credentials,
+) -> Result<()> {
+    let mut failure = Error::new(Kind::NotFound, "no registry to ask");
+    for place in Registry::itself(host, settings, reach, credentials)? {
+        match place.answers() {
+            Ok(()) => {
+                return place.check().map_err(|error| match error.advice() {
+                    Some(_) => error.hint(
+                        "check the user and the password; many registries want a token instead",
+                    ),
+                    None => error,
+                });
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 fn push_scope(repository: &str) -> String {
     format!("repository:{repository}:pull,push")
 }

@@ -91,6 +91,12 @@ impl Registry {
         }
     }
 
+    /// Whether there is a registry at all: any answer will do.
+    pub(super) fn answers(&self) -> Result<()> {
+        let url = format!("{}/v2/", self.base);
+        self.send(&Method::GET, &url, &[], None, ()).map(drop)
+    }
+
     fn send(
         &self,
         method: &Method,
