@@ -155,8 +155,18 @@ impl<R: BufRead> Archive<R> {
 
     fn finish_entry(&mut self) -> Result<()> {
         self.data(|_| Ok(()))?;
-        self.left = std::mem::take(&mut self.padding);
-        self.data(|_| Ok(()))
+        // Some tools end an archive without filling the last block; that lacks no byte of a file.
+        while self.padding > 0 {
+            let padding = usize::try_from(self.padding).unwrap_or(BLOCK);
+            let n = self.input.fill_buf().map_err(|error| unreadable(&error))?.len().min(padding);
+            if n == 0 {
+                self.padding = 0;
+                break;
+            }
+            self.input.consume(n);
+            self.padding -= n as u64;
+        }
+        Ok(())
     }
 
     /// One header block; none at the end, which is two empty blocks or simply the end.

@@ -409,7 +409,8 @@ impl<'a> Writer<'a> {
 
 /// A name without `./` and doubled slashes. What leads out or up is refused.
 fn clean(name: &[u8], depth: u64) -> Result<Vec<u8>> {
-    if name.starts_with(b"/") {
+    // Some tools call the root of a layer `/`.
+    if name.starts_with(b"/") && name != b"/" {
         return Err(broken("an absolute name").cause(shown(name)));
     }
     let mut clean = Vec::with_capacity(name.len());
@@ -527,6 +528,7 @@ mod tests {
     fn names_that_lead_out_are_refused() {
         assert_eq!(clean(b"./a//b/./c/", 9).unwrap(), b"a/b/c");
         assert_eq!(clean(b"./", 9).unwrap(), b"");
+        assert_eq!(clean(b"/", 9).unwrap(), b"");
         for name in [b"/a".as_slice(), b"..", b"a/../b", b"a/..", b"./.."] {
             assert!(clean(name, 9).is_err());
         }
