@@ -9,7 +9,8 @@ use std::io::{self, BufRead, ErrorKind};
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
-/// Names end at 4 KiB and attributes at 64 KiB; a header that says more is an attack.
+/// Names end at 4 KiB and attributes at 64 KiB; headers that say more about one entry are an
+/// attack.
 const EXTENSION_LIMIT: u64 = 1 << 20;
 /// The kernel's limit of a path.
 const PATH_LIMIT: usize = 4096;
@@ -83,17 +84,20 @@ pub(crate) struct Archive<R> {
     /// Data of the current entry that nobody has read yet, and what fills its last block.
     left: u64,
     padding: u64,
+    /// How long the extension headers of the current entry are together.
+    extended: u64,
     global: Said,
 }
 
 impl<R: BufRead> Archive<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self { input, left: 0, padding: 0, global: Said::default() }
+        Self { input, left: 0, padding: 0, extended: 0, global: Said::default() }
     }
 
     /// The next entry; none at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         let mut said = self.global.clone();
+        self.extended = 0;
         loop {
             self.finish_entry()?;
             let Some(header) = self.header()? else {
@@ -211,8 +215,10 @@ impl<R: BufRead> Archive<R> {
 
     /// The whole data of an extension header.
     fn extension(&mut self) -> Result<Vec<u8>> {
-        if self.left > EXTENSION_LIMIT {
-            return Err(broken("a name or attribute of more than a megabyte"));
+        // An empty one counts too, or there could be any number of them.
+        self.extended = self.extended.saturating_add(self.left).saturating_add(BLOCK as u64);
+        if self.extended > EXTENSION_LIMIT {
+            return Err(broken("names and attributes of more than a megabyte"));
         }
         let mut text = Vec::new();
         self.data(|bytes| {
