@@ -136,23 +136,64 @@ impl<'a> Tree<'a> {
         if self.open.len() >= OPEN_LIMIT {
             self.open.clear();
         }
-        let directory = match self.resolve(path) {
-            Err(Errno::NOENT) => self.make_parents(path)?,
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(broken("a name below something that is not a directory"));
-            }
-            found => found.map_err(failed)?,
+        let directory = match self.reach(path)? {
+            Some(directory) => directory,
+            None => self.make_parents(path)?,
         };
         self.open.insert(path.to_vec(), directory);
         Ok(())
     }
 
+    /// The directory that entries of this path go into; none if it is not there. It must not be
+    /// deeper than its name says: a chain of links leads to any depth with short names.
+    fn reach(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
+        match self.open_below(path, ResolveFlags::NO_SYMLINKS) {
+            Ok(directory) => return Ok(Some(directory)),
+            Err(Errno::NOENT) => return Ok(None),
+            // There is a link on the way.
+            Err(Errno::LOOP) => {}
+            Err(Errno::NOTDIR) => return Err(below_no_directory()),
+            Err(error) => return Err(failed(error)),
+        }
+        match self.resolve(path) {
+            Ok(directory) if self.depth_of(&directory)? >= self.limits.depth => {
+                Err(exceeded("depth", self.limits.depth))
+            }
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(below_no_directory()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// How many directories lie between this one and the root; no more are counted than allowed.
+    fn depth_of(&self, directory: &OwnedFd) -> Result<u64> {
+        let identity = |file: BorrowedFd<'_>| {
+            rustix::fs::fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(failed)
+        };
+        let root = identity(self.root)?;
+        let mut above =
+            directory.try_clone().map_err(|error| Error::host("cannot open a layer", error))?;
+        for depth in 0..self.limits.depth {
+            if identity(above.as_fd())? == root {
+                return Ok(depth);
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            above = rustix::fs::openat(&above, "..", flags, Mode::empty()).map_err(failed)?;
+        }
+        Ok(self.limits.depth)
+    }
+
     /// A directory below the root, where links cannot lead out.
     fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        self.open_below(path, ResolveFlags::empty())
+    }
+
+    fn open_below(&self, path: &[u8], also: ResolveFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b".".as_slice() } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        rustix::fs::openat2(self.root, OsStr::from_bytes(path), flags, Mode::empty(), within)
+        rustix::fs::openat2(self.root, os(path), flags, Mode::empty(), within | also)
     }
 
     /// Archives may leave directories out.
@@ -161,22 +202,19 @@ impl<'a> Tree<'a> {
         let ends: Vec<usize> = ends.map(|(at, _)| at).chain([path.len()]).collect();
         let mut directory = self.resolve(b"").map_err(failed)?;
         for end in ends {
-            directory = match self.resolve(&path[..end]) {
-                Err(Errno::NOENT) => {
+            directory = match self.reach(&path[..end])? {
+                Some(found) => found,
+                None => {
                     let (_, name) = split(&path[..end]).ok_or_else(|| broken("an empty name"))?;
                     let mode = Mode::from_raw_mode(0o755);
-                    rustix::fs::mkdirat(&directory, OsStr::from_bytes(name), mode).map_err(
+                    rustix::fs::mkdirat(&directory, os(name), mode).map_err(
                         |error| match error {
                             Errno::EXIST => broken("a name below a link that leads nowhere"),
                             other => failed(other),
                         },
                     )?;
-                    self.resolve(&path[..end]).map_err(failed)?
+                    self.reach(&path[..end])?.ok_or_else(below_no_directory)?
                 }
-                Err(Errno::NOTDIR | Errno::LOOP) => {
-                    return Err(broken("a name below something that is not a directory"));
-                }
-                found => found.map_err(failed)?,
             };
         }
         Ok(directory)
@@ -441,6 +479,10 @@ fn may_be_set(name: &[u8]) -> bool {
 
 fn set_opaque(directory: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::fsetxattr(directory, OPAQUE_ATTRIBUTE, b"y", XattrFlags::empty()).map_err(failed)
+}
+
+fn below_no_directory() -> Error {
+    broken("a name below something that is not a directory")
 }
 
 /// Removes a file or a whole tree, without following anything.
