@@ -5,6 +5,7 @@
 //! anything is allocated, and what does not add up ends the whole archive.
 
 use msb_spec::{Error, Result};
+use std::borrow::Cow;
 use std::io::{self, BufRead, ErrorKind};
 use tar::{EntryType, Header};
 
@@ -229,7 +230,10 @@ impl<R: BufRead> Archive<R> {
     }
 
     fn entry(&mut self, header: &Header, said: Said) -> Result<Entry> {
-        let kind = kind(header)?;
+        let path = said.sparse.name.as_ref().or(said.path.as_ref());
+        let path =
+            path.map_or_else(|| header.path_bytes(), |path| Cow::Borrowed(path)).into_owned();
+        let kind = kind(header, &path)?;
         if let Some(size) = said.size {
             self.expect(size)?;
         }
@@ -242,8 +246,6 @@ impl<R: BufRead> Archive<R> {
             Some((pieces, real)) => (Some(pieces), real),
             None => (None, size),
         };
-        let path = said.sparse.name.or(said.path);
-        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let link =
             said.link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
         for name in [&path, &link] {
@@ -373,10 +375,12 @@ impl<R: BufRead> Archive<R> {
     }
 }
 
-fn kind(header: &Header) -> Result<Kind> {
+/// What an entry is. Its whole name counts: where that is too long for the header, what stands
+/// there may end anywhere.
+fn kind(header: &Header, path: &[u8]) -> Result<Kind> {
     Ok(match header.entry_type() {
         // Before 1988 a directory was a file whose name ends in a slash.
-        EntryType::Regular if header.path_bytes().ends_with(b"/") => Kind::Directory,
+        EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
         EntryType::Directory => Kind::Directory,
         EntryType::Symlink => Kind::Symlink,
