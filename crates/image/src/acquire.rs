@@ -59,13 +59,14 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<Vec<Layer>> {
         let mut order: Vec<&Wanted> = wanted.iter().collect();
-        order.sort_by(|a, b| (b.blob.size, &b.blob.digest).cmp(&(a.blob.size, &a.blob.digest)));
-        order.dedup_by(|a, b| a.blob.digest == b.blob.digest);
+        let key = |one: &Wanted| (one.blob.size, one.blob.digest.clone(), one.diff_id.clone());
+        order.sort_by_key(|one| std::cmp::Reverse(key(one)));
+        order.dedup_by_key(|one| key(one));
         for one in &order {
             progress.step(Step::Layer { digest: &one.blob.digest, size: one.blob.size });
         }
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let results: Mutex<BTreeMap<Digest, Contents>> = Mutex::default();
+        let results: Mutex<BTreeMap<(Digest, Digest), Contents>> = Mutex::default();
         let failure: Mutex<Option<Error>> = Mutex::default();
         std::thread::scope(|scope| {
             for _ in 0..AT_ONCE.min(order.len()) {
@@ -77,7 +78,8 @@ impl Store {
                         match self.acquire_one(one, source, progress, &stop) {
                             Ok(contents) => {
                                 let mut results = results.lock().expect("no holder panics");
-                                results.insert(one.blob.digest.clone(), contents);
+                                let of = (one.blob.digest.clone(), one.diff_id.clone());
+                                results.insert(of, contents);
                             }
                             Err(error) => {
                                 stop.store(true, Ordering::Relaxed);
@@ -93,7 +95,7 @@ impl Store {
         }
         let results = results.into_inner().expect("no holder panics");
         let layer = |one: &Wanted| {
-            let contents = results.get(&one.blob.digest)?;
+            let contents = results.get(&(one.blob.digest.clone(), one.diff_id.clone()))?;
             Some(Layer {
                 digest: one.blob.digest.clone(),
                 diff_id: one.diff_id.clone(),
@@ -126,7 +128,9 @@ impl Store {
             progress.step(Step::Ready { digest });
             return Ok(contents);
         }
-        let known = self.contents(&wanted.diff_id).filter(|_| self.tree(&wanted.diff_id).is_dir());
+        // A layer that is here is not taken for what another blob holds: whoever names it need
+        // not have it. Its files would be given away for the asking.
+        let known = self.known(wanted);
         let mut unpacking = match known {
             Some(_) => None,
             None => Some(Unpacking::start(self)?),
@@ -139,7 +143,7 @@ impl Store {
         let verified = fetched.and_then(|()| {
             progress.step(Step::Unpacking { digest });
             match (unpacking, known) {
-                (Some(unpacking), _) => unpacking.finish(self, Some(&wanted.diff_id)),
+                (Some(unpacking), _) => unpacking.finish(self, digest, Some(&wanted.diff_id)),
                 (None, Some(contents)) => Ok(contents),
                 (None, None) => unreachable!("one of the two is there"),
             }
@@ -161,7 +165,15 @@ impl Store {
     }
 
     fn present(&self, wanted: &Wanted) -> Option<Contents> {
-        let here = self.blob(&wanted.blob.digest).is_file() && self.tree(&wanted.diff_id).is_dir();
+        let blob = fs::metadata(self.blob(&wanted.blob.digest)).ok()?;
+        let here = blob.is_file() && blob.len() == wanted.blob.size;
+        self.known(wanted).filter(|_| here)
+    }
+
+    /// What is in a layer that is here, if it was seen to come out of this very blob.
+    fn known(&self, wanted: &Wanted) -> Option<Contents> {
+        let seen = self.layer(&wanted.diff_id).join(seen_in(&wanted.blob.digest)).is_file();
+        let here = seen && self.tree(&wanted.diff_id).is_dir();
         self.contents(&wanted.diff_id).filter(|_| here)
     }
 
@@ -188,6 +200,9 @@ impl Store {
             if let Some(unpacking) = unpacking.as_deref_mut() {
                 unpacking.feed(&buffer[..n]);
             }
+        }
+        if done != wanted.blob.size {
+            return Err(wrong_size(&wanted.blob));
         }
         if Digest::of_bytes(hash.finalize().into()) != *digest {
             let _ = fs::remove_file(&path);
@@ -421,8 +436,14 @@ impl Unpacking {
         self.deaf = stdin.is_none_or(|stdin| stdin.write_all(bytes).is_err());
     }
 
-    /// Waits for its end, compares what it found, and shows the layer.
-    pub(crate) fn finish(mut self, store: &Store, wanted: Option<&Digest>) -> Result<Contents> {
+    /// Waits for its end, compares what it found, and shows the layer, with a note of the blob
+    /// that it was in.
+    pub(crate) fn finish(
+        mut self,
+        store: &Store,
+        blob: &Digest,
+        wanted: Option<&Digest>,
+    ) -> Result<Contents> {
         let work = self.work.take().expect("started when made");
         let contents: Contents = work.answer()?;
         if let Some(wanted) = wanted.filter(|wanted| **wanted != contents.diff_id) {
@@ -436,9 +457,10 @@ impl Unpacking {
             let mut file = File::create(self.aside.join("layer.json"))?;
             file.write_all(&text)?;
             file.sync_all()?;
+            File::create(self.aside.join(seen_in(blob)))?;
             match fs::rename(&self.aside, &place) {
                 // Another blob of the same contents was quicker.
-                Err(_) if place.is_dir() => Ok(()),
+                Err(_) if place.is_dir() => File::create(place.join(seen_in(blob))).map(drop),
                 shown => shown,
             }
         };
@@ -454,6 +476,11 @@ impl Drop for Unpacking {
             let _ = self.store.remove_tree(&self.aside);
         }
     }
+}
+
+/// The file beside a layer that notes a blob which was seen to hold it.
+fn seen_in(blob: &Digest) -> String {
+    format!("blob-{}", blob.hex())
 }
 
 /// Copies at most `limit` bytes; more than that is not what was promised.
@@ -483,5 +510,5 @@ fn copy(
 }
 
 fn wrong_size(blob: &Descriptor) -> Error {
-    Error::invalid("a layer of the image is smaller than its manifest says").cause(&blob.digest)
+    Error::invalid("a layer of the image is not as large as its manifest says").cause(&blob.digest)
 }

@@ -41,7 +41,7 @@ impl Store {
         }
         let Counted { hash, size, .. } = compressor.finish().map_err(about)?;
         let digest = Digest::of_bytes(hash.finalize().into());
-        let contents = unpacking.finish(self, None)?;
+        let contents = unpacking.finish(self, &digest, None)?;
         make_directories(&self.blobs()).map_err(about)?;
         fs::rename(&path, self.blob(&digest)).map_err(about)?;
         std::mem::forget(aside);
