@@ -105,11 +105,17 @@ impl<'a> Tree<'a> {
         Ok(self.counted)
     }
 
-    fn count(&mut self, entry: &Entry) -> Result<()> {
+    /// One more inode.
+    fn count_one(&mut self) -> Result<()> {
         self.counted.entries += 1;
-        if self.counted.entries > self.limits.entries {
-            return Err(exceeded("entries", self.limits.entries));
+        match self.counted.entries > self.limits.entries {
+            true => Err(exceeded("entries", self.limits.entries)),
+            false => Ok(()),
         }
+    }
+
+    fn count(&mut self, entry: &Entry) -> Result<()> {
+        self.count_one()?;
         if entry.kind == Kind::File {
             let bytes = self.counted.bytes.checked_add(entry.size);
             self.counted.bytes = bytes
@@ -196,8 +202,8 @@ impl<'a> Tree<'a> {
         rustix::fs::openat2(self.root, os(path), flags, Mode::empty(), within | also)
     }
 
-    /// Archives may leave directories out.
-    fn make_parents(&self, path: &[u8]) -> Result<OwnedFd> {
+    /// Archives may leave directories out. These count too: one name can bring hundreds.
+    fn make_parents(&mut self, path: &[u8]) -> Result<OwnedFd> {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let ends: Vec<usize> = ends.map(|(at, _)| at).chain([path.len()]).collect();
         let mut directory = self.resolve(b"").map_err(failed)?;
@@ -205,6 +211,7 @@ impl<'a> Tree<'a> {
             directory = match self.reach(&path[..end])? {
                 Some(found) => found,
                 None => {
+                    self.count_one()?;
                     let (_, name) = split(&path[..end]).ok_or_else(|| broken("an empty name"))?;
                     let mode = Mode::from_raw_mode(0o755);
                     rustix::fs::mkdirat(&directory, os(name), mode).map_err(
