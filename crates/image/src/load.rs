@@ -11,7 +11,7 @@ use crate::manifest::{
     Descriptor, ImageConfig, Index, Manifest, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST,
 };
 use crate::progress::Progress;
-use crate::pull::{Chosen, verified};
+use crate::pull::{Chosen, check_size, verified};
 use crate::store::{Image, Store, digest_of};
 use layout::Layout;
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
@@ -93,7 +93,9 @@ impl Store {
         let mut images = Vec::new();
         for (name, one) in named {
             let fetch = |digest: &Digest| layout.blob_text(digest, limits.manifest.0);
-            let chosen = self.choose(fetch(&one.digest)?, Some(&one.digest), &platform, fetch)?;
+            let text = fetch(&one.digest)?;
+            check_size(&text, &one)?;
+            let chosen = self.choose(text, Some(&one.digest), &platform, fetch)?;
             let config = &chosen.manifest.config;
             let config = verified(fetch(&config.digest)?.as_slice(), config)?;
             images.push(self.complete(&name, chosen, &config, layout, progress)?);

@@ -142,6 +142,7 @@ impl Store {
                     }
                     let below = fetch(&one.digest)?;
                     check_digest(&below, &one.digest)?;
+                    check_size(&below, one)?;
                     index.get_or_insert(found);
                     digest = Some(one.digest.clone());
                     text = below;
@@ -268,6 +269,14 @@ fn check_digest(text: &[u8], wanted: &Digest) -> Result<()> {
     Err(Error::invalid("the manifest of the image is not the one asked for")
         .cause(format!("wanted {wanted}"))
         .cause(format!("got {found}")))
+}
+
+pub(crate) fn check_size(text: &[u8], wanted: &Descriptor) -> Result<()> {
+    if text.len() as u64 == wanted.size {
+        return Ok(());
+    }
+    Err(Error::invalid("a manifest of the image is not as large as its list says")
+        .cause(format!("wanted {}", wanted.digest)))
 }
 
 /// What becomes environment and arguments must be able to.
