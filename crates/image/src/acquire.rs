@@ -7,6 +7,7 @@
 use crate::apart::{AtWork, Task};
 use crate::manifest::Descriptor;
 use crate::progress::{Progress, Step};
+use crate::registry::PACE;
 use crate::store::{Layer, Store, make_directories, passing, unusable};
 use crate::unpack::Contents;
 use msb_spec::{Digest, Error, Kind, Result};
@@ -313,7 +314,9 @@ impl Partial {
                     return Err(error);
                 }
                 broken => {
-                    tries = if done > before { 1 } else { tries + 1 };
+                    // A few bytes a try are no progress, or it could go on for ever.
+                    let gained = done.saturating_sub(before) >= PACE;
+                    tries = if gained { 1 } else { tries + 1 };
                     if tries >= TRIES || stop.load(Ordering::Relaxed) {
                         return Err(broken.err().unwrap_or_else(|| wrong_size(blob)));
                     }

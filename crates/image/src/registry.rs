@@ -14,9 +14,9 @@ use crate::store::unusable;
 use access::Access;
 use msb_spec::{Digest, Error, Kind, Reference, Result};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ureq::http::{Method, Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
@@ -47,6 +47,9 @@ pub(crate) struct Registry {
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A registry that says nothing for this long has gone.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// Less than this within [`SILENCE_LIMIT`] is no transfer: slower than any modem, and a registry
+/// that sends a byte now and then would otherwise hold us for ever.
+pub(crate) const PACE: u64 = 16 << 10;
 /// Where a distribution keeps the certificates that it trusts.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -181,8 +184,7 @@ impl Registry {
             }
             _ => return Err(self.complaint(response)),
         };
-        let body = response.into_body().into_with_config().limit(u64::MAX).reader();
-        Ok((start, Box::new(body)))
+        Ok((start, Box::new(Paced::new(response))))
     }
 
     /// Whether a blob is there already.
@@ -316,10 +318,43 @@ fn first_error(text: &[u8]) -> String {
     msb_spec::shown(said).chars().take(300).collect()
 }
 
+/// A body that fails if it comes too slowly.
+struct Paced {
+    body: ureq::BodyReader<'static>,
+    /// How long we have waited for `got` bytes.
+    waited: Duration,
+    got: u64,
+}
+
+impl Paced {
+    fn new(response: Response<Body>) -> Self {
+        let body = response.into_body().into_with_config().limit(u64::MAX).reader();
+        Self { body, waited: Duration::ZERO, got: 0 }
+    }
+}
+
+impl Read for Paced {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let begun = Instant::now();
+        let n = self.body.read(into)?;
+        // What we do between two reads is not the registry's fault.
+        self.waited += begun.elapsed();
+        self.got += n as u64;
+        if self.waited >= SILENCE_LIMIT {
+            if n > 0 && self.got < PACE {
+                let said = format!("{} bytes in {} seconds", self.got, self.waited.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+            }
+            (self.waited, self.got) = (Duration::ZERO, 0);
+        }
+        Ok(n)
+    }
+}
+
 fn read_bounded(response: Response<Body>, limit: u64) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    let body = response.into_body().into_with_config().limit(u64::MAX).reader();
-    body.take(limit + 1)
+    Paced::new(response)
+        .take(limit + 1)
         .read_to_end(&mut text)
         .map_err(|error| Error::host("the registry broke off", error))?;
     if text.len() as u64 > limit {
