@@ -55,9 +55,12 @@ impl Layout {
         let stream = decompressed(archive).map_err(unreadable)?;
         let mut archive = Archive::new(BufReader::with_capacity(256 << 10, stream));
         let (mut parts, mut digests, mut total) = (HashMap::new(), HashMap::new(), 0u64);
+        let mut entries = 0;
         while let Some(entry) = archive.next().map_err(in_archive)? {
             let name = plain(&entry.path);
-            if parts.len() >= PARTS_LIMIT {
+            // Whatever they are, or an archive of directories alone would have no end.
+            entries += 1;
+            if entries > PARTS_LIMIT {
                 return Err(Error::new(
                     Kind::Limit,
                     format!("more than {PARTS_LIMIT} files in it"),
@@ -83,7 +86,7 @@ impl Layout {
             if total > limit.0 {
                 return Err(exceeded("bytes", limit));
             }
-            let path = directory.join(parts.len().to_string());
+            let path = directory.join(entries.to_string());
             let mut file = File::options()
                 .write(true)
                 .create_new(true)
