@@ -23,7 +23,7 @@ pub fn patches(text: &str) -> Result<Vec<Patch>> {
 
 fn unreadable(text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let line = before.lines().count().max(1);
+    let line = before.matches('\n').count() + 1;
     Error::invalid("the file cannot be understood")
         .cause(format!("line {line}: {}", error.message()))
 }

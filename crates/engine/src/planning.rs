@@ -5,11 +5,13 @@ use crate::store::Home;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     By, Bytes, Command, Error, GuestPath, Hostname, Ids, Isolation, IsolationChoice, Limit, Limits,
-    Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec, Stage,
-    Upper, UserRef, env, state,
+    Lower, Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec,
+    Stage, Upper, UserRef, env, state,
 };
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -23,10 +25,14 @@ pub(crate) fn plan(
     spec.validate().map_err(|error| error.at(Stage::Plan))?;
     let name = spec.name.clone().unwrap_or_else(made_up_name);
     let (isolation, isolation_reason) = isolation(spec.isolation)?;
-    let prepared = prepare()?;
+    let mut prepared = prepare()?;
     let caller = User::current();
     let user = user(spec, &prepared)?;
     let ids = ids(spec, user.as_ref(), prepared.owners, caller)?;
+    if matches!(ids, Ids::Single { .. }) && prepared.has_directory(APT) {
+        let own = Lower { path: one_user_layer(home)?, owned: true };
+        prepared.overlays[0].lowers.insert(0, own);
+    }
     let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
     let limits = Limits { cgroup_owner: home.short_hash(), ..limits(spec, caller, brief)? };
     let upper = match (spec.ephemeral, limits.disk) {
@@ -88,6 +94,33 @@ fn isolation(choice: IsolationChoice) -> Result<(Isolation, Option<String>)> {
 fn made_up_name() -> Name {
     let digits: String = random::<4>().iter().map(|byte| format!("{byte:02x}")).collect();
     Name::parse(&format!("sb-{digits}")).expect("letters, digits and a dash")
+}
+
+/// Where apt reads its settings.
+const APT: &str = "/etc/apt/apt.conf.d";
+
+/// A layer that tells apt not to become another user: it looks whether it did, and where only
+/// root exists it did not.
+fn one_user_layer(home: &Home) -> Result<PathBuf> {
+    let layer = home.path().join("extras/one-user");
+    let file = layer.join("etc/apt/apt.conf.d/90-one-user");
+    if file.exists() {
+        return Ok(layer);
+    }
+    let make = || -> std::io::Result<()> {
+        let directory = file.parent().unwrap_or(&layer);
+        fs::create_dir_all(directory)?;
+        let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
+        directory.ancestors().take_while(|path| path.starts_with(&layer)).try_for_each(open)?;
+        let aside = directory.with_file_name(format!(".{}", std::process::id()));
+        fs::write(&aside, "APT::Sandbox::User \"root\";\n")?;
+        fs::set_permissions(&aside, Permissions::from_mode(0o644))?;
+        fs::rename(&aside, &file)
+    };
+    make().map_err(|error| {
+        Error::host(format!("cannot make `{}`", file.display()), error).at(Stage::Image)
+    })?;
+    Ok(layer)
 }
 
 /// Who runs commands: whoever was asked for, or whom the image names. None is root.

@@ -115,9 +115,10 @@ impl Home {
             .or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
                     // Another may make it at the same moment.
-                    let made = make_private(&sandboxes);
-                    let made = made.or_else(|_| fs::metadata(&sandboxes).map(drop));
-                    made.and_then(|()| make_private(&aside))
+                    match make_private(&sandboxes) {
+                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                        _ => make_private(&aside),
+                    }
                 }
                 _ => Err(error),
             })

@@ -8,7 +8,7 @@ use crate::apart::{AtWork, Task};
 use crate::manifest::Descriptor;
 use crate::progress::{Progress, Step};
 use crate::registry::PACE;
-use crate::store::{Layer, Store, make_directories, passing, unusable};
+use crate::store::{Layer, Store, boot, make_directories, passing, unusable};
 use crate::unpack::Contents;
 use msb_spec::{Digest, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD};
@@ -117,21 +117,21 @@ impl Store {
         stop: &AtomicBool,
     ) -> Result<Contents> {
         let digest = &wanted.blob.digest;
-        if let Some(contents) = self.present(wanted) {
+        if let Some(contents) = self.present(wanted)? {
             progress.step(Step::Ready { digest });
             return Ok(contents);
         }
         make_directories(&self.partials()).map_err(|error| unusable(&self.partials(), error))?;
         source.offer(digest, &self.partials().join(digest.hex()));
         let mut partial = Partial::lock(self, wanted, progress, stop)?;
-        if let Some(contents) = self.present(wanted) {
+        if let Some(contents) = self.present(wanted)? {
             partial.discard();
             progress.step(Step::Ready { digest });
             return Ok(contents);
         }
         // A layer that is here is not taken for what another blob holds: whoever names it need
         // not have it. Its files would be given away for the asking.
-        let known = self.known(wanted);
+        let known = self.known(wanted)?;
         let mut unpacking = match known {
             Some(_) => None,
             None => Some(Unpacking::start(self)?),
@@ -165,17 +165,19 @@ impl Store {
         }
     }
 
-    fn present(&self, wanted: &Wanted) -> Option<Contents> {
-        let blob = fs::metadata(self.blob(&wanted.blob.digest)).ok()?;
-        let here = blob.is_file() && blob.len() == wanted.blob.size;
-        self.known(wanted).filter(|_| here)
+    fn present(&self, wanted: &Wanted) -> Result<Option<Contents>> {
+        let blob = fs::metadata(self.blob(&wanted.blob.digest));
+        if !blob.is_ok_and(|blob| blob.is_file() && blob.len() == wanted.blob.size) {
+            return Ok(None);
+        }
+        self.known(wanted)
     }
 
     /// What is in a layer that is here, if it was seen to come out of this very blob.
-    fn known(&self, wanted: &Wanted) -> Option<Contents> {
-        let seen = self.layer(&wanted.diff_id).join(seen_in(&wanted.blob.digest)).is_file();
-        let here = seen && self.tree(&wanted.diff_id).is_dir();
-        self.contents(&wanted.diff_id).filter(|_| here)
+    fn known(&self, wanted: &Wanted) -> Result<Option<Contents>> {
+        let contents = self.whole_contents(&wanted.diff_id)?;
+        let seen = self.layer(&wanted.diff_id).join(seen_in(&wanted.blob.digest));
+        Ok(contents.filter(|_| seen.is_file()))
     }
 
     /// Unpacks a layer whose blob is here already, and verifies it once more on the way.
@@ -448,7 +450,8 @@ impl Unpacking {
         wanted: Option<&Digest>,
     ) -> Result<Contents> {
         let work = self.work.take().expect("started when made");
-        let contents: Contents = work.answer()?;
+        let mut contents: Contents = work.answer()?;
+        contents.boot = Some(boot());
         if let Some(wanted) = wanted.filter(|wanted| **wanted != contents.diff_id) {
             return Err(Error::invalid("a layer of the image is not what its config says")
                 .cause(format!("wanted {wanted}"))
@@ -459,7 +462,6 @@ impl Unpacking {
         let show = || {
             let mut file = File::create(self.aside.join("layer.json"))?;
             file.write_all(&text)?;
-            file.sync_all()?;
             File::create(self.aside.join(seen_in(blob)))?;
             match fs::rename(&self.aside, &place) {
                 // Another blob of the same contents was quicker.

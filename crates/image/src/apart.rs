@@ -37,6 +37,8 @@ pub(crate) enum Task {
     Unpack { bounds: Bounds },
     /// Removes everything in the root.
     Clear,
+    /// Counts the files in the root and their bytes.
+    Measure,
 }
 
 /// Starts such processes.
@@ -169,6 +171,7 @@ const MEMORY_LIMIT: u64 = 1 << 30;
 #[serde(untagged)]
 enum Answer {
     Contents(Contents),
+    Tree((u64, u64)),
     Done(()),
 }
 
@@ -182,9 +185,9 @@ fn perform(task: &Task, many_owners: bool) -> Result<Answer> {
             let stdin = std::io::stdin().as_fd().try_clone_to_owned();
             let stdin = stdin.map_err(|error| Error::host("cannot read a layer", error))?;
             let contents = unpack(std::fs::File::from(stdin), root.as_fd(), bounds, many_owners)?;
-            rustix::fs::syncfs(&root).map_err(failed)?;
             Ok(Answer::Contents(contents))
         }
+        Task::Measure => crate::unpack::measure(root.as_fd()).map(Answer::Tree),
         Task::Clear => {
             crate::unpack::clear(root.as_fd()).map_err(failed)?;
             Ok(Answer::Done(()))

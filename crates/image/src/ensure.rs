@@ -72,6 +72,9 @@ impl Store {
         };
         let image = match here {
             Some(image) => {
+                if !self.is_settled(&image) {
+                    self.settle(&image)?;
+                }
                 if let Some(layers) = self.layers_of(&image) {
                     return Ok((image, layers));
                 }

@@ -4,8 +4,8 @@ use crate::acquire::{Source, Wanted};
 use crate::credentials::Credentials;
 use crate::manifest::{Descriptor, ImageConfig, ImageManifest, Manifest, OCI_MANIFEST};
 use crate::progress::{Progress, Step};
-use crate::registry::{Reach, Registry, unreachable_hint};
-use crate::store::{Image, Store, digest_of, now_ms};
+use crate::registry::{Reach, Registry, is_unreachable, unreachable_hint};
+use crate::store::{Image, Store, boot, digest_of, now_ms};
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
 use std::io::Read;
 
@@ -57,27 +57,23 @@ impl Store {
         let mut failure: Option<Error> = None;
         for place in &places {
             progress.step(Step::Asking { registry: place.shown() });
-            match self.pull_from(place, reference, pull, progress) {
+            let error = match self.pull_from(place, reference, pull, progress) {
                 Ok(Some(image)) => return Ok(image),
                 Ok(None) => {
-                    // The registry itself comes last, so its word counts.
-                    failure = Some(Error::new(
-                        Kind::NotFound,
-                        format!("{} has no such image", place.shown()),
-                    ));
+                    Error::new(Kind::NotFound, format!("{} has no such image", place.shown()))
+                        .hint("private images need `msb registry login`")
                 }
-                // Only what a place could not give is asked of the next one.
-                Err(error) if error.kind() == Kind::Host => {
-                    failure = Some(match failure {
-                        Some(before) if before.kind() != Kind::NotFound => {
-                            with_causes(error, &before)
-                        }
-                        Some(before) => before,
-                        None => error,
-                    });
-                }
-                Err(error) => return Err(error),
+                Err(error) => error,
+            };
+            // A mirror may fail in any way; the registry itself only by not being there with one
+            // scheme, which leaves the other.
+            if !is_unreachable(&error) && (place.is(host) || !may_be_elsewhere(&error)) {
+                return Err(error);
             }
+            failure = Some(match failure {
+                Some(before) if is_unreachable(&error) => with_causes(error, &before),
+                _ => error,
+            });
         }
         Err(failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to ask")))
     }
@@ -106,10 +102,10 @@ impl Store {
                 Error::invalid(format!("{} lacks a part of the image", place.shown()))
             })
         })?;
-        let config = {
-            let blob = &chosen.manifest.config;
-            let (_, stream) = place.blob(repository, &blob.digest, 0)?;
-            verified(stream, blob)?
+        let blob = &chosen.manifest.config;
+        let config = match self.read_blob(&blob.digest) {
+            Ok(here) => verified(here.as_slice(), blob)?,
+            Err(_) => verified(place.blob(repository, &blob.digest, 0)?.1, blob)?,
         };
         let source = Remote { place, repository };
         self.complete(reference, chosen, &config, &source, progress).map(Some)
@@ -189,6 +185,7 @@ impl Store {
             owners,
             created: parsed.created.as_deref().and_then(milliseconds),
             pulled: now_ms(),
+            boot: Some(boot()),
         };
         self.write_record(&image)?;
         Ok(image)
@@ -296,6 +293,11 @@ fn check_config(config: &ImageConfig) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a mirror could not give is asked of the next place; what is wrong is wrong everywhere.
+fn may_be_elsewhere(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Host | Kind::NotFound | Kind::Protocol)
 }
 
 fn with_causes(error: Error, before: &Error) -> Error {

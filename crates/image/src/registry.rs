@@ -139,6 +139,11 @@ impl Registry {
         })
     }
 
+    /// Whether it is the registry itself and not a mirror of it.
+    pub(crate) fn is(&self, host: &str) -> bool {
+        self.host == host
+    }
+
     /// How it is spoken of: with its scheme, since that may be what is wrong.
     pub(crate) fn shown(&self) -> &str {
         &self.base
@@ -392,9 +397,17 @@ fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
     Ok(RootCerts::new_with_certs(&certificates))
 }
 
-/// What to do about a name that cannot be had, wherever that is found out.
+/// Whether nothing answered, or nothing that speaks as we do.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    error.kind() == Kind::Host && error.message().starts_with(UNREACHABLE)
+}
+
+/// How such an error begins.
+const UNREACHABLE: &str = "cannot reach ";
+
+/// What to do about a name that cannot be had because nothing answers.
 pub(crate) fn unreachable_hint(error: Error, name: &Reference) -> Error {
-    if error.advice().is_some() {
+    if error.advice().is_some() || !is_unreachable(&error) {
         return error;
     }
     let short = name.short();

@@ -3,7 +3,7 @@
 use crate::manifest::{Descriptor, Index, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::progress::{Progress, Step};
 use crate::pull::manifest_type;
-use crate::registry::{Reach, Registry};
+use crate::registry::{Reach, Registry, is_unreachable};
 use crate::store::{Image, Store, unusable};
 use crate::{Credentials, ImageConfig};
 use msb_spec::{Digest, Error, Kind, Reference, Result};
@@ -133,7 +133,7 @@ impl Store {
         for place in &places {
             match self.push_to(place, image, to, progress) {
                 Ok(()) => return Ok(()),
-                Err(error) if error.kind() == Kind::Host => failure = Some(error),
+                Err(error) if is_unreachable(&error) => failure = Some(error),
                 Err(error) => return Err(about(error)),
             }
         }
@@ -217,6 +217,7 @@ impl Store {
             owners,
             created: config.created.as_deref().and_then(crate::pull::milliseconds),
             pulled: crate::store::now_ms(),
+            boot: Some(crate::store::boot()),
         };
         self.write_record(&image)?;
         Ok(image)
@@ -256,6 +257,8 @@ impl Sink for Tar<'_, '_> {
         header.set_size(size);
         header.set_mode(0o644);
         header.set_mtime(0);
+        header.set_uid(0);
+        header.set_gid(0);
         self.0.append_data(&mut header, name, stream)
     }
 }

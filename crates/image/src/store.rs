@@ -4,7 +4,7 @@
 //! about an image. Everything is made aside and shown whole, and read back as if anybody could
 //! have written it.
 
-use crate::apart::{Apart, Task};
+use crate::apart::{Apart, AtWork, Task};
 use crate::manifest::{ImageConfig, RunConfig};
 use crate::owners::Owners;
 use crate::settings::Settings;
@@ -57,6 +57,8 @@ pub struct Image {
     pub created: Option<u64>,
     /// When it came here.
     pub pulled: u64,
+    /// The boot that its layers were unpacked in; none once they were seen to have outlived it.
+    pub boot: Option<String>,
 }
 
 /// Images on this machine.
@@ -109,6 +111,10 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(|error| unusable(&path, error))?,
         };
+        // A name without a file behind it is what a power cut leaves.
+        if file.metadata().is_ok_and(|meta| meta.len() == 0) {
+            return Ok(None);
+        }
         let image = read_record(file).ok_or_else(|| damaged(&path))?;
         if image.reference != *reference {
             return Err(damaged(&path));
@@ -148,6 +154,52 @@ impl Store {
     pub fn layers_of(&self, image: &Image) -> Option<Vec<PathBuf>> {
         let trees = image.layers.iter().rev().map(|layer| self.tree(&layer.diff_id));
         trees.map(|tree| tree.is_dir().then_some(tree)).collect()
+    }
+
+    /// Whether the layers of an image need no look. What was written before the machine went down
+    /// may not have reached the disk: it is not waited for when a layer is unpacked, because that
+    /// takes longer than unpacking it.
+    pub(crate) fn is_settled(&self, image: &Image) -> bool {
+        image.boot.as_ref().is_none_or(|then| *then == boot())
+    }
+
+    /// Looks at the layers of an image that were unpacked before the machine was last started.
+    pub(crate) fn settle(&self, image: &Image) -> Result<()> {
+        let mut settled = true;
+        for layer in &image.layers {
+            let whole = self.whole_contents(&layer.diff_id)?;
+            settled &= whole.is_some_and(|contents| contents.boot.is_none());
+        }
+        let boot = (!settled).then(boot);
+        self.write_record(&Image { boot, ..image.clone() })
+    }
+
+    /// What was found when a layer was unpacked, if all of it is still there. What is not whole
+    /// is removed, and will be unpacked again.
+    pub(crate) fn whole_contents(&self, diff_id: &Digest) -> Result<Option<Contents>> {
+        let path = self.layer(diff_id);
+        let Some(contents) = self.contents(diff_id) else {
+            return if path.exists() { self.discard_layer(&path).map(|()| None) } else { Ok(None) };
+        };
+        if contents.boot.as_ref().is_none_or(|then| *then == boot()) {
+            return Ok(Some(contents));
+        }
+        let measured = self.apart.start(&self.tree(diff_id), Task::Measure);
+        let measured: Result<(u64, u64)> = measured.and_then(AtWork::answer);
+        if !measured.is_ok_and(|tree| tree == contents.tree) {
+            return self.discard_layer(&path).map(|()| None);
+        }
+        let contents = Contents { boot: None, ..contents };
+        let text = serde_json::to_vec(&contents).expect("our own types always serialise");
+        self.write_aside(&path.join("layer.json"), &text)?;
+        Ok(Some(contents))
+    }
+
+    /// Removes a layer: first its name, so that nobody finds half of it.
+    pub(crate) fn discard_layer(&self, path: &Path) -> Result<()> {
+        let gone = path.with_file_name(passing("gone"));
+        fs::rename(path, &gone).map_err(|error| unusable(path, error))?;
+        self.remove_tree(&gone)
     }
 
     /// The config of an image, whole.
@@ -296,10 +348,7 @@ impl Store {
             }
             let aside = self.partials().join(passing("file"));
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-            let written = file
-                .write_all(text)
-                .and_then(|()| file.sync_all())
-                .and_then(|()| fs::rename(&aside, path));
+            let written = file.write_all(text).and_then(|()| fs::rename(&aside, path));
             if written.is_err() {
                 let _ = fs::remove_file(&aside);
             }
@@ -353,6 +402,12 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Which start of the machine this is.
+pub(crate) fn boot() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
 }
 
 pub(crate) fn now_ms() -> u64 {

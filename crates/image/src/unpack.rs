@@ -64,6 +64,10 @@ pub struct Contents {
     pub owners: bool,
     /// Devices that were left out.
     pub devices: u64,
+    /// Files in the tree and their bytes, to tell later that none is missing or cut short.
+    pub tree: (u64, u64),
+    /// The boot that the layer was unpacked in; none once it was seen to have outlived that.
+    pub boot: Option<String>,
 }
 
 /// Window of zstd that is accepted, as a power of two: what its own tools accept by default, and
@@ -89,12 +93,18 @@ pub fn unpack(
         // The writer has dropped its end, so this thread is at its end too.
         let diff_id = decompressing.join().map_err(|_| broken("it cannot be decompressed"))?;
         let counted = counted?;
+        let tree = match counted.replaced {
+            true => measure(into)?,
+            false => (counted.files, counted.bytes),
+        };
         Ok(Contents {
             diff_id: diff_id.ok_or_else(|| broken("it cannot be decompressed"))?,
             entries: counted.entries,
             bytes: counted.bytes,
             owners: counted.owners,
             devices: counted.devices,
+            tree,
+            boot: None,
         })
     })
 }
@@ -227,11 +237,17 @@ impl BufRead for Chunks {
     }
 }
 
+/// Deeper than any layer that was unpacked, and than what a sandbox can have written in one name.
+const DEPTH: u64 = 4096;
+
+/// How many files a layer has, and their bytes.
+pub(crate) fn measure(directory: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    tree::measure(directory, DEPTH)
+        .map_err(|error| Error::host("cannot look at a layer of the image", io::Error::from(error)))
+}
+
 /// Removes everything in a directory, whatever its owners and modes.
 pub(crate) fn clear(directory: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    /// Deeper than any layer that was unpacked, and than what a sandbox can have written in
-    /// one name.
-    const DEPTH: u64 = 4096;
     for entry in rustix::fs::Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();

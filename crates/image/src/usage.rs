@@ -233,10 +233,7 @@ impl Store {
             return fs::remove_file(path).map_err(|error| unusable(path, error));
         }
         if find.sort == Sort::Layer || path.join("fs").is_dir() {
-            // First its name, so that nobody finds half a layer.
-            let gone = path.with_file_name(crate::store::passing("gone"));
-            fs::rename(path, &gone).map_err(|error| unusable(path, error))?;
-            return self.remove_tree(&gone);
+            return self.discard_layer(path);
         }
         fs::remove_dir_all(path).map_err(|error| unusable(path, error))
     }

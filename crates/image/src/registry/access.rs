@@ -1,6 +1,6 @@
 //! Being let in: anonymous, by password, or by a token that another server gives.
 
-use super::{Registry, SILENCE_LIMIT, read_bounded};
+use super::{Registry, SILENCE_LIMIT, UNREACHABLE, read_bounded};
 use crate::credentials::{Credential, Credentials};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -259,16 +259,20 @@ fn encoded(text: &str) -> String {
 
 /// Why nothing came back.
 fn unreachable(base: &str, error: ureq::Error) -> Error {
-    let about = Error::new(Kind::Host, format!("cannot reach {base}"));
+    let about = Error::new(Kind::Host, format!("{UNREACHABLE}{base}"));
     match error {
+        // It speaks TLS, so there is no use in trying without.
+        ureq::Error::Rustls(cause) if cause.to_string().contains("certificate") => {
+            Error::new(Kind::Host, format!("{base} is not to be trusted")).cause(&cause).hint(
+                "`--ca FILE` names a certificate to trust, `--insecure` does without; \
+                 config.toml keeps either",
+            )
+        }
         ureq::Error::Timeout(_) => {
             about.cause(format!("it did not answer within {} seconds", SILENCE_LIMIT.as_secs()))
         }
         ureq::Error::HostNotFound => about.cause("there is no such host"),
         ureq::Error::Io(cause) => about.cause(cause),
-        ureq::Error::Rustls(cause) => about.cause(&cause).hint(
-            "`--ca FILE` names a certificate to trust, `--insecure` does without (see config.toml)",
-        ),
         other => about.cause(other),
     }
 }

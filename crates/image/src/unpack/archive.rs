@@ -253,7 +253,10 @@ impl<R: BufRead> Archive<R> {
                 return Err(broken("a name that no file can have"));
             }
         }
-        let number = |said: Option<u64>, field: io::Result<u64>| {
+        let number = |said: Option<u64>, text: &[u8], field: io::Result<u64>| {
+            // A field that was left empty is zero, as other tools read it.
+            let empty = text.iter().all(|byte| matches!(byte, 0 | b' '));
+            let said = said.or(empty.then_some(0));
             let id =
                 said.map_or_else(|| field.map_err(|_| broken("an owner that is no number")), Ok)?;
             u32::try_from(id)
@@ -268,8 +271,8 @@ impl<R: BufRead> Archive<R> {
         Ok(Entry {
             kind,
             mode: header.mode().map_err(|_| broken("a mode that is no number"))? & 0o7777,
-            uid: number(said.uid, header.uid())?,
-            gid: number(said.gid, header.gid())?,
+            uid: number(said.uid, &header.as_old().uid, header.uid())?,
+            gid: number(said.gid, &header.as_old().gid, header.gid())?,
             mtime,
             size,
             xattrs: said.xattrs,

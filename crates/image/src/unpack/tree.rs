@@ -11,7 +11,7 @@ use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +37,9 @@ pub(crate) struct Counted {
     pub(crate) owners: bool,
     /// Devices that were left out.
     pub(crate) devices: u64,
+    /// Files, and whether something was replaced, so that they are not the files there are.
+    pub(crate) files: u64,
+    pub(crate) replaced: bool,
 }
 
 /// The directory that a layer is put into.
@@ -96,8 +99,8 @@ impl<'a> Tree<'a> {
     /// Sets what could only be set when everything is there.
     pub(crate) fn finish(mut self) -> Result<Counted> {
         self.open.clear();
-        for (path, times) in std::mem::take(&mut self.times).into_iter().rev() {
-            // It may have been replaced by something else since.
+        for (path, times) in std::mem::take(&mut self.times) {
+            // Of several entries for one directory the last counts. It may have been replaced by something else since.
             if let Ok(directory) = self.resolve(&path) {
                 rustix::fs::futimens(&directory, &times).map_err(failed)?;
             }
@@ -117,6 +120,7 @@ impl<'a> Tree<'a> {
     fn count(&mut self, entry: &Entry) -> Result<()> {
         self.count_one()?;
         if entry.kind == Kind::File {
+            self.counted.files += 1;
             let bytes = self.counted.bytes.checked_add(entry.size);
             self.counted.bytes = bytes
                 .filter(|bytes| *bytes <= self.limits.bytes)
@@ -375,6 +379,7 @@ impl<'a> Tree<'a> {
 
     /// Removes what a later entry replaces. Open directories may be below it.
     fn clear(&mut self, parent: &[u8], name: &[u8]) -> Result<()> {
+        self.counted.replaced = true;
         let directory = self.parent(parent).try_clone_to_owned();
         let directory = directory.map_err(|error| Error::host("cannot open a layer", error))?;
         self.open.clear();
@@ -490,6 +495,42 @@ fn set_opaque(directory: BorrowedFd<'_>) -> Result<()> {
 
 fn below_no_directory() -> Error {
     broken("a name below something that is not a directory")
+}
+
+/// Files in a tree and their bytes, each file once whatever its names.
+pub(crate) fn measure(directory: BorrowedFd<'_>, depth: u64) -> rustix::io::Result<(u64, u64)> {
+    fn add(
+        directory: BorrowedFd<'_>,
+        depth: u64,
+        seen: &mut HashSet<u64>,
+        sum: &mut (u64, u64),
+    ) -> rustix::io::Result<()> {
+        for entry in rustix::fs::Dir::read_from(directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile if stat.st_nlink == 1 || seen.insert(stat.st_ino) => {
+                    sum.0 += 1;
+                    sum.1 += u64::try_from(stat.st_size).unwrap_or(0);
+                }
+                FileType::Directory if depth > 0 => {
+                    let flags =
+                        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let below = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+                    add(below.as_fd(), depth - 1, seen, sum)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+    let mut sum = (0, 0);
+    add(directory, depth, &mut HashSet::new(), &mut sum)?;
+    Ok(sum)
 }
 
 /// Removes a file or a whole tree, without following anything.
