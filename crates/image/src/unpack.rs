@@ -87,9 +87,10 @@ pub fn unpack(
     many_owners: bool,
 ) -> Result<Contents> {
     let (sender, receiver) = sync_channel(CHUNKS);
+    let (giver, used) = sync_channel(CHUNKS);
     std::thread::scope(|scope| {
-        let decompressing = scope.spawn(move || decompress(input, &sender, bounds.bytes));
-        let counted = write(Chunks::new(receiver), into, bounds, many_owners);
+        let decompressing = scope.spawn(move || decompress(input, &sender, &used, bounds.bytes));
+        let counted = write(Chunks::new(receiver, giver), into, bounds, many_owners);
         // The writer has dropped its end, so this thread is at its end too.
         let diff_id = decompressing.join().map_err(|_| broken("it cannot be decompressed"))?;
         let counted = counted?;
@@ -132,6 +133,7 @@ fn write(
 fn decompress(
     input: impl Read,
     sender: &SyncSender<io::Result<Vec<u8>>>,
+    used: &Receiver<Vec<u8>>,
     limit: u64,
 ) -> Option<Digest> {
     let failed = |error: io::Error| {
@@ -146,7 +148,9 @@ fn decompress(
     };
     let (mut digest, mut total) = (Sha256::new(), 0u64);
     loop {
-        let mut chunk = vec![0; CHUNK];
+        // Memory that was written before costs no page faults.
+        let mut chunk = used.try_recv().unwrap_or_default();
+        chunk.resize(CHUNK, 0);
         let mut filled = 0;
         while filled < CHUNK {
             match stream.read(&mut chunk[filled..]) {
@@ -202,13 +206,14 @@ fn start_of(input: &mut impl Read) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 struct Chunks {
     from: Receiver<io::Result<Vec<u8>>>,
+    used: SyncSender<Vec<u8>>,
     chunk: Vec<u8>,
     at: usize,
 }
 
 impl Chunks {
-    fn new(from: Receiver<io::Result<Vec<u8>>>) -> Self {
-        Self { from, chunk: Vec::new(), at: 0 }
+    fn new(from: Receiver<io::Result<Vec<u8>>>, used: SyncSender<Vec<u8>>) -> Self {
+        Self { from, used, chunk: Vec::new(), at: 0 }
     }
 }
 
@@ -223,10 +228,11 @@ impl Read for Chunks {
 impl BufRead for Chunks {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.chunk.len() {
-            self.chunk = match self.from.recv() {
+            let next = match self.from.recv() {
                 Ok(chunk) => chunk?,
                 Err(_) => Vec::new(),
             };
+            let _ = self.used.try_send(std::mem::replace(&mut self.chunk, next));
             self.at = 0;
         }
         Ok(&self.chunk[self.at..])
