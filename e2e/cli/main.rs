@@ -1,5 +1,6 @@
 //! What a user does with the command line, through the real binary.
 
+mod bootstrap;
 mod completion;
 mod doctor;
 mod errors;

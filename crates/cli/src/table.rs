@@ -80,6 +80,11 @@ const TABLE: Table = Table {
         verb::<verbs::image::Inspect>(IMAGES, "image inspect", "Show everything about an image"),
         verb::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
         verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
+        verb::<verbs::bootstrap::Bootstrap>(
+            IMAGES,
+            "image bootstrap",
+            "Make one from this host's packages",
+        ),
         verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
         verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
         verb::<verbs::registry::Login>(IMAGES, "registry login", "Keep a login to a registry"),

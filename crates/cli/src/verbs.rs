@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod attach;
+pub(crate) mod bootstrap;
 pub(crate) mod completion;
 pub(crate) mod cp;
 pub(crate) mod create;

@@ -3,6 +3,7 @@
 //! The registry of sandboxes is the file system: no daemon, no database. Whoever finds what a
 //! dead worker has left cleans it up and says so.
 
+pub mod bootstrap;
 pub mod conf;
 mod connection;
 mod disk;

@@ -1,0 +1,74 @@
+//! `msb image bootstrap`: images from the host's own packages.
+
+use super::bare_engine;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use crate::{clock, listing};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use msb_engine::bootstrap;
+use msb_spec::Reference;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Makes an image from Debian packages, as apt finds them on this host: no registry is needed.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb image bootstrap [OPTIONS] debian|python|node")]
+pub(crate) struct Bootstrap {
+    /// What to make: debian, python or node
+    #[arg(value_name = "BASE")]
+    base: bootstrap::Base,
+    /// Release, as in `trixie` [default: this host's]
+    #[arg(long, value_name = "SUITE")]
+    suite: Option<String>,
+    /// More packages, as in `git,curl`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    packages: Vec<String>,
+    /// Where packages come from [default: where apt has them from]
+    #[arg(long, value_name = "URL")]
+    mirror: Option<String>,
+    /// Name of the image [default: the base with the suite, and as the latest]
+    #[arg(long, short, value_name = "NAME")]
+    tag: Option<Reference>,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Bootstrap {
+    fn act(self) -> Outcome {
+        let engine = bare_engine()?;
+        let asked = bootstrap::Bootstrap {
+            base: self.base,
+            suite: self.suite,
+            packages: self.packages,
+            mirror: self.mirror,
+            name: self.tag,
+            created: clock::written(clock::now_ms()),
+        };
+        let bar = spinner(self.quiet);
+        let made = engine.bootstrap(&asked, &|step| bar.set_message(step.to_owned()));
+        bar.finish_and_clear();
+        let made = made?;
+        if self.json {
+            listing::json(&made);
+        } else {
+            made.iter().for_each(|image| words::say(image.reference.at(&image.digest)));
+        }
+        Ok(0)
+    }
+}
+
+/// What is being done, and for how long already; nothing where nobody looks.
+fn spinner(quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {elapsed:>4}  {msg}");
+    let bar = ProgressBar::new_spinner().with_style(style.expect("a constant of ours"));
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
