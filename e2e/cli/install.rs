@@ -1,6 +1,8 @@
 //! `msb install`: an image as a command of the host.
 
 use crate::pty_unsafe::Terminal;
+use msb_e2e::images::Layout;
+use msb_e2e::registry::Registry;
 use msb_e2e::{Gave, Msb, ends};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -59,6 +61,20 @@ fn what_was_recorded_is_read_as_it_was_typed() {
     let args = ["install", "-n", "y", "-v", ".:/shown", rootfs.to_str().unwrap(), "--", "ls"];
     msb.run(args).ok();
     assert_eq!(gives(call(&msb, "y").arg("/shown").current_dir(&elsewhere)).line(), "found");
+}
+
+#[test]
+fn an_image_is_fetched_when_it_is_installed() {
+    for msb in Msb::each() {
+        let registry = Registry::plain();
+        let image = registry.push(Layout::busybox(), "team/box:1");
+        msb.run(["install", &image]).ok();
+        drop(registry);
+        assert_eq!(gives(call(&msb, "box").args(["echo", "here"])).line(), "here");
+        let gave = msb.run(["install", "--name", "other", &image.replace("box", "other")]);
+        assert_eq!(gave.code, 125, "{gave:?}");
+        assert!(!installed(&msb, "other").exists());
+    }
 }
 
 #[test]

@@ -158,11 +158,15 @@ impl SandboxArgs {
         engine.plan_with(spec, &Fetching { reach: self.fetch.reach(), progress: &bars })
     }
 
-    /// Whether all this can be meant, apart from what the caller has to bring.
-    pub(crate) fn check(mut self) -> Result<()> {
+    /// Whether all this could be run here, apart from what the caller has to bring; fetches the
+    /// image on the way.
+    pub(crate) fn check(mut self, engine: &Engine) -> Result<()> {
         self.env.retain(|flag| flag.contains('='));
         let spec = self.spec()?;
-        spec.validate()
+        spec.validate()?;
+        // What is shown to it is found from where it is called.
+        let spec = Spec { ephemeral: true, mounts: Vec::new(), patches: Vec::new(), ..spec };
+        self.plan(engine, &spec).map(drop)
     }
 
     /// The Spec that the flags, a file and the environment make together.

@@ -7,7 +7,7 @@ use crate::words::{self, Outcome};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use msb_engine::Recipe;
-use msb_spec::{Error, ImageRef, Kind, Result, env};
+use msb_spec::{Error, ImageRef, Result, env};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -83,14 +83,14 @@ impl Act for Install {
         let engine = bare_engine()?;
         let image = ImageRef::parse(&self.image)?;
         // A mistake is better told now than at every call.
-        self.run.sandbox.check()?;
+        self.run.sandbox.check(&engine)?;
         let name = self.name.clone().unwrap_or_else(|| name_of(&image));
         let program = std::env::current_exe()
             .map_err(|error| Error::host("cannot find this program's own file", error))?;
         let mut words: Vec<OsString> = vec!["run".into()];
         words.extend(self.flags);
         words.push(match &image {
-            ImageRef::Path(path) => existing(path)?,
+            ImageRef::Path(path) => absolute(path)?,
             _ => self.image.into(),
         });
         words.push("--".into());
@@ -131,16 +131,6 @@ fn typed(arg: &Arg, matches: &ArgMatches) -> Vec<OsString> {
         word
     };
     values.map(word).collect()
-}
-
-fn existing(path: &Path) -> Result<OsString> {
-    match std::fs::metadata(path) {
-        Ok(_) => absolute(path),
-        Err(error) => {
-            let message = format!("no root filesystem at `{}`", path.display());
-            Err(Error::new(Kind::NotFound, message).cause(error))
-        }
-    }
 }
 
 fn absolute(path: &Path) -> Result<OsString> {
