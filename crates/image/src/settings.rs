@@ -5,11 +5,13 @@
 //! anything is done. No file means the defaults; a word that means nothing is an error.
 
 use msb_spec::{Bytes, Error, Reference, Result};
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +19,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
+    #[serde(deserialize_with = "once")]
     aliases: BTreeMap<Alias, Reference>,
+    #[serde(deserialize_with = "once")]
     registries: BTreeMap<Host, RegistrySettings>,
     /// How large an image may be.
     pub image_limits: ImageLimits,
@@ -131,6 +135,12 @@ impl std::str::FromStr for Mirror {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Host(String);
 
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl<'de> Deserialize<'de> for Host {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
@@ -141,6 +151,12 @@ impl<'de> Deserialize<'de> for Host {
 /// What a user types and means something else by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Alias(Reference);
+
+impl fmt::Display for Alias {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl<'de> Deserialize<'de> for Alias {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -153,6 +169,38 @@ impl<'de> Deserialize<'de> for Alias {
             None => Ok(Self(name)),
         }
     }
+}
+
+/// A table in which no two keys mean the same: TOML itself only refuses those that are written
+/// the same, and of `docker.io` and `index.docker.io` one would win silently.
+fn once<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    struct Entries<K, V>(PhantomData<(K, V)>);
+    impl<'de, K, V> Visitor<'de> for Entries<K, V>
+    where
+        K: Deserialize<'de> + Ord + fmt::Display,
+        V: Deserialize<'de>,
+    {
+        type Value = BTreeMap<K, V>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = from.next_entry::<K, V>()? {
+                if map.contains_key(&key) {
+                    return Err(serde::de::Error::custom(format!("two entries mean `{key}`")));
+                }
+                map.insert(key, value);
+            }
+            Ok(map)
+        }
+    }
+    from.deserialize_map(Entries(PhantomData))
 }
 
 /// Its name in the state directory.
@@ -278,6 +326,14 @@ manifest = 4096
             ("[registries.'a.b']\ninsecur = true", "line 2: unknown field `insecur`"),
             ("[registries.'a.b']\ninsecure = 'yes'", "line 2: invalid type: string \"yes\""),
             ("[registries.'a.b']\nmirrors = ['ftp://x.y']", "line 2: not the URL of a mirror"),
+            (
+                "[registries.'docker.io']\n[registries.'index.docker.io']",
+                "line 1: two entries mean `docker.io`",
+            ),
+            (
+                "[aliases]\na = 'x'\n'a:latest' = 'y'",
+                "line 1: two entries mean `docker.io/library/a:latest`",
+            ),
             ("[image_limits]\nbytes = '1X'", "line 2: not an amount of bytes: `1X`"),
             ("[image_limits]\nentries = 0", "line 2: invalid value: integer `0`"),
             ("[image_limits]\n\ndepth = -1", "line 3: invalid value: integer `-1`"),
