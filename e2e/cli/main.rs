@@ -17,5 +17,6 @@ mod pty_unsafe;
 mod registry;
 mod repair;
 mod run;
+mod settings;
 mod stdio;
 mod terminal;

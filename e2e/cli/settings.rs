@@ -1,0 +1,51 @@
+//! `config.toml`: what names mean and where images come from, against a real registry.
+
+use msb_e2e::Msb;
+use msb_e2e::images::Layout;
+use msb_e2e::registry::Registry;
+
+#[test]
+fn an_alias_is_another_image_for_every_verb() {
+    let registry = Registry::shared();
+    let image = registry.push(Layout::busybox(), "aliased/box:1");
+    for msb in Msb::each() {
+        msb.file("home/config.toml", format!("[aliases]\nmybox = '{image}'\n"));
+        let digest = &Layout::busybox().manifests[0];
+        assert_eq!(msb.words("pull mybox").line(), format!("{image}@{digest}"));
+        assert_eq!(msb.words("run mybox -- echo runs").line(), "runs");
+        assert_eq!(msb.words("run mybox:latest -- echo runs").line(), "runs");
+        msb.words("install mybox").ok();
+        let other = msb.words("run --pull never mybox:2 -- true");
+        assert!(other.stderr.contains("`mybox:2`"), "{other:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_was_settled_is_named() {
+    let image = Registry::shared().push(Layout::busybox(), "limited:1");
+    for (limit, told) in
+        [("bytes = '64K'", "image_limits.bytes"), ("entries = 3", "image_limits.entries")]
+    {
+        let msb = Msb::new();
+        msb.file("home/config.toml", format!("[image_limits]\n{limit}\n"));
+        let gave = msb.run(["pull", &image]);
+        assert_eq!(gave.code, 125);
+        assert!(gave.stderr.contains(told), "{gave:?}");
+    }
+}
+
+#[test]
+fn a_mistake_is_told_with_file_and_line_by_whoever_reads_it() {
+    let msb = Msb::new();
+    let path = msb.file("home/config.toml", "[aliases]\nbox = 'No Such'\n");
+    for line in ["pull box", "run box -- true", "image ls", "install box"] {
+        let gave = msb.words(line);
+        assert_eq!(gave.code, 125, "{line}");
+        let told: Vec<&str> = gave.stderr.lines().collect();
+        assert_eq!(told[0], format!("error: cannot use `{}`", path.display()), "{line}");
+        assert_eq!(told[1], "  cause: line 2: not the name of an image: `No Such`", "{line}");
+    }
+    // What needs no images goes on.
+    assert_eq!(msb.words("run host -- echo runs").line(), "runs");
+    msb.words("ls").ok();
+}
