@@ -144,7 +144,8 @@ impl Registry {
         }
         let plain = self.base.starts_with("http://");
         // A registry that has TLS does not have our password sent without.
-        if !realm.starts_with("https://") && !(plain && realm.starts_with("http://")) {
+        let safe = realm.starts_with("https://") || (plain && realm.starts_with("http://"));
+        if !safe {
             return Err(Error::new(
                 Kind::Protocol,
                 format!("{} wants a token from a place that is not safe", self.base),
