@@ -20,6 +20,9 @@ pub const APART_ARGUMENT: &str = "__apart";
 /// An answer is some numbers or an error with a few lines.
 const ANSWER_LIMIT: u64 = 1 << 20;
 
+/// As much as all layers of an image may imply.
+const MEND_LIMIT: u64 = 256 << 20;
+
 /// What is to be done, and where.
 #[derive(Debug, Serialize, Deserialize)]
 struct Letter {
@@ -37,6 +40,8 @@ pub(crate) enum Task {
     Unpack { bounds: Bounds },
     /// Removes everything in the root.
     Clear,
+    /// Shows directories as the layers below describe them; which is told on stdin.
+    Mend { into: String },
     /// Counts the files in the root and their bytes.
     Measure,
 }
@@ -172,6 +177,7 @@ const MEMORY_LIMIT: u64 = 1 << 30;
 enum Answer {
     Contents(Contents),
     Tree((u64, u64)),
+    Mended(bool),
     Done(()),
 }
 
@@ -186,6 +192,14 @@ fn perform(task: &Task, many_owners: bool) -> Result<Answer> {
             let stdin = stdin.map_err(|error| Error::host("cannot read a layer", error))?;
             let contents = unpack(std::fs::File::from(stdin), root.as_fd(), bounds, many_owners)?;
             Ok(Answer::Contents(contents))
+        }
+        Task::Mend { into } => {
+            let mut text = Vec::new();
+            std::io::stdin()
+                .take(MEND_LIMIT)
+                .read_to_end(&mut text)
+                .map_err(|error| Error::host("cannot read what to mend", error))?;
+            crate::mend::perform(root.as_fd(), into, &text).map(Answer::Mended)
         }
         Task::Measure => crate::unpack::measure(root.as_fd()).map(Answer::Tree),
         Task::Clear => {

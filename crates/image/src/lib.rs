@@ -11,6 +11,7 @@ mod layout;
 mod load;
 mod make;
 mod manifest;
+mod mend;
 mod owners;
 mod progress;
 mod pull;

@@ -174,7 +174,11 @@ impl Store {
         let owners = layers
             .iter()
             .any(|layer| self.contents(&layer.diff_id).is_none_or(|contents| contents.owners));
+        let diff_ids: Vec<&Digest> = parsed.rootfs.diff_ids.iter().collect();
+        let mended = self.mend(&diff_ids)?;
         let image = Image {
+            version: crate::store::RECORD_VERSION,
+            mended,
             reference: reference.clone(),
             digest,
             index,
@@ -208,7 +212,8 @@ impl Store {
             })
             .collect();
         let _adding = self.adding()?;
-        self.acquire(&wanted, &Nowhere, progress).map(drop)
+        self.acquire(&wanted, &Nowhere, progress)?;
+        self.mend(&image.diff_ids()).map(drop)
     }
 }
 

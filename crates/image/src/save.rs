@@ -206,7 +206,11 @@ impl Store {
         let owners = layers
             .iter()
             .any(|layer| self.contents(&layer.diff_id).is_none_or(|contents| contents.owners));
+        let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
+        let mended = self.mend(&diff_ids)?;
         let image = Image {
+            version: crate::store::RECORD_VERSION,
+            mended,
             reference: reference.clone(),
             digest,
             index: None,

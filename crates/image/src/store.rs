@@ -37,6 +37,8 @@ pub struct Layer {
 /// An image that is here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
+    /// Of the form that this is written in.
+    pub(crate) version: u32,
     /// Its name.
     pub reference: Reference,
     /// Of its manifest.
@@ -57,8 +59,16 @@ pub struct Image {
     pub created: Option<u64>,
     /// When it came here.
     pub pulled: u64,
+    /// Whether it has one more layer, of directories that its own only imply.
+    pub mended: bool,
     /// The boot that its layers were unpacked in; none once they were seen to have outlived it.
     pub boot: Option<String>,
+}
+
+impl Image {
+    pub(crate) fn diff_ids(&self) -> Vec<&Digest> {
+        self.layers.iter().map(|layer| &layer.diff_id).collect()
+    }
 }
 
 /// Images on this machine.
@@ -124,14 +134,29 @@ impl Store {
 
     /// Every image, sorted by name. What cannot be read is not one.
     pub fn list(&self) -> Vec<Image> {
-        let entries = fs::read_dir(self.images()).into_iter().flatten().filter_map(Result::ok);
-        let mut images: Vec<Image> = entries
-            .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "json"))
-            .filter_map(|entry| read_record(File::open(entry.path()).ok()?))
-            .filter(|image| self.record(&image.reference).exists())
-            .collect();
+        let mut images: Vec<Image> =
+            self.records().iter().filter_map(|path| read_record(File::open(path).ok()?)).collect();
+        images.retain(|image| self.record(&image.reference).exists());
         images.sort_by(|a, b| a.reference.cmp(&b.reference));
         images
+    }
+
+    /// The same, or an error if a file cannot be read: whoever removes what no image needs must
+    /// know all of them.
+    pub(crate) fn list_all(&self) -> Result<Vec<Image>> {
+        for path in self.records() {
+            let empty = fs::metadata(&path).is_ok_and(|meta| meta.len() == 0);
+            if !empty && File::open(&path).ok().and_then(read_record).is_none() {
+                return Err(damaged(&path));
+            }
+        }
+        Ok(self.list())
+    }
+
+    fn records(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.images()).into_iter().flatten().filter_map(Result::ok);
+        let paths = entries.map(|entry| entry.path());
+        paths.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect()
     }
 
     /// When an image was last used, in milliseconds since 1970.
@@ -152,8 +177,16 @@ impl Store {
     /// The directories of an image's layers, topmost first; none if one is not unpacked yet for
     /// whoever runs msb now.
     pub fn layers_of(&self, image: &Image) -> Option<Vec<PathBuf>> {
-        let trees = image.layers.iter().rev().map(|layer| self.tree(&layer.diff_id));
-        trees.map(|tree| tree.is_dir().then_some(tree)).collect()
+        let own = image.layers.iter().rev().map(|layer| self.tree(&layer.diff_id));
+        let mended = image.mended.then(|| self.mended(&image.diff_ids()).join("fs"));
+        let mut trees: Vec<PathBuf> = Vec::new();
+        for tree in mended.into_iter().chain(own) {
+            // The kernel takes no layer twice; the upper of two hides the lower.
+            if !trees.contains(&tree) {
+                trees.push(tree);
+            }
+        }
+        trees.iter().all(|tree| tree.is_dir()).then_some(trees)
     }
 
     /// Whether the layers of an image need no look. What was written before the machine went down
@@ -371,13 +404,17 @@ impl Store {
     }
 }
 
+/// Raised whenever an older msb could misread the file of an image.
+pub(crate) const RECORD_VERSION: u32 = 1;
+
 /// Larger than any config that passes the limits.
 const RECORD_LIMIT: u64 = 64 << 20;
 
 fn read_record(file: File) -> Option<Image> {
     let mut text = Vec::new();
     file.take(RECORD_LIMIT).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    let image: Image = serde_json::from_slice(&text).ok()?;
+    (image.version == RECORD_VERSION).then_some(image)
 }
 
 pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
@@ -431,6 +468,7 @@ pub(crate) fn unusable(path: &Path, error: io::Error) -> Error {
 }
 
 fn damaged(path: &Path) -> Error {
-    Error::new(Kind::State, format!("the file of an image is damaged: `{}`", path.display()))
-        .hint("remove that file and pull or load the image again")
+    Error::new(Kind::State, format!("the file of an image cannot be read: `{}`", path.display()))
+        .cause("it is damaged, or a newer msb has written it")
+        .hint("use that msb, or remove the file and pull or load the image again")
 }

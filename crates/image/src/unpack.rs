@@ -66,6 +66,8 @@ pub struct Contents {
     pub devices: u64,
     /// Files in the tree and their bytes, to tell later that none is missing or cut short.
     pub tree: (u64, u64),
+    /// Directories that it does not describe, only what is in them; `.` is its root.
+    pub implied: Vec<Vec<u8>>,
     /// The boot that the layer was unpacked in; none once it was seen to have outlived that.
     pub boot: Option<String>,
 }
@@ -93,7 +95,7 @@ pub fn unpack(
         let counted = write(Chunks::new(receiver, giver), into, bounds, many_owners);
         // The writer has dropped its end, so this thread is at its end too.
         let diff_id = decompressing.join().map_err(|_| broken("it cannot be decompressed"))?;
-        let counted = counted?;
+        let (counted, implied) = counted?;
         let tree = match counted.replaced {
             true => measure(into)?,
             false => (counted.files, counted.bytes),
@@ -105,6 +107,7 @@ pub fn unpack(
             owners: counted.owners,
             devices: counted.devices,
             tree,
+            implied,
             boot: None,
         })
     })
@@ -115,7 +118,7 @@ fn write(
     into: BorrowedFd<'_>,
     bounds: &Bounds,
     many_owners: bool,
-) -> Result<tree::Counted> {
+) -> Result<(tree::Counted, Vec<Vec<u8>>)> {
     let mut archive = Archive::new(input);
     let mut tree = Tree::new(into, bounds, many_owners);
     while let Some(entry) = archive.next()? {

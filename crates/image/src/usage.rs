@@ -128,11 +128,12 @@ impl Store {
                 .hint("try again when it is done"));
         };
         let mut pruned = Pruned::default();
-        let (gone, kept): (Vec<Image>, Vec<Image>) = self.list().into_iter().partition(|image| {
-            prune.all
-                && !in_use.images.contains(&image.reference)
-                && prune.older_than.is_none_or(|limit| self.is_older(&image.reference, limit))
-        });
+        let (gone, kept): (Vec<Image>, Vec<Image>) =
+            self.list_all()?.into_iter().partition(|image| {
+                prune.all
+                    && !in_use.images.contains(&image.reference)
+                    && prune.older_than.is_none_or(|limit| self.is_older(&image.reference, limit))
+            });
         for image in &gone {
             if !prune.dry_run {
                 self.forget(&image.reference)?;
@@ -146,9 +147,13 @@ impl Store {
             blobs.extend(image.layers.iter().map(|layer| &layer.digest));
             layers.extend(image.layers.iter().map(|layer| &layer.diff_id));
         }
+        let mended = kept.iter().filter(|image| image.mended).filter_map(|image| {
+            let path = self.mended(&image.diff_ids());
+            Some(path.file_name()?.to_str()?.to_owned())
+        });
         let needed = (
             blobs.iter().map(|digest| digest.hex().to_owned()).collect(),
-            layers.iter().map(|digest| digest.hex().to_owned()).collect(),
+            layers.iter().map(|digest| digest.hex().to_owned()).chain(mended).collect(),
         );
         for find in self.find_all(in_use, &needed, false) {
             if !prune.dry_run

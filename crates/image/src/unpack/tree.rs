@@ -53,6 +53,8 @@ pub(crate) struct Tree<'a> {
     times: Vec<(Vec<u8>, Timestamps)>,
     names: usize,
     counted: Counted,
+    /// Directories that were made for what is in them, and not described so far.
+    implied: HashSet<Vec<u8>>,
 }
 
 impl<'a> Tree<'a> {
@@ -65,6 +67,7 @@ impl<'a> Tree<'a> {
             times: Vec::new(),
             names: 0,
             counted: Counted::default(),
+            implied: HashSet::from([b".".to_vec()]),
         }
     }
 
@@ -97,7 +100,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Sets what could only be set when everything is there.
-    pub(crate) fn finish(mut self) -> Result<Counted> {
+    pub(crate) fn finish(mut self) -> Result<(Counted, Vec<Vec<u8>>)> {
         self.open.clear();
         for (path, times) in std::mem::take(&mut self.times) {
             // Of several entries for one directory the last counts. It may have been replaced by something else since.
@@ -105,7 +108,9 @@ impl<'a> Tree<'a> {
                 rustix::fs::futimens(&directory, &times).map_err(failed)?;
             }
         }
-        Ok(self.counted)
+        let mut implied: Vec<Vec<u8>> = self.implied.into_iter().collect();
+        implied.sort();
+        Ok((self.counted, implied))
     }
 
     /// One more inode.
@@ -134,6 +139,7 @@ impl<'a> Tree<'a> {
         let root = self.resolve(b"").map_err(failed)?;
         self.own(root.as_fd(), entry)?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(entry.mode)).map_err(failed)?;
+        self.implied.remove(b".".as_slice());
         self.times.push((Vec::new(), times(entry)));
         Ok(())
     }
@@ -224,11 +230,22 @@ impl<'a> Tree<'a> {
                             other => failed(other),
                         },
                     )?;
+                    self.imply(&path[..end]);
                     self.reach(&path[..end])?.ok_or_else(below_no_directory)?
                 }
             };
         }
         Ok(directory)
+    }
+
+    /// Remembers a directory that nothing describes. Too many are not remembered: what is lost is
+    /// only what a layer below said of them.
+    fn imply(&mut self, path: &[u8]) {
+        /// Far more than any builder leaves out.
+        const IMPLIED_LIMIT: usize = 4096;
+        if self.implied.len() < IMPLIED_LIMIT {
+            self.implied.insert(path.to_vec());
+        }
     }
 
     fn parent(&self, path: &[u8]) -> BorrowedFd<'_> {
@@ -262,6 +279,7 @@ impl<'a> Tree<'a> {
             set_opaque(made.as_fd())?;
         }
         let path = joined(parent, name);
+        self.implied.remove(&path);
         self.names += path.len();
         if self.names > NAMES_LIMIT {
             return Err(exceeded("entries", self.limits.entries));

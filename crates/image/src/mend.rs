@@ -1,0 +1,166 @@
+//! Directories that a layer implies and does not describe.
+//!
+//! A layer may hold `tmp/x` and not `tmp`. Unpacked alone it needs a directory `tmp`, which then
+//! hides the owner, mode and time that a layer below gave it. For an image with such layers one
+//! more is made, of directories only, that lies on top and shows them as they were described.
+
+use crate::apart::{AtWork, Task};
+use crate::store::{Store, passing, unusable};
+use crate::unpack::Contents;
+use msb_spec::{Digest, Error, Result};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// One layer of the image: its directory, and what it implies.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Described {
+    directory: String,
+    implied: BTreeSet<Vec<u8>>,
+}
+
+impl Store {
+    /// The directory of an image's additional layer, whether or not there is one.
+    pub(crate) fn mended(&self, diff_ids: &[&Digest]) -> PathBuf {
+        let chain: Vec<&str> = diff_ids.iter().map(|digest| digest.hex()).collect();
+        let name = crate::store::digest_of(chain.join(" ").as_bytes());
+        self.layers().join(format!("dirs-{}", &name.hex()[..32]))
+    }
+
+    /// Makes the additional layer of an image whose layers, lowest first, are here. False if it
+    /// needs none.
+    pub(crate) fn mend(&self, diff_ids: &[&Digest]) -> Result<bool> {
+        let place = self.mended(diff_ids);
+        if place.is_dir() {
+            return Ok(true);
+        }
+        let describe = |diff_id: &&Digest| {
+            let contents = self.contents(diff_id);
+            let implied = contents.map_or_else(Vec::new, |contents: Contents| contents.implied);
+            Described {
+                directory: diff_id.hex().to_owned(),
+                implied: implied.into_iter().collect(),
+            }
+        };
+        let layers: Vec<Described> = diff_ids.iter().map(describe).collect();
+        // Mostly nothing is implied but the root, by all alike.
+        let only_root = |layer: &Described| layer.implied.iter().all(|path| path == ROOT);
+        let root = |layer: &Described| layer.implied.contains(ROOT);
+        if layers.iter().all(only_root) && (!layers.iter().any(root) || layers.iter().all(root)) {
+            return Ok(false);
+        }
+        let aside = self.layers().join(passing("making"));
+        let about = |error| unusable(&aside, error);
+        fs::create_dir(&aside).map_err(about)?;
+        let name = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let made = self.apart().start(&self.layers(), Task::Mend { into: name }).and_then(
+            |mut work: AtWork| {
+                let text = serde_json::to_vec(&layers).expect("our own types always serialise");
+                if let Some(stdin) = work.stdin.as_mut() {
+                    // Should it have died, its answer says why.
+                    let _ = stdin.write_all(&text);
+                }
+                work.answer::<bool>()
+            },
+        );
+        let made = made.and_then(|needed| match fs::rename(&aside, &place) {
+            _ if !needed => Ok(false),
+            Err(_) if place.is_dir() => Ok(true),
+            shown => shown.map(|()| true).map_err(about),
+        });
+        if aside.is_dir() {
+            let _ = self.remove_tree(&aside);
+        }
+        made
+    }
+}
+
+/// How the root of a layer is called among what it implies.
+const ROOT: &[u8] = b".";
+
+/// Makes the directories, apart, where all layers lie below `root`. False if none is needed.
+pub(crate) fn perform(root: BorrowedFd<'_>, into: &str, text: &[u8]) -> Result<bool> {
+    let layers: Vec<Described> = serde_json::from_slice(text)
+        .map_err(|error| Error::invalid("not a description of layers").cause(error))?;
+    let mut wanted: BTreeMap<&[u8], ()> = BTreeMap::new();
+    for path in layers.iter().flat_map(|layer| &layer.implied) {
+        // Whatever lies above is needed to hold it.
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for end in ends.map(|(at, _)| at).chain([path.len()]) {
+            wanted.insert(&path[..end], ());
+        }
+    }
+    let failed = |error: Errno| Error::host("cannot mend directories of the image", error);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |path: &str| rustix::fs::openat(root, path, flags, Mode::empty()).map_err(failed);
+    let trees = layers.iter().map(|layer| open(&format!("{}/fs", layer.directory)));
+    let trees = trees.collect::<Result<Vec<OwnedFd>>>()?;
+    let found = |path: &[u8]| described(layers.iter().zip(&trees).rev(), path);
+    let paths: Vec<&[u8]> = [ROOT].into_iter().chain(wanted.into_keys()).collect();
+    if !paths.iter().any(|path| found(path).is_some_and(|(_, hidden)| hidden)) {
+        return Ok(false);
+    }
+    let aside = open(into)?;
+    rustix::fs::mkdirat(&aside, "fs", Mode::from_raw_mode(0o755)).map_err(failed)?;
+    let aside = open(&format!("{into}/fs"))?;
+    let mut times = Vec::new();
+    for path in paths {
+        let Some((stat, _)) = found(path) else { continue };
+        match rustix::fs::mkdirat(&aside, os(path), Mode::from_raw_mode(0o700)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if path == ROOT => {}
+            // What holds it is a link or a file by now, and so it is not to be seen.
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(error) => return Err(failed(error)),
+        }
+        let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        let itself = AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::chownat(&aside, os(path), Some(uid), Some(gid), itself).map_err(failed)?;
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        rustix::fs::chmodat(&aside, os(path), mode, AtFlags::empty()).map_err(failed)?;
+        let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: stat.st_mtime_nsec as _ };
+        times.push((path, Timestamps { last_access: time, last_modification: time }));
+    }
+    for (path, times) in times {
+        let itself = AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(&aside, os(path), &times, itself).map_err(failed)?;
+    }
+    Ok(true)
+}
+
+/// What the topmost layer that describes a directory says of it; what one implies if none does.
+/// Whether an implied one hides a described one is the second. None if it is not to be seen.
+fn described<'a>(
+    stack: impl Iterator<Item = (&'a Described, &'a OwnedFd)>,
+    path: &[u8],
+) -> Option<(Stat, bool)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let mut implied = None;
+    for (layer, tree) in stack {
+        match rustix::fs::openat2(tree.as_fd(), os(path), flags, Mode::empty(), within) {
+            Ok(found) => {
+                let stat = rustix::fs::fstat(&found).ok()?;
+                if !layer.implied.contains(path) {
+                    return Some((stat, implied.is_some()));
+                }
+                implied.get_or_insert(stat);
+            }
+            Err(Errno::NOENT) => {}
+            // A file, a link or a removal in between: what lies below is not to be seen.
+            Err(_) => break,
+        }
+    }
+    implied.map(|stat| (stat, false))
+}
+
+fn os(path: &[u8]) -> &OsStr {
+    OsStr::from_bytes(path)
+}
