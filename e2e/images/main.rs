@@ -1,3 +1,15 @@
-//! OCI images through the real binary, with real registries, and real tools beside us.
+//! OCI images through the real binary, with real registries, and with other tools beside us.
 
+mod archives;
+mod cache;
+mod config;
+mod disk;
+mod languages;
+mod names;
 mod parts;
+mod people;
+mod pull;
+mod registries;
+mod secrets;
+mod together;
+mod trees;

@@ -30,7 +30,10 @@ pub fn python() -> &'static Layout {
 pub fn node() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
     LAYOUT.get_or_init(|| {
-        let layer = layer("node", &["--variant=extract", "--include=nodejs,npm"]);
+        // Debian's npm brings half of what is written in JavaScript; it does not call it.
+        let unused = "--extract-hook=cd \"$1/usr/share/nodejs\" && rm -rf @types @babel webpack \
+                      eslint core-js es-abstract lodash caniuse-lite web-streams-polyfill";
+        let layer = layer("node", &["--variant=extract", "--include=nodejs,npm", unused]);
         image(&[base(), &layer]).config(&json!({"Cmd": ["node"]})).layout()
     })
 }
@@ -109,10 +112,13 @@ impl Mirror {
     fn bootstrap(&self, flags: &[&str], target: &Path) {
         // Where /bin and /usr/bin are one, layers that disagree about it would break each other.
         let hooks = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr";
-        let slim =
-            "--extract-hook=cd \"$1/usr\" && rm -rf share/doc share/man share/locale include";
+        let slim = "cd \"$1/usr\" && rm -rf share/doc share/man share/locale include \
+                    lib/*/gconv lib/*/*.a";
+        // One kind of hook runs where packages are only unpacked, the other where they are not.
+        let slim = ["extract", "customize"].map(|hook| format!("--{hook}-hook={slim}"));
         let output = Command::new("mmdebstrap")
-            .args(["--quiet", hooks, slim, "--aptopt=Acquire::Languages \"none\""])
+            .args(["--quiet", hooks, "--aptopt=Acquire::Languages \"none\""])
+            .args(slim)
             .arg(format!("--components={}", self.components))
             .args(flags)
             .args(["--format=tar", &self.suite])

@@ -56,8 +56,13 @@ pub struct Layout {
 impl Layer {
     /// Packs an archive.
     pub fn new(tar: &Tar, packing: Packing) -> Self {
+        Self::of_bytes(&tar.bytes(), packing)
+    }
+
+    /// Packs any bytes as if they were an archive.
+    pub fn of_bytes(bytes: &[u8], packing: Packing) -> Self {
         let file = fresh("layer");
-        fs::write(&file, tar.bytes()).expect("a file");
+        fs::write(&file, bytes).expect("a file");
         Self::of_file(&file, packing)
     }
 
@@ -271,6 +276,13 @@ impl Layout {
     /// The manifest of a platform, in the order of [`Layout::index`].
     pub fn manifest(&self, platform: usize) -> Value {
         self.read(&self.manifests[platform])
+    }
+
+    /// The diff ids of the only platform's layers, lowest first.
+    pub fn diff_ids(&self) -> Vec<String> {
+        let config = self.read(self.manifest(0)["config"]["digest"].as_str().expect("text"));
+        let ids = config["rootfs"]["diff_ids"].as_array().expect("a list");
+        ids.iter().map(|id| id.as_str().expect("text").to_owned()).collect()
     }
 
     /// A blob that is JSON.

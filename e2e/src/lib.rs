@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// Far longer than anything here takes on a busy machine: what is not over by then hangs.
 pub const HANG: Duration = Duration::from_secs(45);
 
+/// The user of every Debian to whom /etc/subuid grants nothing.
+const NOBODY: &str = "nobody";
+
 /// `msb` with a state directory of its own, as one user. Everything is gone when it is dropped.
 #[derive(Debug)]
 pub struct Msb {
@@ -58,6 +61,15 @@ impl Gave {
     }
 }
 
+/// Runs any program to its end.
+#[track_caller]
+pub fn gives(command: &mut Command) -> Gave {
+    match command.output() {
+        Ok(output) => output.into(),
+        Err(error) => panic!("cannot execute {command:?}: {error}"),
+    }
+}
+
 impl From<Output> for Gave {
     fn from(output: Output) -> Self {
         use std::os::unix::process::ExitStatusExt;
@@ -86,14 +98,39 @@ impl Msb {
         [Some(Self::new()), Self::as_user()].into_iter().flatten().collect()
     }
 
+    /// Like [`Msb::each`], but with nothing in common: for tests that pull, count and remove.
+    pub fn each_apart() -> Vec<Self> {
+        let user = std::env::var("MSB_TEST_USER").ok();
+        [Some(Self::apart()), user.map(|user| Self::bare(Some(user)))]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Like [`Msb::new`], but with nothing in common with others.
+    pub fn apart() -> Self {
+        Self::bare(None)
+    }
+
+    /// As a user to whom no ids but the own one are granted; none where the tests are not root.
+    pub fn with_one_id() -> Option<Self> {
+        (own_uid() == 0).then(|| Self::bare(Some(NOBODY.to_owned())))
+    }
+
     fn make(user: Option<String>) -> Self {
+        let msb = Self::bare(user);
+        msb.share_layers();
+        msb
+    }
+
+    fn bare(user: Option<String>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let scratch = shared().join(format!("{number}"));
         fs::create_dir(&scratch).expect("a scratch directory");
         let msb = Self { scratch, user };
         msb.own(&msb.scratch);
-        msb.share_layers();
+        msb.own_privately(&msb.home());
         msb
     }
 
@@ -102,17 +139,24 @@ impl Msb {
     fn share_layers(&self) {
         let user = self.user.as_deref().unwrap_or("self");
         let layers = shared().join(format!("layers-{user}"));
-        for directory in [&layers, &self.home()] {
-            fs::create_dir_all(directory).expect("a directory");
-            fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("its mode");
-            self.own(directory);
-        }
+        self.own_privately(&layers);
         std::os::unix::fs::symlink(layers, self.home().join("layers")).expect("a link");
+    }
+
+    fn own_privately(&self, directory: &Path) {
+        fs::create_dir_all(directory).expect("a directory");
+        fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("its mode");
+        self.own(directory);
     }
 
     /// Whether it runs as root.
     pub fn is_root(&self) -> bool {
         self.user.is_none() && own_uid() == 0
+    }
+
+    /// Whether it runs as the user of [`Msb::with_one_id`].
+    pub fn has_one_id(&self) -> bool {
+        self.user.as_deref() == Some(NOBODY)
     }
 
     /// A directory for the test's own files, owned by the user.
@@ -135,6 +179,11 @@ impl Msb {
         fs::write(&path, content).expect("a file");
         self.own(&path);
         path
+    }
+
+    /// Writes the user's settings.
+    pub fn settle(&self, settings: &str) {
+        self.file("home/config.toml", settings);
     }
 
     /// Gives a path to the user.
@@ -320,7 +369,11 @@ impl Drop for Msb {
         for entry in fs::read_dir(self.home().join("sandboxes")).into_iter().flatten().flatten() {
             self.run([OsStr::new("rm"), OsStr::new("-f"), &entry.file_name()]);
         }
-        let _ = fs::remove_dir_all(&self.scratch);
+        if fs::remove_dir_all(&self.scratch).is_err() && own_uid() != 0 {
+            // Layers of images belong to ids that only msb can act for.
+            self.run(["image", "prune", "--all"]);
+            let _ = fs::remove_dir_all(&self.scratch);
+        }
     }
 }
 
@@ -387,16 +440,22 @@ pub fn signal_pid(pid: u32, signal: &str) {
 
 /// What a child gave at its end; kills it and fails if it hangs.
 #[track_caller]
-pub fn ends(mut child: Child) -> Gave {
+pub fn ends(child: Child) -> Gave {
+    ends_within(child, HANG)
+}
+
+/// Like [`ends`], for what may rightly take longer.
+#[track_caller]
+pub fn ends_within(mut child: Child, limit: Duration) -> Gave {
     let pid = child.id();
     drop(child.stdin.take());
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(child.wait_with_output()));
-    match told.recv_timeout(HANG) {
+    match told.recv_timeout(limit) {
         Ok(output) => output.expect("a child can be waited for").into(),
         Err(_) => {
             signal_pid(pid, "KILL");
-            panic!("process {pid} still ran after {HANG:?}");
+            panic!("process {pid} still ran after {limit:?}");
         }
     }
 }

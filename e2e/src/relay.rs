@@ -2,14 +2,14 @@
 //! hold the answer back in the middle.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// A relay on a free port of loopback. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Relay {
-    port: u16,
+    address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -23,13 +23,20 @@ struct State {
     passed: u64,
     /// What each connection sent.
     asked: Vec<Vec<u8>>,
+    /// The client's end of each connection.
+    clients: Vec<TcpStream>,
 }
 
 impl Relay {
     /// Passes on to `host:port`.
     pub fn to(server: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
+        Self::at(IpAddr::V4(Ipv4Addr::LOCALHOST), server)
+    }
+
+    /// Listens at an address of this machine and passes on to `host:port`.
+    pub fn at(ip: IpAddr, server: &str) -> Self {
+        let listener = TcpListener::bind((ip, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
         let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let (server, shared) = (server.to_owned(), state.clone());
         let thread = std::thread::spawn(move || {
@@ -42,12 +49,12 @@ impl Relay {
                 }
             }
         });
-        Self { port, state, thread: Some(thread) }
+        Self { address, state, thread: Some(thread) }
     }
 
     /// Its host and port, as in the name of an image.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.address.to_string()
     }
 
     /// Lets only so many more bytes of all answers pass.
@@ -61,6 +68,14 @@ impl Relay {
         state.left = None;
         state.is_held = false;
         self.state.1.notify_all();
+    }
+
+    /// Breaks off all connections that there are; later ones are as they were.
+    pub fn cut(&self) {
+        for client in &lock(&self.state).clients {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+        self.release();
     }
 
     /// Whether an answer is being held back.
@@ -88,7 +103,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         lock(&self.state).is_over = true;
         self.release();
-        let woken = TcpStream::connect(("127.0.0.1", self.port));
+        let woken = TcpStream::connect(self.address);
         if let (Ok(_), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
         }
@@ -104,6 +119,7 @@ fn join(client: &TcpStream, server: &TcpStream, state: &Arc<(Mutex<State>, Condv
     let connection = {
         let mut state = lock(state);
         state.asked.push(Vec::new());
+        state.clients.extend(client.try_clone());
         state.asked.len() - 1
     };
     let shared = state.clone();

@@ -100,7 +100,7 @@ fn answer(stream: &TcpStream, directory: &Path, asked: &Mutex<Vec<String>>) -> s
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("authorization").then(|| value.trim())
     });
-    let expected = format!("Basic {}", base64(format!("{USER}:{PASSWORD}").as_bytes(), STANDARD));
+    let expected = format!("Basic {}", base64(format!("{USER}:{PASSWORD}").as_bytes()));
     let is_known = authorization == Some(expected.as_str());
     let (status, body) = if authorization.is_some() && !is_known {
         ("401 Unauthorized", "{\"errors\":[{\"code\":\"UNAUTHORIZED\"}]}".to_owned())
@@ -151,9 +151,9 @@ fn token(directory: &Path, target: &str, is_known: bool) -> String {
         "jti": now.to_string(),
         "access": access,
     });
-    let part = |value: &serde_json::Value| base64(value.to_string().as_bytes(), FOR_URLS);
+    let part = |value: &serde_json::Value| base64_of(value.to_string().as_bytes(), FOR_URLS);
     let signed = format!("{}.{}", part(&header), part(&claims));
-    let signature = base64(&sign(directory, &signed), FOR_URLS);
+    let signature = base64_of(&sign(directory, &signed), FOR_URLS);
     format!("{signed}.{signature}")
 }
 
@@ -198,8 +198,13 @@ fn decoded(text: &str) -> String {
 const STANDARD: (&[u8; 2], bool) = (b"+/", true);
 const FOR_URLS: (&[u8; 2], bool) = (b"-_", false);
 
+/// Base64 as headers and Docker's files have it.
+pub fn base64(bytes: &[u8]) -> String {
+    base64_of(bytes, STANDARD)
+}
+
 /// The two last signs and whether the end is filled up tell the two kinds of base64 apart.
-fn base64(bytes: &[u8], (last, is_padded): (&[u8; 2], bool)) -> String {
+fn base64_of(bytes: &[u8], (last, is_padded): (&[u8; 2], bool)) -> String {
     let sign = |index: u32| match u8::try_from(index & 63).expect("six bits") {
         index @ 0..26 => char::from(b'A' + index),
         index @ 26..52 => char::from(b'a' + index - 26),
@@ -225,9 +230,9 @@ mod tests {
 
     #[test]
     fn base64_is_as_the_standard_has_it() {
-        let all = ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes(), STANDARD));
+        let all = ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes()));
         assert_eq!(all, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
-        assert_eq!(base64(&[0xfb, 0xff], FOR_URLS), "-_8");
+        assert_eq!(base64_of(&[0xfb, 0xff], FOR_URLS), "-_8");
     }
 
     #[test]
