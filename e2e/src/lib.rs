@@ -4,7 +4,9 @@
 //! machine's own state. What it cannot test it says with [`skip`].
 
 pub mod debian;
+pub mod forge;
 pub mod images;
+pub mod liar;
 mod programs;
 pub mod registry;
 pub mod relay;

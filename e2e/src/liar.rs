@@ -1,0 +1,127 @@
+//! A web server that answers whatever a test likes, and remembers what it was asked.
+//!
+//! For what a real registry refuses to hold or to say: endless bodies, lengths that lie,
+//! redirects elsewhere.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What somebody asked.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// GET, HEAD and so on.
+    pub method: String,
+    /// The path with what follows the question mark.
+    pub path: String,
+    /// Names in lower case.
+    pub headers: HashMap<String, String>,
+}
+
+/// The server; it ends with the test's process.
+#[derive(Debug)]
+pub struct Liar {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<Mutex<u32>>,
+}
+
+impl Liar {
+    /// Answers with what the function writes. A connection is closed after one answer.
+    pub fn start(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let connections: Arc<Mutex<u32>> = Arc::default();
+        let liar = Self { address, seen: seen.clone(), connections: connections.clone() };
+        let answer = Arc::new(answer);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                *connections.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                let (answer, seen) = (answer.clone(), seen.clone());
+                std::thread::spawn(move || serve(stream, &*answer, &seen));
+            }
+        });
+        liar
+    }
+
+    /// A server that knows nothing; whoever asks it has been led astray.
+    pub fn mute() -> Self {
+        Self::start(|_, stream| reply(stream, "404 Not Found", &[], b""))
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// What it was asked so far.
+    pub fn seen(&self) -> Vec<Asked> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often anybody has connected, with a request or without.
+    pub fn connections(&self) -> u32 {
+        *self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A whole answer with its true length, and the end of the connection.
+pub fn reply(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)], body: &[u8]) {
+    let length = body.len().to_string();
+    let mut headers = headers.to_vec();
+    headers.push(("Content-Length", &length));
+    reply_raw(stream, status, &headers, body);
+}
+
+/// An answer with only the headers that are given.
+pub fn reply_raw(stream: &mut TcpStream, status: &str, headers: &[(&str, &str)], body: &[u8]) {
+    let mut text = format!("HTTP/1.1 {status}\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    // Whoever asked may have left already.
+    let _ = stream.write_all(text.as_bytes());
+    let _ = stream.write_all(body);
+}
+
+fn serve(
+    mut stream: TcpStream,
+    answer: &(dyn Fn(&Asked, &mut TcpStream) + Send + Sync),
+    seen: &Mutex<Vec<Asked>>,
+) {
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    let Some(asked) = read(&stream) else { return };
+    seen.lock().unwrap_or_else(PoisonError::into_inner).push(asked.clone());
+    answer(&asked, &mut stream);
+    let _ = stream.flush();
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+}
+
+/// None for what is not HTTP, such as the beginning of TLS.
+fn read(stream: &TcpStream) -> Option<Asked> {
+    let mut reader = BufReader::new(stream);
+    let mut begin = [0; 1];
+    stream.peek(&mut begin).ok()?;
+    if !begin[0].is_ascii_uppercase() {
+        return None;
+    }
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut words = line.split_whitespace();
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 || line.trim().is_empty() {
+            return Some(Asked { method, path, headers });
+        }
+        if let Some((name, value)) = line.split_once(':') {
+            headers.insert(name.to_lowercase(), value.trim().to_owned());
+        }
+    }
+}
