@@ -1,0 +1,60 @@
+//! The fuzz target on input that is the same every time: real layers, bent and broken.
+
+#[path = "../fuzz/body.rs"]
+mod body;
+
+/// Enough to bend every field many times; some seconds.
+const ROUNDS: u32 = 3_000;
+
+/// xorshift64: the same numbers on every machine.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+}
+
+#[test]
+fn bent_layers_stay_inside_whatever_they_say() {
+    let seeds = body::seeds();
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..ROUNDS {
+        let mut bytes = Vec::new();
+        for _ in 0..=numbers.below(12) {
+            bytes.extend_from_slice(&seeds[numbers.below(seeds.len())]);
+        }
+        for _ in 0..numbers.below(6) {
+            let at = numbers.below(bytes.len());
+            match numbers.below(4) {
+                0 => bytes[at] = numbers.below(256) as u8,
+                1 => bytes[at] ^= 1 << numbers.below(8),
+                // What matters most: names, sizes, types, targets.
+                2 => {
+                    let field = body::FIELDS[numbers.below(body::FIELDS.len())];
+                    let at = (at / 512 * 512 + field + numbers.below(8)).min(bytes.len() - 1);
+                    let letters = b"../\0:0123456789Lxg\xff\x80ad";
+                    bytes[at] = letters[numbers.below(letters.len())];
+                }
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        body::meet(&bytes);
+    }
+}
+
+#[test]
+fn noise_stays_inside_whatever_it_says() {
+    let mut numbers = Numbers(42);
+    for _ in 0..ROUNDS / 10 {
+        let length = numbers.below(2048);
+        let mut bytes: Vec<u8> = (0..length).map(|_| numbers.below(256) as u8).collect();
+        let start: &[u8] =
+            [&b""[..], &[0x1f, 0x8b, 8, 0], &[0x28, 0xb5, 0x2f, 0xfd]][numbers.below(3)];
+        bytes.splice(0..0, start.iter().copied());
+        body::meet(&bytes);
+    }
+}
