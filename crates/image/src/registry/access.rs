@@ -9,8 +9,8 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Mutex;
-use ureq::http::{HeaderMap, Method, Request, Response, StatusCode};
-use ureq::{AsSendBody, Body};
+use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use ureq::{AsSendBody, Body, ResponseExt};
 
 /// A token is a few kilobytes.
 const TOKEN_LIMIT: u64 = 1 << 20;
@@ -76,7 +76,9 @@ impl Registry {
     ) -> Result<Response<Body>> {
         let known = self.access.header(scope);
         let response = self.send(method, url, headers, known.as_ref(), body()?)?;
-        if response.status() != StatusCode::UNAUTHORIZED {
+        // Where a redirect has led may not ask: it would name its own token server, which would
+        // be shown the password for this registry.
+        if response.status() != StatusCode::UNAUTHORIZED || !self.is_own(&response) {
             return Ok(response);
         }
         let Some(challenge) = challenge(response.headers()) else {
@@ -89,6 +91,15 @@ impl Registry {
             }
             _ => Ok(response),
         }
+    }
+
+    /// Whether the registry itself has answered.
+    fn is_own(&self, response: &Response<Body>) -> bool {
+        let answered = response.get_uri();
+        let base = self.base.parse::<Uri>();
+        base.is_ok_and(|base| {
+            (base.scheme(), base.authority()) == (answered.scheme(), answered.authority())
+        })
     }
 
     /// Whether there is a registry at all: any answer will do.
