@@ -396,6 +396,8 @@ impl Store {
         let tree = path.join("fs");
         if tree.is_dir() {
             self.apart.start(&tree, Task::Clear)?.answer::<()>()?;
+            // A layer may say that its root is closed to us; what is empty need not be opened.
+            fs::remove_dir(&tree).map_err(about)?;
         }
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(error)),
