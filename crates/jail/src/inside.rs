@@ -155,9 +155,8 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedF
 /// its writable directory, whose ids are shifted on disk.
 fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
     let mut mounts = Vec::new();
-    let owned = plan.rootfs.overlays.iter().flat_map(|o| &o.lowers).filter(|lower| lower.owned);
-    for lower in owned {
-        let mount = layers::detach(&lower.path, false)?;
+    for path in layers::held(&owned(plan)).iter().filter_map(|held| held.base) {
+        let mount = layers::detach(path, false)?;
         let shifted = Attributes {
             id_map: Some(namespace),
             no_dev: true,
@@ -165,7 +164,7 @@ fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>
             ..Attributes::default()
         };
         set_attributes(mount.as_fd(), &shifted).map_err(|error| {
-            Error::unsupported(format!("cannot shift the ids of `{}`", lower.path.display()))
+            Error::unsupported(format!("cannot shift the ids of `{}`", path.display()))
                 .cause(error)
                 .hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs); Linux 5.19")
         })?;
@@ -182,6 +181,12 @@ fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>
         Upper::Disk { path } => mounts.push(disk::mount(path)?),
     }
     Ok(mounts)
+}
+
+/// The layers whose ids are the sandbox's, in the order of the Plan.
+fn owned(plan: &Plan) -> Vec<&Path> {
+    let lowers = plan.rootfs.overlays.iter().flat_map(|overlay| &overlay.lowers);
+    lowers.filter(|lower| lower.owned).map(|lower| lower.path.as_path()).collect()
 }
 
 /// A host path whose owner is the sandbox's user and where nobody else exists.
@@ -355,11 +360,19 @@ struct Sources {
 /// Opens every layer: those that the outside prepared are received in the order of the Plan.
 fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
     let shifted = matches!(plan.ids, Ids::Shifted { .. });
+    let owned = owned(plan);
+    let mut held = layers::held(&owned).into_iter();
     let mut lowers = Vec::new();
     for overlay in &plan.rootfs.overlays {
-        let open = |lower: &msb_spec::Lower| match shifted && lower.owned {
-            true => receive(outside).map(|(_, mount)| Source::Detached(mount)),
-            false => Source::open(&lower.path),
+        let open = |lower: &msb_spec::Lower| {
+            let Some(held) = (shifted && lower.owned).then(|| held.next()).flatten() else {
+                return Source::open(&lower.path);
+            };
+            let rest = held.rest.to_owned();
+            match held.base {
+                None => Ok(Source::InSame(rest)),
+                Some(_) => receive(outside).map(|(_, mount)| Source::Holding(mount, rest)),
+            }
         };
         lowers.push(overlay.lowers.iter().map(open).collect::<Result<_>>()?);
     }

@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A host directory that becomes a layer.
 #[derive(Debug)]
@@ -15,15 +15,47 @@ pub(crate) enum Source {
     Open(OwnedFd),
     /// A mount made for us outside, with ids that fit, still to be attached.
     Detached(OwnedFd),
+    /// The same of a directory that holds several layers, and where in it this one is.
+    Holding(OwnedFd, PathBuf),
+    /// Another layer in the last such directory.
+    InSame(PathBuf),
+}
+
+/// A directory that is mounted with shifted ids, and the layer in it that is meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Held<'a> {
+    /// What is mounted; none if it is what the layer before this one is in.
+    pub(crate) base: Option<&'a Path>,
+    /// The layer in it; empty if it is the layer itself.
+    pub(crate) rest: &'a Path,
+}
+
+/// How layers are mounted with few mounts: those of an image lie side by side, two steps below
+/// one directory, and each mount costs as much as twenty system calls.
+pub(crate) fn held<'a>(owned: &[&'a Path]) -> Vec<Held<'a>> {
+    let shelf = |path: &'a Path| path.parent().and_then(Path::parent);
+    let mut held: Vec<Held<'a>> = Vec::new();
+    let mut last = None;
+    for (index, path) in owned.iter().enumerate() {
+        let own = shelf(path);
+        let next = owned.get(index + 1).and_then(|path| shelf(path));
+        let shared = own.filter(|_| own == last || own == next);
+        held.push(match shared {
+            Some(shelf) => Held {
+                base: (last != Some(shelf)).then_some(shelf),
+                rest: path.strip_prefix(shelf).unwrap_or(path),
+            },
+            None => Held { base: Some(path), rest: Path::new("") },
+        });
+        last = shared;
+    }
+    held
 }
 
 impl Source {
     /// Opens a directory by path, in the mount namespace that it will be used in.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(path, flags, Mode::empty())
-            .map(Self::Open)
-            .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
+        open_layer(path).map(Self::Open)
     }
 }
 
@@ -72,15 +104,9 @@ pub(crate) fn build_root(
             Source::Open(fd) => {
                 fd.try_clone().map_err(|error| Error::host("cannot open a layer", error))
             }
-            Source::Detached(mount) => {
-                let target = stage.join(format!("layer{attached}"));
-                attached += 1;
-                make_dir(&target)?;
-                attach(mount.as_fd(), &target)?;
-                match Source::open(&target)? {
-                    Source::Open(fd) | Source::Detached(fd) => Ok(fd),
-                }
-            }
+            Source::Detached(mount) => place_at(stage, &mut attached, mount, Path::new("")),
+            Source::Holding(mount, rest) => place_at(stage, &mut attached, mount, rest),
+            Source::InSame(rest) => open_layer(&stage.join(format!("layer{attached}")).join(rest)),
         }
     };
     let writable = match writable {
@@ -104,6 +130,21 @@ pub(crate) fn build_root(
         mount_overlay(&lowers, &upper, &work, writable.is_none(), &target)?;
     }
     Ok(())
+}
+
+/// Attaches a mount where the root is put together, and opens what is meant in it.
+fn place_at(stage: &Path, attached: &mut usize, mount: &OwnedFd, rest: &Path) -> Result<OwnedFd> {
+    *attached += 1;
+    let target = stage.join(format!("layer{attached}"));
+    make_dir(&target)?;
+    attach(mount.as_fd(), &target)?;
+    open_layer(&target.join(rest))
+}
+
+fn open_layer(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
 }
 
 fn mount_overlay(
@@ -182,5 +223,30 @@ pub(crate) fn make_mount_point(path: &Path, file: bool) -> Result<()> {
     match rustix::fs::statat(CWD, path, AtFlags::empty()) {
         Ok(_) => Ok(()),
         Err(_) => std::fs::File::create(path).map(drop).map_err(failed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_one_image_share_a_mount() {
+        let paths = ["/h/dirs/etc", "/l/root/a/fs", "/l/root/b/fs", "/l/root/c/fs", "/x"];
+        let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        let shown: Vec<(Option<&str>, &str)> = held(&paths)
+            .iter()
+            .map(|held| (held.base.and_then(Path::to_str), held.rest.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (Some("/h/dirs/etc"), ""),
+                (Some("/l/root"), "a/fs"),
+                (None, "b/fs"),
+                (None, "c/fs"),
+                (Some("/x"), ""),
+            ]
+        );
     }
 }
