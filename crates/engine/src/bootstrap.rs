@@ -122,6 +122,7 @@ impl Engine {
             rootless: !user.is_root(),
         };
         let store = self.images()?;
+        let _adding = store.adding()?;
         let layer = recipe.run(said, |tar| store.add_layer(tar))?;
         let config = config(asked, &suite, &layer);
         names

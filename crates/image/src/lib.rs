@@ -32,7 +32,7 @@ pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
 pub use registry::{Reach, check_login};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
-pub use store::{Image, Layer, Store};
+pub use store::{Adding, Image, Layer, Store};
 pub use usage::{InUse, Prune, Pruned, Share, Space};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, Overlay, Result, Stage};

@@ -9,7 +9,7 @@ use crate::manifest::{ImageConfig, RunConfig};
 use crate::owners::Owners;
 use crate::settings::Settings;
 use crate::unpack::{Bounds, Contents};
-use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
+use msb_spec::{Digest, Error, Kind, Platform, Reference, Result, env};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File};
@@ -81,7 +81,7 @@ pub struct Store {
 
 /// Held while something is added, so that what is not named yet is not taken for rubbish.
 #[derive(Debug)]
-pub(crate) struct Adding {
+pub struct Adding {
     _lock: File,
 }
 
@@ -337,8 +337,8 @@ impl Store {
         Ok(digest)
     }
 
-    /// Holds off those who look for rubbish.
-    pub(crate) fn adding(&self) -> Result<Adding> {
+    /// Holds off those who look for rubbish, for as long as what is returned is kept.
+    pub fn adding(&self) -> Result<Adding> {
         let lock = self.lock_file()?;
         let since = Instant::now();
         while !msb_sys::lock::try_share(&lock).map_err(|error| unusable(&self.home, error))? {
@@ -463,7 +463,7 @@ pub(crate) fn unusable(path: &Path, error: io::Error) -> Error {
             wrapped.hint("`msb prune` makes room; MSB_HOME can name a directory on another disk")
         }
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            wrapped.hint("MSB_HOME can name a directory that you may write")
+            wrapped.hint(format!("{} can name a directory that you may write", env::HOME))
         }
         _ => wrapped,
     }
