@@ -154,8 +154,13 @@ fn mount_overlay(
     volatile: bool,
     target: &Path,
 ) -> Result<()> {
-    let lowers: Vec<String> =
-        lowers.iter().map(|fd| format!("/proc/self/fd/{}", fd.as_raw_fd())).collect();
+    // The kernel takes one page of options and cuts the rest off. Seen from here a layer is a
+    // number, so that as many fit as an image may have.
+    let here = |path: &str| {
+        rustix::process::chdir(path).map_err(|error| Error::host("cannot open a layer", error))
+    };
+    here("/proc/self/fd")?;
+    let lowers: Vec<String> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let volatile = if volatile { ",volatile" } else { "" };
     let options = format!(
         "userxattr,lowerdir={},upperdir={upper},workdir={work}{volatile}",
@@ -169,7 +174,8 @@ fn mount_overlay(
                 error,
             )
             .hint("`msb doctor` tells whether this host allows overlay mounts")
-        })
+        })?;
+    here("/")
 }
 
 /// An empty directory that cannot be written, to cover others with.
