@@ -17,11 +17,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 /// The argument with which `msb` becomes such a process.
 pub const APART_ARGUMENT: &str = "__apart";
 
-/// An answer is some numbers or an error with a few lines.
-const ANSWER_LIMIT: u64 = 1 << 20;
+/// An answer is some numbers, names with up to four digits a byte, or an error with a few lines.
+const ANSWER_LIMIT: u64 = 4 << 20;
 
-/// As much as all layers of an image may imply.
-const MEND_LIMIT: u64 = 256 << 20;
+/// As much as all layers of an image may imply, with up to four digits a byte.
+const MEND_LIMIT: u64 = 64 << 20;
 
 /// What is to be done, and where.
 #[derive(Debug, Serialize, Deserialize)]

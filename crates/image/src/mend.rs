@@ -19,6 +19,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+/// In all layers of an image. Each is looked for in each layer, which takes some seconds for so
+/// many; what is lost beyond is only what a layer below said of them.
+const IMPLIED_LIMIT: usize = 16_384;
+/// All their names, which are told to the process that makes the directories.
+const IMPLIED_BYTES: usize = 8 << 20;
+
 /// One layer of the image: its directory, and what it implies.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Described {
@@ -41,9 +47,17 @@ impl Store {
         if place.is_dir() {
             return Ok(true);
         }
+        let (mut left, mut bytes_left) = (IMPLIED_LIMIT, IMPLIED_BYTES);
         let describe = |diff_id: &&Digest| {
             let contents = self.contents(diff_id);
-            let implied = contents.map_or_else(Vec::new, |contents: Contents| contents.implied);
+            let mut implied = contents.map_or_else(Vec::new, |contents: Contents| contents.implied);
+            implied.truncate(left);
+            implied.retain(|path| {
+                let rest = bytes_left.checked_sub(path.len());
+                bytes_left = rest.unwrap_or(bytes_left);
+                rest.is_some()
+            });
+            left -= implied.len();
             Described {
                 directory: diff_id.hex().to_owned(),
                 implied: implied.into_iter().collect(),

@@ -55,6 +55,7 @@ pub(crate) struct Tree<'a> {
     counted: Counted,
     /// Directories that were made for what is in them, and not described so far.
     implied: HashSet<Vec<u8>>,
+    implied_bytes: usize,
 }
 
 impl<'a> Tree<'a> {
@@ -68,6 +69,7 @@ impl<'a> Tree<'a> {
             names: 0,
             counted: Counted::default(),
             implied: HashSet::from([b".".to_vec()]),
+            implied_bytes: 0,
         }
     }
 
@@ -241,9 +243,13 @@ impl<'a> Tree<'a> {
     /// Remembers a directory that nothing describes. Too many are not remembered: what is lost is
     /// only what a layer below said of them.
     fn imply(&mut self, path: &[u8]) {
-        /// Far more than any builder leaves out.
+        /// More than most builders leave out.
         const IMPLIED_LIMIT: usize = 4096;
-        if self.implied.len() < IMPLIED_LIMIT {
+        /// All their names, which travel in an answer and stand in the file of the layer.
+        const IMPLIED_BYTES: usize = 512 << 10;
+        let bytes = self.implied_bytes + path.len();
+        if self.implied.len() < IMPLIED_LIMIT && bytes <= IMPLIED_BYTES {
+            self.implied_bytes = bytes;
             self.implied.insert(path.to_vec());
         }
     }
