@@ -7,7 +7,7 @@ use msb_e2e::{Msb, gives, skip};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 fn layout() -> Layout {
     Image::busybox().entries([Entry::file("word", "travelled\n").owner(33, 33)]).layout()
@@ -198,14 +198,36 @@ fn podman_loads_and_lists_what_we_save() {
 }
 
 #[test]
+fn what_we_save_we_load_with_the_same_digest() {
+    let layout = layout();
+    let other = Image::busybox().entries([Entry::file("word", "other\n")]).layout();
+    let names = [
+        Registry::shared().push(&layout, "archives/first:1"),
+        Registry::shared().push(&other, "archives/second:1"),
+    ];
+    for (msb, fresh) in Msb::each_apart().into_iter().zip(Msb::each_apart()) {
+        let pulled = msb.run(["pull", &names[0], &names[1]]).line();
+        let file = msb.scratch().join("both.tar");
+        let out = File::create(&file).unwrap();
+        let status = msb.command(["save", &names[0], &names[1]]).stdout(out).status().unwrap();
+        assert!(status.success());
+        let loaded = fresh.run_with(["load"], &fs::read(&file).unwrap()).line();
+        let sorted = |text: &str| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&loaded), sorted(&pulled));
+        assert_eq!(word(&fresh, &names[0]), "travelled\n33");
+    }
+}
+
+#[test]
 fn an_archive_is_not_written_to_a_terminal() {
     let name = Registry::shared().push(&layout(), "archives/terminal:1");
     let msb = Msb::apart();
     msb.run(["pull", &name]).ok();
-    let line = format!("{} save {name}", msb.binary().display());
-    let mut command = msb.as_whom("script");
-    command.args(["-qec", &line, "/dev/null"]).stdout(Stdio::piped());
-    let gave = msb_e2e::ends(command.spawn().unwrap());
+    let gave = msb.on_terminal(&format!("save {name}"));
     assert_eq!(gave.code, 125, "{gave:?}");
     assert!(gave.stdout.contains("-o"), "it says the way: {gave:?}");
 }

@@ -43,6 +43,7 @@ fn a_pull_onto_a_full_disk_fails_cleanly_and_works_when_there_is_room() {
     assert_eq!(gave.stdout.replace(" \n", "\n"), expected, "{gave:?}");
     assert!(gave.stderr.to_lowercase().contains("no space left on device"), "{gave:?}");
     assert!(!gave.stderr.contains("panicked"), "{gave:?}");
+    assert!(!gave.stderr.contains("https"), "the registry has no part in it: {gave:?}");
 }
 
 #[test]
@@ -65,4 +66,5 @@ fn a_disk_that_may_not_be_written_is_said_to_be_one() {
     assert!(lines.contains(&"rm 125") && lines.last() == Some(&"there"), "{gave:?}");
     assert!(gave.stderr.to_lowercase().contains("read-only file system"), "{gave:?}");
     assert!(!gave.stderr.contains("panicked"), "{gave:?}");
+    assert!(!gave.stderr.contains("https"), "the registry has no part in it: {gave:?}");
 }

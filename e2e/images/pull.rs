@@ -3,7 +3,7 @@
 use msb_e2e::images::{Image, Layer, Layout, Packing, own_architecture};
 use msb_e2e::registry::{Registry, skopeo};
 use msb_e2e::tar::{Entry, Tar};
-use msb_e2e::{Msb, gives};
+use msb_e2e::{Msb, eventually, gives};
 
 /// An image that says which one it is.
 fn saying(word: &str) -> Layout {
@@ -26,6 +26,21 @@ fn a_pulled_image_runs() {
         assert_eq!(gave.line(), "0\n2\nnew");
         let gave = msb.run(["run", "--pull", "never", &name, "--", "wc", "-l", "/etc/passwd"]);
         assert_eq!(gave.line(), "2 /etc/passwd", "what a sandbox writes is its own");
+    }
+}
+
+#[test]
+fn a_terminal_sees_how_far_each_layer_is() {
+    let name = Registry::shared().push(&saying("progress"), "progress:1");
+    for msb in Msb::each_apart() {
+        let gave = msb.on_terminal(&format!("pull {name}")).ok();
+        let layer = &Layer::busybox().digest()["sha256:".len()..][..12];
+        assert!(gave.stdout.contains(layer), "{gave:?}");
+        assert!(gave.stdout.contains("/s"), "a rate: {gave:?}");
+        assert!(gave.stdout.lines().any(|line| line.contains(&format!("{name}@sha256:"))));
+        msb.run(["image", "rm", &name]).ok();
+        let quiet = msb.on_terminal(&format!("pull -q {name}")).ok();
+        assert!(!quiet.stdout.contains(layer), "{quiet:?}");
     }
 }
 
@@ -122,6 +137,24 @@ fn pull_says_when_the_registry_is_asked() {
         assert_eq!(word("always").code, 125);
         let wrong = word("sometimes");
         assert_eq!(wrong.code, 125, "{wrong:?}");
+    }
+}
+
+#[test]
+fn pulling_again_fetches_nothing_that_is_there() {
+    let registry = Registry::plain();
+    let layout = saying("again");
+    let name = registry.push(&layout, "again:1");
+    for msb in Msb::each_apart() {
+        let before = registry.requests().len();
+        let first = msb.run(["pull", &name]).line();
+        assert_eq!(msb.run(["pull", &name]).line(), first);
+        let blobs = || {
+            let asked = registry.requests().split_off(before);
+            asked.iter().filter(|one| one.path.contains("/blobs/") && one.method == "GET").count()
+        };
+        eventually("config and two layers are in the log", || blobs() >= 3);
+        assert_eq!(blobs(), 3);
     }
 }
 

@@ -222,6 +222,42 @@ fn directories_that_no_entry_names_are_made() {
     }
 }
 
+#[test]
+fn a_directory_said_twice_is_as_it_was_said_last() {
+    let entries = [
+        Entry::directory("t"),
+        Entry::file("t/file", "x"),
+        Entry::directory("t").mode(0o711).owner(5, 6).modified(77),
+    ];
+    let layout = Image::busybox().entries(entries).layout();
+    let name = Registry::shared().push(&layout, "trees/twice:1");
+    for msb in Msb::each_apart() {
+        let seen = seen(&msb, &name, "/t");
+        assert_eq!(seen.lines().next(), Some(". mode=040711 owner=5:6 modified=77.000000000"));
+    }
+}
+
+#[test]
+fn a_directory_that_a_layer_only_implies_is_as_the_layers_below_have_it() {
+    let layout = Image::busybox()
+        .entries([
+            Entry::directory("t").mode(0o1777).owner(5, 6),
+            Entry::directory("t/sub").mode(0o700).owner(7, 8),
+            Entry::file("t/sub/old", "x"),
+        ])
+        .entries([Entry::file("t/sub/new", "x")])
+        .entries([Entry::whiteout("t/sub/old")])
+        .layout();
+    let name = Registry::shared().push(&layout, "trees/implied:1");
+    for msb in Msb::each_apart() {
+        let expected = "\
+. mode=041777 owner=5:6 modified=1600000000.000000000
+./sub mode=040700 owner=7:8 modified=1600000000.000000000
+./sub/new mode=100644 owner=0:0 modified=1600000000.000000000 size=1 content=af63f54c86021707";
+        assert_eq!(seen(&msb, &name, "/t"), expected);
+    }
+}
+
 /// Some tools end an archive with the last byte of its last file.
 #[test]
 fn an_archive_without_an_end_is_whole_if_its_files_are() {

@@ -352,6 +352,16 @@ impl Msb {
         gave
     }
 
+    /// Runs `msb` with words separated by spaces on a terminal, which gives one stream.
+    #[track_caller]
+    pub fn on_terminal(&self, line: &str) -> Gave {
+        let line = format!("{} {line}", shared().join("msb").display());
+        let mut command = self.as_whom("script");
+        command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends(command.spawn().expect("script is part of every Debian"))
+    }
+
     /// Runs `msb` with words separated by spaces.
     #[track_caller]
     pub fn words(&self, line: &str) -> Gave {
