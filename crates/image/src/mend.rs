@@ -8,7 +8,7 @@ use crate::apart::{AtWork, Task};
 use crate::store::{Store, passing, unusable};
 use crate::unpack::Contents;
 use msb_spec::{Digest, Error, Result};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +126,8 @@ pub(crate) fn perform(root: BorrowedFd<'_>, into: &str, text: &[u8]) -> Result<b
     let aside = open(&format!("{into}/fs"))?;
     let mut times = Vec::new();
     for path in paths {
-        let Some((stat, _)) = found(path) else { continue };
+        let Some((source, _)) = found(path) else { continue };
+        let stat = rustix::fs::fstat(&source).map_err(failed)?;
         match rustix::fs::mkdirat(&aside, os(path), Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) if path == ROOT => {}
@@ -139,6 +140,8 @@ pub(crate) fn perform(root: BorrowedFd<'_>, into: &str, text: &[u8]) -> Result<b
         rustix::fs::chownat(&aside, os(path), Some(uid), Some(gid), itself).map_err(failed)?;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
         rustix::fs::chmodat(&aside, os(path), mode, AtFlags::empty()).map_err(failed)?;
+        let made = rustix::fs::openat(&aside, os(path), flags, Mode::empty()).map_err(failed)?;
+        copy_attributes(source.as_fd(), made.as_fd()).map_err(failed)?;
         let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: stat.st_mtime_nsec as _ };
         times.push((path, Timestamps { last_access: time, last_modification: time }));
     }
@@ -154,25 +157,40 @@ pub(crate) fn perform(root: BorrowedFd<'_>, into: &str, text: &[u8]) -> Result<b
 fn described<'a>(
     stack: impl Iterator<Item = (&'a Described, &'a OwnedFd)>,
     path: &[u8],
-) -> Option<(Stat, bool)> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+) -> Option<(OwnedFd, bool)> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let mut implied = None;
     for (layer, tree) in stack {
         match rustix::fs::openat2(tree.as_fd(), os(path), flags, Mode::empty(), within) {
             Ok(found) => {
-                let stat = rustix::fs::fstat(&found).ok()?;
                 if !layer.implied.contains(path) {
-                    return Some((stat, implied.is_some()));
+                    return Some((found, implied.is_some()));
                 }
-                implied.get_or_insert(stat);
+                implied.get_or_insert(found);
             }
             Err(Errno::NOENT) => {}
             // A file, a link or a removal in between: what lies below is not to be seen.
             Err(_) => break,
         }
     }
-    implied.map(|stat| (stat, false))
+    implied.map(|found| (found, false))
+}
+
+/// What the layer said of a directory beyond the usual; not what overlayfs keeps there.
+fn copy_attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    /// The kernel's own limit of a list and of a value.
+    const LIMIT: usize = 64 << 10;
+    let mut names = vec![0; LIMIT];
+    let length = rustix::fs::flistxattr(from, &mut names)?;
+    for name in names[..length].split(|byte| *byte == 0) {
+        if name.starts_with(b"user.") && !name.starts_with(b"user.overlay.") {
+            let mut value = vec![0; LIMIT];
+            let length = rustix::fs::fgetxattr(from, os(name), &mut value)?;
+            rustix::fs::fsetxattr(to, os(name), &value[..length], XattrFlags::empty())?;
+        }
+    }
+    Ok(())
 }
 
 fn os(path: &[u8]) -> &OsStr {

@@ -20,6 +20,8 @@ const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 /// Where a saved image goes.
 trait Sink {
     fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()>;
+
+    fn make_directory(&mut self, name: &str) -> io::Result<()>;
 }
 
 impl Store {
@@ -34,7 +36,7 @@ impl Store {
     pub fn save_directory(&self, images: &[Image], directory: &Path) -> Result<()> {
         let about =
             |error| Error::host(format!("cannot write to `{}`", directory.display()), error);
-        fs::create_dir_all(directory.join("blobs/sha256")).map_err(about)?;
+        fs::create_dir_all(directory).map_err(about)?;
         if directory.join("index.json").exists() {
             let shown = directory.display();
             return Err(Error::new(
@@ -46,6 +48,9 @@ impl Store {
     }
 
     fn save(&self, images: &[Image], sink: &mut dyn Sink) -> Result<()> {
+        for name in ["blobs/", "blobs/sha256/"] {
+            sink.make_directory(name).map_err(unwritten)?;
+        }
         let mut put = |name: &str, text: &[u8]| {
             sink.put(name, text.len() as u64, &mut &*text).map_err(unwritten)
         };
@@ -257,14 +262,27 @@ struct Tar<'a, 'b>(&'a mut tar::Builder<&'b mut dyn Write>);
 
 impl Sink for Tar<'_, '_> {
     fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()> {
-        let mut header = tar::Header::new_ustar();
+        let mut header = header(0o644);
         header.set_size(size);
-        header.set_mode(0o644);
-        header.set_mtime(0);
-        header.set_uid(0);
-        header.set_gid(0);
         self.0.append_data(&mut header, name, stream)
     }
+
+    fn make_directory(&mut self, name: &str) -> io::Result<()> {
+        let mut header = header(0o755);
+        header.set_size(0);
+        header.set_entry_type(tar::EntryType::Directory);
+        self.0.append_data(&mut header, name, io::empty())
+    }
+}
+
+/// A header that belongs to whoever saves: tools give files back to their owner.
+fn header(mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_mode(mode);
+    header.set_mtime(0);
+    header.set_uid(rustix::process::geteuid().as_raw().into());
+    header.set_gid(rustix::process::getegid().as_raw().into());
+    header
 }
 
 struct Directory<'a>(&'a Path);
@@ -273,6 +291,10 @@ impl Sink for Directory<'_> {
     fn put(&mut self, name: &str, _: u64, stream: &mut dyn Read) -> io::Result<()> {
         let mut file = File::create(self.0.join(name))?;
         io::copy(stream, &mut file).map(drop)
+    }
+
+    fn make_directory(&mut self, name: &str) -> io::Result<()> {
+        fs::create_dir_all(self.0.join(name))
     }
 }
 

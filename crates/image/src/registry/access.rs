@@ -272,14 +272,15 @@ fn encoded(text: &str) -> String {
 /// Why nothing came back.
 fn unreachable(base: &str, error: ureq::Error) -> Error {
     let about = Error::new(Kind::Host, format!("{UNREACHABLE}{base}"));
-    match error {
+    let said = error.to_string();
+    if said.contains("certificate") {
         // It speaks TLS, so there is no use in trying without.
-        ureq::Error::Rustls(cause) if cause.to_string().contains("certificate") => {
-            Error::new(Kind::Host, format!("{base} is not to be trusted")).cause(&cause).hint(
-                "`--ca FILE` names a certificate to trust, `--insecure` does without; \
-                 config.toml keeps either",
-            )
-        }
+        return Error::new(Kind::Host, format!("{base} is not to be trusted")).cause(said).hint(
+            "`--ca FILE` names a certificate to trust, `--insecure` does without; config.toml \
+             keeps either",
+        );
+    }
+    match error {
         ureq::Error::Timeout(_) => {
             about.cause(format!("it did not answer within {} seconds", SILENCE_LIMIT.as_secs()))
         }

@@ -28,6 +28,9 @@ const OPEN_LIMIT: usize = 64;
 /// All names of directories together; their times are set at the end.
 const NAMES_LIMIT: usize = 64 << 20;
 
+/// A sandbox has 64 Ki ids; a file of any other would be nobody's inside.
+const HIGHEST_ID: u32 = 0xffff;
+
 /// What was put there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
@@ -134,6 +137,9 @@ impl<'a> Tree<'a> {
                 .ok_or_else(|| exceeded("bytes", self.limits.bytes))?;
         }
         self.counted.owners |= (entry.uid, entry.gid) != (0, 0);
+        if self.many_owners && entry.uid.max(entry.gid) > HIGHEST_ID {
+            return Err(unowned(Errno::INVAL, entry));
+        }
         Ok(())
     }
 
@@ -618,8 +624,8 @@ fn unowned(error: Errno, entry: &Entry) -> Error {
     match error {
         // The id has no counterpart outside.
         Errno::INVAL => Error::unsupported(format!("a file of the image belongs to `{owner}`"))
-            .cause("fewer ids are granted to this user")
-            .hint("grant more ids in /etc/subuid and /etc/subgid, or run msb as root"),
+            .cause("a sandbox has no such id")
+            .hint("ids go up to 65535, as far as /etc/subuid and /etc/subgid grant them"),
         other => failed(other),
     }
 }
