@@ -1,6 +1,7 @@
 //! OCI images through the real binary, with real registries, and with other tools beside us.
 
 mod archives;
+mod build;
 mod cache;
 mod config;
 mod disk;

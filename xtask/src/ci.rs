@@ -35,11 +35,14 @@ const NEEDS: &[Need] = &[
     Need::Command("skopeo", "skopeo"),
     Need::Command("umoci", "umoci"),
     Need::Command("podman", "podman"),
+    Need::Command("buildah", "buildah"),
     Need::Command("mmdebstrap", "mmdebstrap"),
     // With it mmdebstrap finds the key of a mirror.
     Need::Command("gpg", "gpg"),
     Need::Command("openssl", "openssl"),
     Need::Command("zstd", "zstd"),
+    Need::Command("xz", "xz-utils"),
+    Need::Command("bzip2", "bzip2"),
 ];
 
 pub(crate) fn command() -> ExitCode {

@@ -72,6 +72,7 @@ const TABLE: Table = Table {
         verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
         verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
         verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
+        verb::<verbs::build::Build>(IMAGES, "build", "Build an image from a Containerfile"),
         verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
         verb::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
         verb::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),

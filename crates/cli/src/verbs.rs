@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 pub(crate) mod attach;
 pub(crate) mod bootstrap;
+pub(crate) mod build;
 pub(crate) mod completion;
 pub(crate) mod cp;
 pub(crate) mod create;

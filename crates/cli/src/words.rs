@@ -88,6 +88,16 @@ pub(crate) fn prompt(text: &str) {
     stderr(text);
 }
 
+/// Tells how far something has come.
+pub(crate) fn progress(text: impl Display) {
+    stderr(&format!("{}\n", shown(&text.to_string())));
+}
+
+/// Hands on what a command says beside its result, as it is.
+pub(crate) fn talk(bytes: &[u8]) {
+    let _ = std::io::stderr().lock().write_all(bytes);
+}
+
 /// Writes a result. A reader that has gone is not an error.
 pub(crate) fn say(text: impl Display) {
     stdout(format!("{text}\n").as_bytes());

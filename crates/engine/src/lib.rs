@@ -4,6 +4,7 @@
 //! dead worker has left cleans it up and says so.
 
 pub mod bootstrap;
+pub mod build;
 pub mod conf;
 mod connection;
 mod disk;

@@ -134,8 +134,18 @@ impl Engine {
         &self.home
     }
 
+    /// Whether workers are our children.
+    pub(crate) fn forks(&self) -> bool {
+        matches!(self.launcher, Launcher::Fork(_))
+    }
+
     /// Cleans up behind workers that were killed; says what it did.
     pub fn repair(&self) -> Vec<String> {
+        if msb_image::build::has_scratches(self.home.path())
+            && let Ok(store) = self.images()
+        {
+            store.remove_scratches();
+        }
         repair::all(&self.home)
     }
 

@@ -2,17 +2,19 @@
 //! image, without any right that this work does not need, and locked into one directory.
 //!
 //! `msb __apart` is that process. What it is to do stands on its command line; a stream comes on
-//! stdin; the answer goes to stdout.
+//! stdin; the answer goes to stdout, or to stderr where a layer goes to stdout.
 
+use crate::build::errand::{Copied, Errand};
 use crate::owners::Owners;
 use crate::unpack::{Bounds, Contents, unpack};
 use msb_spec::{Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// The argument with which `msb` becomes such a process.
 pub const APART_ARGUMENT: &str = "__apart";
@@ -29,6 +31,9 @@ struct Letter {
     owners: Owners,
     /// The directory that the process is locked into.
     root: PathBuf,
+    /// Directories elsewhere that it reads from. They are opened before it is locked in.
+    #[serde(default)]
+    directories: Vec<PathBuf>,
     task: Task,
 }
 
@@ -44,6 +49,17 @@ pub(crate) enum Task {
     Mend { into: String },
     /// Counts the files in the root and their bytes.
     Measure,
+    /// Writes what a sandbox has written into the root, as a layer.
+    Pack { shift: u32, missing: Vec<String>, latest: Option<i64> },
+    /// Copies from the directories what the errand on stdin says, as a layer if it is wanted.
+    Copy { write: bool },
+}
+
+impl Task {
+    /// Whether a layer goes to stdout.
+    fn streams(&self) -> bool {
+        matches!(self, Self::Pack { .. } | Self::Copy { .. })
+    }
 }
 
 /// Starts such processes.
@@ -60,18 +76,31 @@ pub(crate) struct AtWork {
     child: Child,
     /// What it reads; dropped when all is said.
     pub(crate) stdin: Option<ChildStdin>,
+    /// The layer that it writes, if it does.
+    pub(crate) layer: Option<ChildStdout>,
 }
 
 impl Apart {
     pub(crate) fn start(&self, root: &Path, task: Task) -> Result<AtWork> {
-        let letter = Letter { owners: self.owners, root: root.to_owned(), task };
+        self.start_reading(root, Vec::new(), task)
+    }
+
+    /// The same for a task that reads from other directories.
+    pub(crate) fn start_reading(
+        &self,
+        root: &Path,
+        directories: Vec<PathBuf>,
+        task: Task,
+    ) -> Result<AtWork> {
+        let streams = task.streams();
+        let letter = Letter { owners: self.owners, root: root.to_owned(), directories, task };
         let text = serde_json::to_string(&letter).expect("our own types always serialise");
         let mut child = Command::new(&self.program)
             .arg(APART_ARGUMENT)
             .arg(text)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(if streams { Stdio::piped() } else { Stdio::null() })
             .spawn()
             .map_err(|error| {
                 Error::host(format!("cannot execute `{}`", self.program.display()), error)
@@ -81,17 +110,20 @@ impl Apart {
             // As much as an unprivileged process may have; less only costs speed.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, 1 << 20);
         }
-        Ok(AtWork { child, stdin })
+        let layer = if streams { child.stdout.take() } else { None };
+        Ok(AtWork { child, stdin, layer })
     }
 }
 
 impl AtWork {
     /// Waits for the answer.
     pub(crate) fn answer<T: DeserializeOwned>(mut self) -> Result<T> {
-        drop(self.stdin.take());
+        drop((self.stdin.take(), self.layer.take()));
         let mut text = Vec::new();
         if let Some(out) = self.child.stdout.take() {
             let _ = out.take(ANSWER_LIMIT).read_to_end(&mut text);
+        } else if let Some(told) = self.child.stderr.take() {
+            let _ = told.take(ANSWER_LIMIT).read_to_end(&mut text);
         }
         let ended = self.child.wait();
         serde_json::from_slice::<Result<T>>(&text).unwrap_or_else(|_| {
@@ -107,7 +139,7 @@ impl AtWork {
 impl Drop for AtWork {
     fn drop(&mut self) {
         // Nobody waits for its answer any more.
-        if self.stdin.is_some() {
+        if self.stdin.is_some() || self.layer.is_some() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -116,25 +148,40 @@ impl Drop for AtWork {
 
 /// Does what the command line says and returns the exit code of the process.
 pub fn serve(letter: &str) -> i32 {
-    let told = serde_json::from_str::<Letter>(letter)
-        .map_err(|error| Error::invalid("not a task").cause(error))
-        .and_then(|letter| {
-            let Letter { owners, root, task } = letter;
-            owners.within(|| {
-                let told = confine(&root).and_then(|()| perform(&task, owners.many()));
-                tell(&told)
-            })
-        });
-    match told {
-        Ok(code) => code,
-        Err(error) => tell::<()>(&Err(error)),
-    }
+    let Letter { owners, root, directories, task } = match serde_json::from_str(letter) {
+        Ok(letter) => letter,
+        Err(error) => {
+            return tell::<()>(&Err(Error::invalid("not a task").cause(error)), false);
+        }
+    };
+    let streams = task.streams();
+    let told = owners.within(|| {
+        let told = open_all(&directories)
+            .and_then(|directories| confine(&root).map(|()| directories))
+            .and_then(|directories| perform(&task, directories, owners.many()));
+        tell(&told, streams)
+    });
+    told.unwrap_or_else(|error| tell::<()>(&Err(error), streams))
 }
 
-fn tell<T: Serialize>(told: &Result<T>) -> i32 {
+fn tell<T: Serialize>(told: &Result<T>, streams: bool) -> i32 {
     let text = serde_json::to_vec(told).unwrap_or_default();
-    let mut out = std::io::stdout().lock();
-    i32::from(out.write_all(&text).and_then(|()| out.flush()).is_err())
+    let written = if streams {
+        std::io::stderr().lock().write_all(&text)
+    } else {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&text).and_then(|()| out.flush())
+    };
+    i32::from(written.is_err())
+}
+
+fn open_all(directories: &[PathBuf]) -> Result<Vec<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |path: &PathBuf| {
+        rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
+    };
+    directories.iter().map(open).collect()
 }
 
 /// What root needs to unpack an image, and nothing besides.
@@ -148,7 +195,7 @@ fn confine(root: &Path) -> Result<()> {
     let failed = |error| Error::host("cannot confine the process that unpacks", error);
     rustix::process::chdir(root).map_err(failed)?;
     rustix::process::chroot(".").map_err(failed)?;
-    rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(Mode::empty());
     rustix::thread::set_no_new_privs(true).map_err(failed)?;
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -178,13 +225,16 @@ enum Answer {
     Contents(Contents),
     Tree((u64, u64)),
     Mended(bool),
+    Copied(Copied),
+    /// Whether a layer holds anything.
+    Any(bool),
     Done(()),
 }
 
-fn perform(task: &Task, many_owners: bool) -> Result<Answer> {
+fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<Answer> {
     let failed = |error| Error::host("cannot open a layer", std::io::Error::from(error));
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
-    let root = rustix::fs::open("/", flags, rustix::fs::Mode::empty()).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let root = rustix::fs::open("/", flags, Mode::empty()).map_err(failed)?;
     match task {
         Task::Unpack { bounds } => {
             // Not the buffered one: the pipe is read in large pieces.
@@ -206,5 +256,29 @@ fn perform(task: &Task, many_owners: bool) -> Result<Answer> {
             crate::unpack::clear(root.as_fd()).map_err(failed)?;
             Ok(Answer::Done(()))
         }
+        Task::Pack { shift, missing, latest } => {
+            let out = layer_out()?;
+            crate::build::pack(root.as_fd(), directories, *shift, missing, *latest, out)
+                .map(Answer::Any)
+        }
+        Task::Copy { write } => {
+            let mut text = Vec::new();
+            let unreadable = |error| Error::host("cannot read what to copy", error);
+            std::io::stdin().lock().read_to_end(&mut text).map_err(unreadable)?;
+            let errand: Errand = serde_json::from_slice(&text)
+                .map_err(|error| Error::invalid("not an errand").cause(error))?;
+            let copied = match write {
+                true => errand.run(directories, layer_out()?),
+                false => errand.run(directories, std::io::sink()),
+            };
+            copied.map(Answer::Copied)
+        }
     }
+}
+
+/// Where a layer goes: stdout, in large pieces.
+fn layer_out() -> Result<impl Write> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+    let stdout = stdout.map_err(|error| Error::host("cannot write a layer", error))?;
+    Ok(std::io::BufWriter::with_capacity(256 << 10, std::fs::File::from(stdout)))
 }

@@ -4,6 +4,7 @@
 
 mod acquire;
 mod apart;
+pub mod build;
 mod credentials;
 mod ensure;
 mod host;

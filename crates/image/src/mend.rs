@@ -64,10 +64,11 @@ impl Store {
             }
         };
         let layers: Vec<Described> = diff_ids.iter().map(describe).collect();
-        // Mostly nothing is implied but the root, by all alike.
+        // Mostly nothing is implied but the root, by all alike or not by the topmost.
         let only_root = |layer: &Described| layer.implied.iter().all(|path| path == ROOT);
         let root = |layer: &Described| layer.implied.contains(ROOT);
-        if layers.iter().all(only_root) && (!layers.iter().any(root) || layers.iter().all(root)) {
+        let topmost = layers.last().is_none_or(|layer| !root(layer));
+        if layers.iter().all(only_root) && (topmost || layers.iter().all(root)) {
             return Ok(false);
         }
         let aside = self.layers().join(passing("making"));
@@ -84,10 +85,14 @@ impl Store {
                 work.answer::<bool>()
             },
         );
-        let made = made.and_then(|needed| match fs::rename(&aside, &place) {
-            _ if !needed => Ok(false),
-            Err(_) if place.is_dir() => Ok(true),
-            shown => shown.map(|()| true).map_err(about),
+        let made = made.and_then(|needed| {
+            if !needed {
+                return Ok(false);
+            }
+            match fs::rename(&aside, &place) {
+                Err(_) if place.is_dir() => Ok(true),
+                shown => shown.map(|()| true).map_err(about),
+            }
         });
         if aside.is_dir() {
             let _ = self.remove_tree(&aside);

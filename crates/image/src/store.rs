@@ -177,8 +177,20 @@ impl Store {
     /// The directories of an image's layers, topmost first; none if one is not unpacked yet for
     /// whoever runs msb now.
     pub fn layers_of(&self, image: &Image) -> Option<Vec<PathBuf>> {
-        let own = image.layers.iter().rev().map(|layer| self.tree(&layer.diff_id));
-        let mended = image.mended.then(|| self.mended(&image.diff_ids()).join("fs"));
+        let trees = self.stacked(&image.diff_ids(), image.mended);
+        trees.iter().all(|tree| tree.is_dir()).then_some(trees)
+    }
+
+    /// The directories of layers that are here but belong to no image yet, topmost first.
+    pub fn trees(&self, layers: &[Layer]) -> Result<Vec<PathBuf>> {
+        let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
+        let mended = self.mend(&diff_ids)?;
+        Ok(self.stacked(&diff_ids, mended))
+    }
+
+    fn stacked(&self, diff_ids: &[&Digest], mended: bool) -> Vec<PathBuf> {
+        let own = diff_ids.iter().rev().map(|diff_id| self.tree(diff_id));
+        let mended = mended.then(|| self.mended(diff_ids).join("fs"));
         let mut trees: Vec<PathBuf> = Vec::new();
         for tree in mended.into_iter().chain(own) {
             // The kernel takes no layer twice; the upper of two hides the lower.
@@ -186,7 +198,7 @@ impl Store {
                 trees.push(tree);
             }
         }
-        trees.iter().all(|tree| tree.is_dir()).then_some(trees)
+        trees
     }
 
     /// Whether the layers of an image need no look. What was written before the machine went down
@@ -373,7 +385,7 @@ impl Store {
     }
 
     /// Writes a file aside and shows it whole.
-    fn write_aside(&self, path: &Path, text: &[u8]) -> Result<()> {
+    pub(crate) fn write_aside(&self, path: &Path, text: &[u8]) -> Result<()> {
         let write = || -> io::Result<()> {
             make_directories(&self.partials())?;
             if let Some(parent) = path.parent() {

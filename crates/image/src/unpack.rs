@@ -15,6 +15,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+pub(crate) use tree::clean;
 use tree::{Tree, Writer};
 
 /// How a layer is compressed, found by its first bytes: media types are often wrong.

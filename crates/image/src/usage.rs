@@ -170,6 +170,9 @@ impl Store {
                 Sort::HostLayer => pruned.host_layers += 1,
             }
         }
+        if !prune.dry_run {
+            self.forget_steps();
+        }
         Ok(pruned)
     }
 

@@ -14,3 +14,5 @@ pub const SANDBOX: &str = "MSB_SANDBOX";
 pub const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 /// Podman's own: its file of logins, used where neither we nor Docker have one.
 pub const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
+/// Reproducible builds' own: the time that what is built bears, in seconds since 1970.
+pub const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";

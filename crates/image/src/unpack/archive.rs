@@ -78,6 +78,22 @@ struct Sparse {
     numbers: Vec<u64>,
 }
 
+/// The data of one entry as a stream.
+#[derive(Debug)]
+pub(crate) struct EntryData<'a, R> {
+    archive: &'a mut Archive<R>,
+}
+
+impl<R: BufRead> io::Read for EntryData<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.archive.left).unwrap_or(usize::MAX);
+        let most = buffer.len().min(left);
+        let n = io::Read::read(&mut self.archive.input, &mut buffer[..most])?;
+        self.archive.left -= n as u64;
+        Ok(n)
+    }
+}
+
 /// A tar stream.
 #[derive(Debug)]
 pub(crate) struct Archive<R> {
@@ -139,6 +155,11 @@ impl<R: BufRead> Archive<R> {
             self.left -= n as u64;
         }
         Ok(())
+    }
+
+    /// The data of the current entry, for whoever reads streams.
+    pub(crate) fn reader(&mut self) -> EntryData<'_, R> {
+        EntryData { archive: self }
     }
 
     /// Reads what follows the end, which counts for the digest and for nothing else.

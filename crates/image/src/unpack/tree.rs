@@ -488,7 +488,7 @@ impl<'a> Writer<'a> {
 }
 
 /// A name without `./` and doubled slashes. What leads out or up is refused.
-fn clean(name: &[u8], depth: u64) -> Result<Vec<u8>> {
+pub(crate) fn clean(name: &[u8], depth: u64) -> Result<Vec<u8>> {
     // Some tools call the root of a layer `/`.
     if name.starts_with(b"/") && name != b"/" {
         return Err(broken("an absolute name").cause(shown(name)));
