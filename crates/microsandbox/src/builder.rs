@@ -6,7 +6,7 @@ use crate::worker::{Worker, blocking};
 use msb_engine::Caller;
 use msb_spec::{
     Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch,
-    Profile, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
+    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,10 +42,24 @@ impl SandboxBuilder {
         self.with(Name::parse(name), |spec, name| spec.name = Some(name))
     }
 
-    /// What it starts from: `host` (the default), or a directory as `./rootfs` or `/srv/rootfs`.
+    /// What it starts from: the name of an image such as `python:3.13`, a directory such as
+    /// `./rootfs`, or `host`, the default. An image that is not here is pulled by `create`.
     #[must_use]
     pub fn image(self, image: &str) -> Self {
         self.with(ImageRef::parse(image), |spec, image| spec.image = image)
+    }
+
+    /// When the image is pulled; if it is missing, unless told.
+    #[must_use]
+    pub fn pull(mut self, when: PullWhen) -> Self {
+        self.spec.pull = when;
+        self
+    }
+
+    /// For which platform the image is to be, as in `linux/amd64`.
+    #[must_use]
+    pub fn platform(self, platform: &str) -> Self {
+        self.with(Platform::parse(platform), |spec, platform| spec.platform = Some(platform))
     }
 
     /// Processors, in thousandths at the finest: `1`, `0.5`.

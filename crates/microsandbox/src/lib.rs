@@ -53,7 +53,7 @@ pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
 pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
 pub use msb_spec::{
     Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan,
-    Profile as Security, Result, Stage,
+    Profile as Security, PullWhen, Result, Stage,
 };
 pub use msb_wire::record::Source as LogSource;
 pub use msb_wire::{Stopped, WorkerStatus};

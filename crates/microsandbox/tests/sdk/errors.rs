@@ -1,7 +1,7 @@
 //! What goes wrong has a kind to decide on.
 
 use crate::scratch::Scratch;
-use microsandbox::{Isolation, Kind, Sandboxes, Stage};
+use microsandbox::{Isolation, Kind, PullWhen, Sandboxes, Stage};
 
 #[tokio::test]
 async fn a_command_that_cannot_be_run_is_an_error() {
@@ -27,7 +27,9 @@ async fn a_sandbox_that_cannot_be_made_leaves_nothing() {
         builder.create().await.expect_err("it cannot be made").kind()
     };
     assert_eq!(kind(scratch.box_named("../box")).await, Kind::Invalid);
-    assert_eq!(kind(scratch.box_named("box").image("alpine")).await, Kind::Unsupported);
+    let not_here = scratch.box_named("box").image("alpine").pull(PullWhen::Never);
+    assert_eq!(kind(not_here).await, Kind::NotFound);
+    assert_eq!(kind(scratch.box_named("box").image("no such")).await, Kind::Invalid);
     assert_eq!(kind(scratch.box_named("box").image("/no/such/dir")).await, Kind::NotFound);
     assert_eq!(kind(scratch.box_named("box").isolation(Isolation::Vm)).await, Kind::Unsupported);
     assert_eq!(kind(scratch.box_named("box").workdir("relative")).await, Kind::Invalid);

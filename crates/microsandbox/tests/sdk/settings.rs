@@ -1,8 +1,9 @@
 //! What a new sandbox can be told.
 
-use crate::scratch::Scratch;
-use microsandbox::{Ending, GuestPath, Patch, Security};
+use crate::scratch::{Scratch, executable};
+use microsandbox::{Ending, GuestPath, Patch, PullWhen, Security};
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 #[tokio::test]
@@ -20,6 +21,23 @@ async fn every_command_has_the_sandboxs_surroundings() {
         .unwrap();
     let output = sandbox.shell("echo $A$B; pwd; hostname; ulimit -n; greet you").await.unwrap();
     assert_eq!(output.stdout().unwrap(), "12\n/srv/app\nelsewhere\n123\nhello you\n");
+}
+
+#[tokio::test]
+async fn an_image_brings_its_surroundings() {
+    let scratch = Scratch::bare();
+    let context = scratch.path().join("context");
+    fs::create_dir(&context).unwrap();
+    fs::copy("/bin/busybox", context.join("busybox")).unwrap();
+    let text = "FROM scratch\nCOPY busybox /bin/sh\nENV GREETING=hello\nWORKDIR /srv/app\n";
+    fs::write(context.join("Containerfile"), text).unwrap();
+    let mut build = Command::new(executable());
+    build.args(["build", "-q", "-t", "greeter"]).arg(&context).env("MSB_HOME", scratch.home());
+    assert!(build.status().unwrap().success());
+    let builder = scratch.box_named("box").image("greeter").pull(PullWhen::Never);
+    let sandbox = builder.create().await.unwrap();
+    let output = sandbox.shell("echo $GREETING; pwd").await.unwrap();
+    assert_eq!(output.stdout().unwrap(), "hello\n/srv/app\n");
 }
 
 #[tokio::test]
