@@ -129,7 +129,7 @@ pub(crate) struct SandboxArgs {
     /// Say nothing but results and errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Print the Plan and do nothing
+    /// Print the Plan and start nothing; an image that is missing is pulled
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the Plan as JSON

@@ -18,7 +18,13 @@ pub(crate) fn written(plan: &Plan) -> String {
             None => plan.isolation.to_string(),
         },
     );
-    line("image", plan.image.to_string());
+    line(
+        "image",
+        match &plan.image_digest {
+            Some(digest) => format!("{}, {digest}", plan.image),
+            None => plan.image.to_string(),
+        },
+    );
     if let Some(command) = &plan.command {
         line("command", command.argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
     }

@@ -8,7 +8,7 @@ use crate::apart::{AtWork, Task};
 use crate::manifest::Descriptor;
 use crate::progress::{Progress, Step};
 use crate::registry::PACE;
-use crate::store::{Layer, Store, boot, make_directories, passing, unusable};
+use crate::store::{Layer, Store, boot, is_debris, make_directories, passing, unusable};
 use crate::unpack::Contents;
 use msb_spec::{Digest, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD};
@@ -59,6 +59,7 @@ impl Store {
         source: &dyn Source,
         progress: &dyn Progress,
     ) -> Result<Vec<Layer>> {
+        self.sweep();
         let mut order: Vec<&Wanted> = wanted.iter().collect();
         let key = |one: &Wanted| (one.blob.size, one.blob.digest.clone(), one.diff_id.clone());
         order.sort_by_key(|one| std::cmp::Reverse(key(one)));
@@ -107,6 +108,22 @@ impl Store {
         };
         let layers: Option<Vec<Layer>> = wanted.iter().map(layer).collect();
         layers.ok_or_else(|| Error::new(Kind::Host, "a layer of the image was not fetched"))
+    }
+
+    /// Removes what processes that were killed have left half made.
+    fn sweep(&self) {
+        for directory in [self.layers(), self.partials()] {
+            let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+            for entry in entries.filter(|entry| is_debris(&entry.file_name().to_string_lossy())) {
+                let path = entry.path();
+                // Should it fail, `prune` says why.
+                let _ = if path.is_dir() {
+                    self.remove_tree(&path)
+                } else {
+                    fs::remove_file(&path).map_err(|error| unusable(&path, error))
+                };
+            }
+        }
     }
 
     fn acquire_one(

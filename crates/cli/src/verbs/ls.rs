@@ -6,7 +6,7 @@ use crate::selection::pair;
 use crate::table::Act;
 use crate::{clock, words};
 use clap::Parser;
-use msb_spec::Result;
+use msb_spec::{ImageRef, Result};
 
 /// Lists sandboxes.
 #[derive(Debug, Parser)]
@@ -21,6 +21,14 @@ pub(crate) struct Ls {
     /// Print names only
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// An image as people call it.
+fn short(image: &str) -> String {
+    match ImageRef::parse(image) {
+        Ok(ImageRef::Name(name)) => name.short(),
+        _ => image.to_owned(),
+    }
 }
 
 impl Act for Ls {
@@ -45,7 +53,7 @@ impl Act for Ls {
                 table.row(&[
                     sandbox.name.to_string(),
                     sandbox.status.as_str().to_owned(),
-                    sandbox.image,
+                    short(&sandbox.image),
                     sandbox.isolation,
                     clock::ago(sandbox.created),
                     labels.collect::<Vec<_>>().join(","),
