@@ -346,9 +346,16 @@ fn a_read_only_home_is_told_clearly_and_still_lists() {
     };
     run(&["create", "-n", "box", image.to_str().unwrap()]).ok();
     run(&["stop", "box"]).ok();
-    let remounted =
-        std::process::Command::new("mount").args(["-o", "remount,ro"]).arg(&small).status();
-    assert!(remounted.unwrap().success());
+    let remount = || {
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-o", "remount,ro"]).arg(&small).status().unwrap().success()
+    };
+    // The kernel takes down the sandbox's own mounts in its own time, and until then it is busy.
+    assert!((0..100).any(|_| {
+        let done = remount();
+        std::thread::sleep(std::time::Duration::from_millis(if done { 0 } else { 50 }));
+        done
+    }));
     for args in [
         &["run", image.to_str().unwrap(), "--", "true"][..],
         &["create", "-n", "other", image.to_str().unwrap()],

@@ -117,6 +117,11 @@ impl Worker {
                 client.answer(&Reply::Exited(exit));
             }
         }
+        for (watcher, error) in self.unstarted {
+            if let Some(client) = self.clients.get_mut(&watcher) {
+                client.answer(&Reply::Failed(error));
+            }
+        }
         for client in self.clients.values_mut().filter(|client| client.role == Role::Waiting) {
             client.answer(&Reply::Stopped(stopped));
         }

@@ -66,11 +66,15 @@ impl Worker {
                 };
                 self.life.set_busy(!self.execs.is_empty());
                 let error = self.explain(&exec, failure, errno);
+                if self.main == Some(id) {
+                    // Told when the sandbox is gone, as an exit is.
+                    let told = |watcher| (watcher, error.clone());
+                    self.unstarted = exec.watchers.into_iter().map(told).collect();
+                    self.finish(Ending::Own, None);
+                    return;
+                }
                 for watcher in exec.watchers {
                     self.answer(watcher, &Reply::Failed(error.clone()));
-                }
-                if self.main == Some(id) {
-                    self.finish(Ending::Own, None);
                 }
             }
             FromGuest::Exited { id, code, signal, alone } => {

@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     pub(crate) events: Log,
     pub(crate) last_event: u64,
     pub(crate) over: Option<Stopped>,
+    /// Who waits for a main command that could not be started, and why it could not.
+    pub(crate) unstarted: Vec<(u64, Error)>,
     /// Whether the sandbox is as its Plan wants it. Half a sandbox does not outlive its maker.
     pub(crate) whole: bool,
     /// For what is read, of whatever. Its pages are only there once they are used.
@@ -159,6 +161,7 @@ impl Worker {
             forks_refused: 0,
             last_event,
             over: None,
+            unstarted: Vec::new(),
             whole: last_event > 0,
             buffer: vec![0; 64 << 10],
             alone: false,
