@@ -129,8 +129,8 @@ fn saved(msb: &Msb, layout: &Layout) -> (String, PathBuf) {
     (name, msb.scratch().join("out.tar"))
 }
 
-fn inspected(source: &str) -> Value {
-    let raw = gives(skopeo("inspect").args(["--raw", source])).ok();
+fn inspected(msb: &Msb, source: &str) -> Value {
+    let raw = gives(msb.skopeo("inspect").args(["--raw", source])).ok();
     serde_json::from_str(&raw.stdout).expect("a manifest is JSON")
 }
 
@@ -139,14 +139,14 @@ fn skopeo_reads_what_we_save_in_both_ways() {
     let layout = layout();
     for msb in Msb::each_apart() {
         let (_, file) = saved(&msb, &layout);
-        let manifest = inspected(&format!("oci-archive:{}", file.display()));
+        let manifest = inspected(&msb, &format!("oci-archive:{}", file.display()));
         assert_eq!(manifest, layout.manifest(0), "to the byte, or the digest would change");
 
         let again = msb.scratch().join("again");
         let source = format!("docker-archive:{}", file.display());
         let target = format!("oci:{}:latest", again.display());
-        gives(skopeo("copy").args([&source, &target])).ok();
-        let config = inspected(&source)["config"]["digest"].clone();
+        gives(msb.skopeo("copy").args([&source, &target])).ok();
+        let config = inspected(&msb, &source)["config"]["digest"].clone();
         assert_eq!(config, layout.manifest(0)["config"]["digest"]);
         if msb.is_root() {
             same_trees(&unpack(&again, "latest"), &layout.unpacked());

@@ -71,6 +71,7 @@ fn a_certificate_that_nobody_vouches_for_is_refused_unless_asked() {
         let gave = msb.run(["pull", &name]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
         assert!(gave.stderr.contains("certificate"), "{gave:?}");
+        assert!(gave.stderr.contains("--ca") || gave.stderr.contains("insecure"), "{gave:?}");
 
         msb.run(["pull", "--ca", ca, &name]).ok();
         msb.run(["image", "rm", &name]).ok();

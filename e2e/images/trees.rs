@@ -241,7 +241,7 @@ fn a_directory_said_twice_is_as_it_was_said_last() {
 fn a_directory_that_a_layer_only_implies_is_as_the_layers_below_have_it() {
     let layout = Image::busybox()
         .entries([
-            Entry::directory("t").mode(0o1777).owner(5, 6),
+            Entry::directory("t").mode(0o1777).owner(5, 6).xattr("user.note", "x"),
             Entry::directory("t/sub").mode(0o700).owner(7, 8),
             Entry::file("t/sub/old", "x"),
         ])
@@ -251,7 +251,7 @@ fn a_directory_that_a_layer_only_implies_is_as_the_layers_below_have_it() {
     let name = Registry::shared().push(&layout, "trees/implied:1");
     for msb in Msb::each_apart() {
         let expected = "\
-. mode=041777 owner=5:6 modified=1600000000.000000000
+. mode=041777 owner=5:6 modified=1600000000.000000000 user.note=78
 ./sub mode=040700 owner=7:8 modified=1600000000.000000000
 ./sub/new mode=100644 owner=0:0 modified=1600000000.000000000 size=1 content=af63f54c86021707";
         assert_eq!(seen(&msb, &name, "/t"), expected);

@@ -5,12 +5,13 @@
 
 use crate::images::Layout;
 use crate::tokens::TokenServer;
-use crate::{Gave, HANG, eventually, shared};
+use crate::{Gave, HANG, Msb, eventually, gives, shared};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Whom a registry that asks for a password lets in.
 pub const USER: &str = "agent";
@@ -149,7 +150,7 @@ impl Registry {
     #[track_caller]
     pub fn push(&self, layout: &Layout, repository: &str) -> String {
         let name = self.name(repository);
-        self.skopeo("copy", |command| {
+        Self::ask("copy", |command| {
             command.args(["--all", "--preserve-digests", "--dest-tls-verify=false"]);
             if self.asks_for_a_name() {
                 command.arg(format!("--dest-creds={USER}:{PASSWORD}"));
@@ -162,7 +163,7 @@ impl Registry {
     /// What `skopeo inspect --raw` says of an image: its manifest or index, to the byte.
     #[track_caller]
     pub fn manifest(&self, repository: &str) -> String {
-        let gave = self.skopeo("inspect", |command| {
+        let gave = Self::ask("inspect", |command| {
             command.args(["--raw", "--tls-verify=false"]);
             if self.asks_for_a_name() {
                 command.arg(format!("--creds={USER}:{PASSWORD}"));
@@ -177,23 +178,31 @@ impl Registry {
     }
 
     #[track_caller]
-    fn skopeo(&self, verb: &str, arguments: impl FnOnce(&mut Command)) -> Gave {
+    fn ask(verb: &str, arguments: impl FnOnce(&mut Command)) -> Gave {
         let mut command = skopeo(verb);
-        // Trust in the tests' own authority is theirs to give, not the machine's.
-        command.env("REGISTRY_AUTH_FILE", self.directory.join("no-auth.json"));
         arguments(&mut command);
-        Gave::from(command.output().expect("skopeo is installed")).ok()
+        gives(&mut command).ok()
     }
 
-    /// What it was asked so far, in order.
-    pub fn requests(&self) -> Vec<Request> {
-        let log = fs::read_to_string(self.directory.join("access.log")).unwrap_or_default();
-        log.lines().filter_map(Request::parse).collect()
-    }
-
-    /// How often the content of each blob was sent, whole or in part, by digest.
+    /// What it was asked so far, in order, but for what the tests' own skopeo asked.
     ///
-    /// The log has a line when an answer is over, which may be after its reader went on.
+    /// The log has a line when an answer is over, which may be after its reader went on; so this
+    /// waits until the log does not grow.
+    pub fn requests(&self) -> Vec<Request> {
+        let read = || fs::read_to_string(self.directory.join("access.log")).unwrap_or_default();
+        let mut log = read();
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = read();
+            if now == log {
+                let ours = log.lines().filter(|line| !line.contains("\"skopeo/"));
+                return ours.filter_map(Request::parse).collect();
+            }
+            log = now;
+        }
+    }
+
+    /// The requests for the content of a blob, whole or in part.
     pub fn fetched(&self, digest: &str) -> Vec<Request> {
         let path = format!("/blobs/{digest}");
         let is_it = |request: &Request| request.method == "GET" && request.path.ends_with(&path);
@@ -229,12 +238,24 @@ impl Request {
     }
 }
 
-/// skopeo as a test calls it: no policy of the machine decides, and it does not wait for ever.
+/// skopeo as a test calls it: no policy and no login of the machine decides, and it does not
+/// wait for ever.
 pub fn skopeo(verb: &str) -> Command {
-    let mut command = Command::new("skopeo");
-    command.args(["--insecure-policy", "--command-timeout", &format!("{}s", HANG.as_secs())]);
-    command.arg(verb).stdin(Stdio::null());
-    command
+    prepared(Command::new("skopeo"), verb)
+}
+
+impl Msb {
+    /// [`skopeo`] as the user.
+    pub fn skopeo(&self, verb: &str) -> Command {
+        prepared(self.as_whom("skopeo"), verb)
+    }
+}
+
+fn prepared(mut skopeo: Command, verb: &str) -> Command {
+    skopeo.args(["--insecure-policy", "--command-timeout", &format!("{}s", HANG.as_secs())]);
+    skopeo.arg(verb).stdin(Stdio::null());
+    skopeo.env("REGISTRY_AUTH_FILE", shared().join("no-auth.json"));
+    skopeo
 }
 
 fn settings_of(asks: Asks, directory: &Path, tokens: Option<&TokenServer>) -> String {
