@@ -5,6 +5,7 @@
 mod control;
 mod files;
 mod hostile;
+mod images;
 mod process;
 mod protocol;
 mod resources;

@@ -4,10 +4,12 @@
 //! Written without the libraries that read images, because none of them will write what must
 //! be refused.
 
+mod put;
 mod squeeze;
 mod tar;
 
-pub use squeeze::{gzip, gzip_bomb, media, zstd, zstd_bomb, zstd_claim, zstd_window};
+pub use put::{put_blob, put_manifest};
+pub use squeeze::{gzip, gzip_bomb, media, zstd, zstd_bomb, zstd_claim, zstd_of, zstd_window};
 pub use tar::{BLOCK, Header, Layer, base_256, kind, record};
 
 use serde_json::{Value, json};

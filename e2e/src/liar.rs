@@ -3,9 +3,11 @@
 //! For what a real registry refuses to hold or to say: endless bodies, lengths that lie,
 //! redirects elsewhere.
 
+use crate::forge::{Image, MANIFEST, digest};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,10 +22,11 @@ pub struct Asked {
     pub headers: HashMap<String, String>,
 }
 
-/// The server; it ends with the test's process.
+/// The server. It takes no more connections when it is dropped.
 #[derive(Debug)]
 pub struct Liar {
     address: SocketAddr,
+    over: Arc<AtomicBool>,
     seen: Arc<Mutex<Vec<Asked>>>,
     connections: Arc<Mutex<u32>>,
 }
@@ -35,11 +38,20 @@ impl Liar {
         let address = listener.local_addr().expect("its address");
         let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let connections: Arc<Mutex<u32>> = Arc::default();
-        let liar = Self { address, seen: seen.clone(), connections: connections.clone() };
+        let over: Arc<AtomicBool> = Arc::default();
+        let liar = Self {
+            address,
+            over: over.clone(),
+            seen: seen.clone(),
+            connections: connections.clone(),
+        };
         let answer = Arc::new(answer);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
                 *connections.lock().unwrap_or_else(PoisonError::into_inner) += 1;
                 let (answer, seen) = (answer.clone(), seen.clone());
                 std::thread::spawn(move || serve(stream, &*answer, &seen));
@@ -51,6 +63,21 @@ impl Liar {
     /// A server that knows nothing; whoever asks it has been led astray.
     pub fn mute() -> Self {
         Self::start(|_, stream| reply(stream, "404 Not Found", &[], b""))
+    }
+
+    /// A registry of one image that holds whatever it is given, under every name.
+    pub fn holding(image: &Image) -> Self {
+        let parts: HashMap<String, Vec<u8>> =
+            image.parts().into_iter().map(|part| (digest(part), part.to_vec())).collect();
+        let manifest = image.manifest.clone();
+        Self::start(move |asked, stream| {
+            let wanted = asked.path.rsplit('/').next().unwrap_or_default();
+            let is_tag = asked.path.contains("/manifests/") && !wanted.contains(':');
+            match parts.get(wanted).or(is_tag.then_some(&manifest)) {
+                Some(part) => reply(stream, "200 OK", &[("Content-Type", MANIFEST)], part),
+                None => reply(stream, "404 Not Found", &[], b""),
+            }
+        })
     }
 
     /// `127.0.0.1:PORT`.
@@ -66,6 +93,14 @@ impl Liar {
     /// How often anybody has connected, with a request or without.
     pub fn connections(&self) -> u32 {
         *self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        // Wakes the thread that waits for the next one.
+        let _ = TcpStream::connect(self.address);
     }
 }
 

@@ -284,7 +284,9 @@ impl Msb {
             None => Command::new(program),
             Some(user) => {
                 let (uid, gid) = ids_of(user);
-                let mut command = Command::new("setpriv");
+                // By its path: to look for it the standard library would fork, which copies the
+                // tables of a process that may hold large images.
+                let mut command = Command::new("/usr/bin/setpriv");
                 command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
                 command.args(["--init-groups", "--"]).arg(program);
                 command

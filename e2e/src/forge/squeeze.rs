@@ -115,14 +115,21 @@ pub fn zstd(content: &[u8]) -> Vec<u8> {
 
 /// A frame of zstd of `begin` and then so many times 128 KiB of zeros, each in four bytes.
 pub fn zstd_bomb(begin: &[u8], blocks: u64) -> Vec<u8> {
+    zstd_of([(begin, blocks)])
+}
+
+/// A frame of zstd of several such parts.
+pub fn zstd_of<'a>(parts: impl IntoIterator<Item = (&'a [u8], u64)>) -> Vec<u8> {
     let mut bytes = zstd_frame(10);
-    for block in begin.chunks(ZSTD_BLOCK) {
-        bytes.extend(zstd_block(0, block.len(), false));
-        bytes.extend(block);
-    }
-    for _ in 0..blocks {
-        bytes.extend(zstd_block(1, ZSTD_BLOCK, false));
-        bytes.push(0);
+    for (begin, blocks) in parts {
+        for block in begin.chunks(ZSTD_BLOCK) {
+            bytes.extend(zstd_block(0, block.len(), false));
+            bytes.extend(block);
+        }
+        for _ in 0..blocks {
+            bytes.extend(zstd_block(1, ZSTD_BLOCK, false));
+            bytes.push(0);
+        }
     }
     bytes.extend(zstd_block(0, 0, true));
     bytes

@@ -1,0 +1,308 @@
+//! Images without end: bounded in bytes, inodes and time, and the error says by which limit.
+
+use super::scene::{Scene, Way, busybox};
+use super::watch::Watch;
+use msb_e2e::forge::{
+    BLOCK, Blob, CONFIG, Header, Image, Layer, descriptor, gzip, gzip_bomb, kind, layout, media,
+    zstd, zstd_bomb, zstd_claim, zstd_of, zstd_window,
+};
+use serde_json::json;
+
+const LIMITS: &str = "[image_limits]\nbytes = \"16M\"\nentries = 500\ndepth = 32\nlayers = 8\n\
+                      manifest = \"64K\"\n";
+const BYTES: u64 = 16 << 20;
+const ENTRIES: u64 = 500;
+/// For what the state directory itself holds, and blocks that are not full.
+const SLACK: u64 = 8 << 20;
+
+/// Refused by a limit of this name, and never more on the disk than it allows.
+#[track_caller]
+fn exceeds(scene: &Scene, what: &str, word: &str, image: &Image) {
+    let blobs: u64 = image.blobs.iter().map(|blob| blob.bytes.len() as u64).sum();
+    for way in [Way::Pull, Way::DockerArchive] {
+        let watch = Watch::start(&scene.msb.home());
+        let (name, gave) = scene.bring(image, way);
+        let most = watch.end();
+        let what = format!("{what} by {way:?} as {}", scene.msb.uid());
+        scene.is_refused(&what, &name, &gave);
+        let named = gave.stderr.contains(&format!("image_limits.{word}"));
+        assert!(named, "{what}: {gave:#?}");
+        // An archive is kept aside while it is loaded.
+        assert!(most.bytes <= BYTES + 2 * blobs + SLACK, "{what}: {most:?}");
+        assert!(most.inodes <= ENTRIES + 100, "{what}: {most:?}");
+        assert_eq!(scene.state(), Default::default(), "{what}");
+    }
+}
+
+fn unfinished(media: &str, bytes: Vec<u8>) -> Image {
+    Image::new([Blob::of(media, b"nobody gets so far", bytes)])
+}
+
+/// Attack 9.
+#[test]
+fn bombs_are_bounded_in_bytes() {
+    for scene in Scene::each_with(LIMITS) {
+        let huge = Header::new(kind::FILE, "huge").size(1 << 40).block();
+        let bomb = unfinished(media::ZSTD, zstd_bomb(&huge, 64 << 10));
+        exceeds(&scene, "a file of 1 TiB", "bytes", &bomb);
+        let bomb = unfinished(media::GZIP, gzip_bomb(&huge, &[0], 1 << 30));
+        exceeds(&scene, "a file of 1 TiB in gzip", "bytes", &bomb);
+        let headers: Vec<[u8; BLOCK]> = (0..400)
+            .map(|number| Header::new(kind::FILE, format!("f{number}")).size(128 << 10).block())
+            .collect();
+        let files = zstd_of(headers.iter().map(|header| (&header[..], 1)));
+        exceeds(&scene, "many files", "bytes", &unfinished(media::ZSTD, files));
+        let one = Header::new(kind::FILE, "again").size(16 << 10).block();
+        let again = [&one[..], &[0; 16 << 10]].concat();
+        let bomb = unfinished(media::GZIP, gzip_bomb(b"", &again, 20_000));
+        // Whichever of the two comes first.
+        exceeds(&scene, "one file again and again", "", &bomb);
+        let end = Layer::new().file("f", "content").tar();
+        exceeds(
+            &scene,
+            "zeros after the end",
+            "bytes",
+            &unfinished(media::ZSTD, zstd_bomb(&end, 8 << 10)),
+        );
+        exceeds(&scene, "zeros alone", "bytes", &unfinished(media::ZSTD, zstd_bomb(b"", 8 << 10)));
+        let hidden = Header::new(kind::FILE, ".wh.f").size(1 << 30).block();
+        exceeds(
+            &scene,
+            "in a whiteout",
+            "bytes",
+            &unfinished(media::ZSTD, zstd_bomb(&hidden, 8 << 10)),
+        );
+        let members = gzip(&vec![0; 1 << 20]).repeat(40);
+        exceeds(&scene, "many members", "bytes", &unfinished(media::GZIP, members));
+        let large = Image::new([Blob::plain(&Layer::new().file("f", vec![b'x'; 17 << 20]))]);
+        exceeds(&scene, "plainly too large", "bytes", &large);
+    }
+}
+
+/// Attack 9: what a stream says about itself is not memory that we set aside.
+#[test]
+fn claims_of_a_stream_are_not_believed() {
+    for scene in Scene::each() {
+        let tar = Layer::new().file("f", "content").tar();
+        for exponent in [18, 20, 21, 31] {
+            let blob = Blob::of(media::ZSTD, &tar, zstd_window(&tar, exponent));
+            scene.refuses(&format!("a window of 2^{}", 10 + exponent), &Image::new([blob]));
+        }
+        let blob = Blob::of(media::ZSTD, &tar, zstd_window(&tar, 13));
+        scene.takes("a window of 8 MiB", &Image::new([blob]), |_| {});
+        // A reader of streams need not notice; it must not believe either.
+        for claim in [u64::MAX, 1 << 50, 0, tar.len() as u64 - 1] {
+            let blob = Blob::of(media::ZSTD, &tar, zstd_claim(&tar, claim));
+            scene.survives(&format!("a claim of {claim} bytes"), &Image::new([blob]));
+        }
+    }
+}
+
+/// Attack 9.
+#[test]
+fn entries_are_bounded_whatever_they_are() {
+    for scene in Scene::each_with(LIMITS) {
+        let many = |make: &dyn Fn(Layer, usize) -> Layer| {
+            let first = Layer::new().file("first", "content");
+            Image::new([Blob::gzip(&(0..=ENTRIES as usize).fold(first, make))])
+        };
+        exceeds(&scene, "files", "entries", &many(&|layer, n| layer.file(format!("f{n}"), "")));
+        exceeds(
+            &scene,
+            "directories",
+            "entries",
+            &many(&|layer, n| layer.directory(format!("d{n}"))),
+        );
+        exceeds(&scene, "links", "entries", &many(&|layer, n| layer.symlink(format!("l{n}"), "t")));
+        exceeds(
+            &scene,
+            "hard links",
+            "entries",
+            &many(&|layer, n| layer.hardlink(format!("h{n}"), "first")),
+        );
+        exceeds(
+            &scene,
+            "whiteouts",
+            "entries",
+            &many(&|layer, n| layer.file(format!(".wh.{n}"), "")),
+        );
+        exceeds(
+            &scene,
+            "pipes",
+            "entries",
+            &many(&|layer, n| layer.special(kind::PIPE, format!("p{n}"), 0, 0)),
+        );
+        exceeds(
+            &scene,
+            "devices",
+            "entries",
+            &many(&|layer, n| layer.special(kind::BLOCK, format!("b{n}"), 8, 0)),
+        );
+        exceeds(&scene, "the same one", "entries", &many(&|layer, _| layer.file("f", "")));
+        exceeds(&scene, "the root", "entries", &many(&|layer, _| layer.directory("./")));
+        // Two hundred names, each of which needs thirty directories.
+        let implied = (0..200)
+            .fold(Layer::new(), |layer, n| layer.file(format!("{n}/{}f", "d/".repeat(29)), ""));
+        exceeds(&scene, "implied directories", "entries", &Image::of(&implied));
+    }
+}
+
+/// Some builders describe no directory at all; to note them all must not be too much for us.
+#[test]
+fn directories_that_are_only_implied_are_no_burden() {
+    for scene in Scene::each() {
+        let long = "n".repeat(200);
+        let lower = Layer::new().header(&Header::new(kind::DIRECTORY, "d0/").mode(0o1777));
+        let implied = (0..3_000).fold(Layer::new(), |layer, number| {
+            layer.file(format!("d{}/{number}-{long}/f", number % 10), "")
+        });
+        let image = Image::new([Blob::plain(&lower), Blob::plain(&implied)]);
+        let (name, gave) = scene.bring(&image, Way::DockerArchive);
+        gave.ok();
+        scene.forget("implied directories", &name);
+    }
+}
+
+/// Attack 9, with the limit that nobody has changed.
+#[test]
+fn a_million_entries_are_refused() {
+    for scene in Scene::each() {
+        let header = Header::new(kind::DIRECTORY, "d/").block();
+        let image = unfinished(media::GZIP, gzip_bomb(b"", &header, 1_100_000));
+        let way = if scene.msb.is_root() { Way::Pull } else { Way::OciArchive };
+        let (name, gave) = scene.bring(&image, way);
+        scene.is_refused("a million entries", &name, &gave);
+        assert!(gave.stderr.contains("image_limits.entries"), "{gave:#?}");
+        assert_eq!(scene.state(), Default::default());
+    }
+}
+
+/// Attack 9.
+#[test]
+fn paths_are_bounded_in_depth() {
+    for scene in Scene::each_with(LIMITS) {
+        let deep = |count: usize| "d/".repeat(count) + "f";
+        scene.takes("as deep as allowed", &Image::of(&Layer::new().file(deep(31), "")), |_| {});
+        exceeds(&scene, "one deeper", "depth", &Image::of(&Layer::new().file(deep(32), "")));
+        exceeds(&scene, "a directory", "depth", &Image::of(&Layer::new().directory(deep(32))));
+        let target = Layer::new().file(deep(31), "").hardlink("h", deep(32));
+        exceeds(&scene, "the target of a hard link", "depth", &Image::of(&target));
+        for count in [2_000, 10_000, 100_000] {
+            scene.refuses("10,000 deep", &Image::of(&Layer::new().file(deep(count), "")));
+            scene.refuses(
+                "10,000 deep by PAX",
+                &Image::of(&Layer::new().pax("path", deep(count)).file("f", "")),
+            );
+        }
+        // Each link leads thirty deeper than the one before.
+        let mut layer = Layer::new().directory("d/".repeat(30)).symlink("l0", "d/".repeat(30));
+        for number in 0..38 {
+            let below = format!("l{number}/{}", "d/".repeat(30));
+            layer = layer.directory(&below).symlink(format!("l{}", number + 1), &below);
+        }
+        exceeds(&scene, "through a chain of links", "depth", &Image::of(&layer));
+    }
+}
+
+/// Attack 9: with the usual limits too, what was unpacked can be removed again.
+#[test]
+fn a_chain_of_links_does_not_lead_deeper_than_can_be_removed() {
+    for scene in Scene::each() {
+        let deep = "d/".repeat(250);
+        let mut layer = Layer::new().directory(&deep).symlink("l0", &deep);
+        for number in 0..38 {
+            let below = format!("l{number}/{deep}");
+            layer = layer.directory(&below).symlink(format!("l{}", number + 1), &below);
+        }
+        scene.refuses("a chain of links", &Image::of(&layer));
+        let deepest = Layer::new().file("d/".repeat(255) + "f", "");
+        scene.takes("as deep as allowed", &Image::of(&deepest), |_| {});
+    }
+}
+
+/// Attack 9.
+#[test]
+fn layers_and_manifests_are_bounded() {
+    for scene in Scene::each_with(LIMITS) {
+        let layers = |count: usize| -> Vec<Blob> {
+            (0..count).map(|n| Blob::gzip(&Layer::new().file(format!("f{n}"), ""))).collect()
+        };
+        scene.takes("as many layers as allowed", &Image::new(layers(8)), |_| {});
+        exceeds(&scene, "one layer more", "layers", &Image::new(layers(9)));
+        let same = vec![Blob::gzip(&Layer::new().file("f", "")); 100];
+        exceeds(&scene, "one layer a hundred times", "layers", &Image::new(same));
+        let large = Image::with(layers(1), &json!({ "Labels": { "l": "x".repeat(70_000) } }));
+        exceeds(&scene, "a large config", "manifest", &large);
+        let many = Image::with(layers(1), &json!({ "Env": vec!["A=1"; 20_000] }));
+        exceeds(&scene, "a config of many words", "manifest", &many);
+    }
+    for scene in Scene::each() {
+        let same = vec![Blob::gzip(&Layer::new().file("f", "")); 5_000];
+        scene.refuses("thousands of layers", &Image::new(same));
+        let image = Image::with([Blob::gzip(&Layer::new())], &json!({}));
+        let padded = [&image.manifest[..], &vec![b' '; 100 << 20]].concat();
+        let image = Image { manifest: padded, ..image };
+        let (name, gave) = scene.pull_from_liar(&image);
+        scene.is_refused("a manifest of 100 MB", &name, &gave);
+        assert!(gave.stderr.contains("image_limits.manifest"), "{gave:#?}");
+        let gave = scene.load(&image.oci_archive("docker.io/hostile/load:1"));
+        scene.is_refused("a manifest of 100 MB in an archive", "", &gave);
+        assert!(gave.stderr.contains("image_limits.manifest"), "{gave:#?}");
+    }
+}
+
+/// What the limit of layers allows must also start.
+#[test]
+fn as_many_layers_as_allowed_can_be_mounted() {
+    for scene in Scene::each() {
+        let mut layers = vec![busybox()];
+        let one = |n: usize| Blob::plain(&Layer::new().file(format!("f{n}"), "content"));
+        layers.extend((1..256).map(one));
+        let (name, gave) = scene.bring(&Image::new(layers), Way::DockerArchive);
+        gave.ok();
+        let gave = scene.msb.run(["run", &name, "--", "cat", "/f1", "/f255"]);
+        assert_eq!(gave.line(), "contentcontent");
+    }
+}
+
+/// Attack 9: the archive around an image is bounded as well.
+#[test]
+fn archives_of_images_are_bounded() {
+    for scene in Scene::each_with(LIMITS) {
+        let image = Image::of(&Layer::new().file("f", "content"));
+        let good = image.oci_archive("docker.io/hostile/load:1");
+        let inside = &good[..good.len() - 2 * BLOCK];
+        let huge = [inside, &Header::new(kind::FILE, "huge").size(1 << 40).block()].concat();
+        let index = Header::new(kind::FILE, "index.json").size(1 << 30).block();
+        let directory = Header::new(kind::DIRECTORY, "d/").block();
+        let link = Header::new(kind::SYMBOLIC, "l").target("t").block();
+        let config = vec![b' '; 100 << 10];
+        let parts: [&[u8]; 1] = [&config];
+        let manifest = json!({ "schemaVersion": 2, "manifests": [descriptor(CONFIG, &config)] });
+        for (what, archive) in [
+            ("a file of 1 TiB", huge.clone()),
+            ("a file of 1 TiB that is there", zstd_bomb(&huge, 64 << 10)),
+            ("one in gzip", gzip_bomb(&huge, &[0], 1 << 30)),
+            ("an index of 1 GiB", zstd_bomb(&index, 8 << 10)),
+            ("a million directories", gzip_bomb(inside, &directory, 1_000_000)),
+            ("a million links", gzip_bomb(inside, &link, 1_000_000)),
+            ("a giant window", zstd_window(&good, 31)),
+            ("gzip in gzip", gzip(&gzip(&good))),
+            ("zstd in gzip", gzip(&zstd(&good))),
+            ("something that is no manifest", layout(&parts, &manifest).tar()),
+            ("nothing", Vec::new()),
+            ("zeros", vec![0; 1 << 20]),
+            ("noise", vec![0xa5; 1 << 20]),
+            ("half", good[..good.len() / 2].to_vec()),
+        ] {
+            let watch = Watch::start(&scene.msb.home());
+            let gave = scene.load(&archive);
+            let most = watch.end();
+            scene.is_refused(&format!("{what} as {}", scene.msb.uid()), "", &gave);
+            assert!(most.bytes <= BYTES + SLACK, "{what}: {most:?}");
+            assert_eq!(scene.state(), Default::default(), "{what}");
+        }
+        let gave = scene.load(&good);
+        assert_eq!(gave.code, 0, "{gave:#?}");
+    }
+}
