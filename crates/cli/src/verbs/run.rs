@@ -58,8 +58,13 @@ impl Act for Run {
         // While the sandbox comes up there is time to tidy up behind others.
         tidy_up(&engine);
         // With nothing to change before it, the command is on its way already.
-        if !plan.patches.is_empty() {
-            engine.begin(&plan, &mut caller)?;
+        if !plan.patches.is_empty()
+            && let Err(error) = engine.begin(&plan, &mut caller)
+        {
+            // Half a sandbox is none.
+            drop(caller);
+            let _ = engine.remove(&plan.name, true);
+            return Err(error.into());
         }
         let part = Part { stdin, tty, leave_at_once: self.detach };
         let attended = attend(caller.into_stream(), part).map_err(|error| match error.stage() {
