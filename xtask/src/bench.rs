@@ -1,24 +1,32 @@
-//! Measures `msb` beside what others use for the same work: bubblewrap, crun, runc, the host.
+//! Measures `msb` beside what others use for the same work: bubblewrap, crun, runc, podman, skopeo
+//! with umoci, the host.
 //!
 //! Only ratios of one run count, and only those: machines differ and have neighbours. What is
-//! wanted of them stands in DESIGN.md section 10. The commands measured are an ordinary user's;
-//! this program is root, to become that user, to hide cgroup v2 from crun and to read memory.
+//! wanted of them stands in DESIGN.md section 10 and in the issues. The commands measured are an
+//! ordinary user's, and root's where a table says so; this program is root, to become that user,
+//! to hide cgroup v2 from crun and to read memory.
 
+mod archive;
 mod contender;
 mod copy;
 mod crowd;
 mod exec;
 mod idle;
+mod large;
+mod layout;
 mod library;
 mod link;
 mod options;
 mod place;
 mod processes;
+mod pull;
+mod registry;
 mod rounds;
 mod runner;
 mod start;
 mod stopwatch;
 mod table;
+mod warm;
 
 use std::fs;
 use std::path::Path;
@@ -43,6 +51,11 @@ const NEEDS: &[Need] = &[
     Need::Package("busybox-static"),
     Need::Command("newuidmap", "uidmap"),
     Need::Command("nsenter", "util-linux"),
+    Need::Command("podman", "podman"),
+    Need::Command("skopeo", "skopeo"),
+    Need::Command("umoci", "umoci"),
+    Need::Command("docker-registry", "docker-registry"),
+    Need::Command("zstd", "zstd"),
 ];
 
 /// All that a run gave, with what is needed to judge it later.
@@ -69,7 +82,7 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
         versions: versions(&msb)?,
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
         cpus: thread::available_parallelism()?.get(),
-        tables: measure(user, &msb, options.rounds)?,
+        tables: measure(user, &msb, &options)?,
     };
     let json = serde_json::to_string_pretty(&record)? + "\n";
     let always = workspace::target().join("bench.json");
@@ -80,7 +93,8 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
 }
 
 /// Prints each table as soon as it is there.
-fn measure(user: &'static str, msb: &Path, rounds: usize) -> Result<Vec<Table>> {
+fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Table>> {
+    let rounds = options.rounds;
     let mut place = Place::make(user, msb)?;
     let contenders = Contenders::prepare(&place)?;
     let mut tables = Vec::new();
@@ -93,15 +107,19 @@ fn measure(user: &'static str, msb: &Path, rounds: usize) -> Result<Vec<Table>> 
     library::table(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(idle::table(&mut place, &contenders)?);
     show(crowd::table(&place, &contenders, rounds)?);
+    warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
+    // Before copies, which remove files: see there.
+    pull::tables(&mut place, &contenders, options.pulls)?.into_iter().for_each(&mut show);
     copy::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
     Ok(tables)
 }
 
 fn versions(msb: &Path) -> Result<Vec<String>> {
-    let programs = [msb, Path::new("bwrap"), Path::new("crun"), Path::new("runc")];
+    let others = ["bwrap", "crun", "runc", "podman", "skopeo", "umoci", "docker-registry"];
+    let programs = [msb].into_iter().chain(others.map(Path::new));
     let version = |program: &Path| {
         let text = workspace::output(Command::new(program).arg("--version"))?;
         Ok(text.lines().next().unwrap_or_default().to_owned())
     };
-    programs.into_iter().map(version).collect()
+    programs.map(version).collect()
 }

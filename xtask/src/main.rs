@@ -33,8 +33,9 @@ usage: cargo xtask COMMAND
   tidy       the rules of this repository that the compiler does not hold
   ci         install what is missing, build, check, e2e tests and the lab
   lab [MSB]  cgroup v2 tests on an emulated machine, with MSB or a fresh build
-  bench [--msb MSB] [--rounds N] [--json FILE]
-             times and sizes beside bubblewrap, crun and runc, with MSB or a release build
+  bench [--msb MSB] [--rounds N] [--pulls N] [--json FILE]
+             times and sizes beside bubblewrap, crun, runc, podman, skopeo and umoci, with MSB
+             or a release build
 ";
 
 fn main() -> ExitCode {

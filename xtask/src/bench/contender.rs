@@ -18,6 +18,8 @@ use crate::workspace;
 /// Seconds; longer than any benchmark. The payload of what is only there to be entered.
 const FOREVER: &str = "86400";
 
+const RUN: [&str; 5] = ["run", "--no-net", "-q", "--isolation", "process"];
+
 /// Makes command lines with full paths, so that no search along PATH is timed.
 pub(super) struct Contenders {
     msb: String,
@@ -70,8 +72,16 @@ impl Contenders {
     }
 
     pub(super) fn msb_run(&self) -> Argv {
-        let run = ["run", "--no-net", "-q", "--isolation", "process"];
-        self.msb(&[&run[..], &[self.rootfs.as_str(), "--", "/bin/true"]].concat())
+        self.msb(&[&RUN[..], &[self.rootfs.as_str(), "--", "/bin/true"]].concat())
+    }
+
+    pub(super) fn msb_run_image(&self, image: &str, command: &[&str]) -> Argv {
+        self.msb_run_with(&[&[image, "--"], command].concat())
+    }
+
+    /// Options, image and command.
+    pub(super) fn msb_run_with(&self, rest: &[&str]) -> Argv {
+        self.msb(&[&RUN[..], &["--pull", "never"], rest].concat())
     }
 
     /// What makes a sandbox that stays, and what removes it.
@@ -148,7 +158,7 @@ fn installed(name: &str) -> String {
     if Path::new(&sbin).exists() { sbin } else { format!("/usr/bin/{name}") }
 }
 
-fn words(program: &str, arguments: &[&str]) -> Argv {
+pub(super) fn words(program: &str, arguments: &[&str]) -> Argv {
     [&[program], arguments].concat().into_iter().map(str::to_owned).collect()
 }
 

@@ -7,18 +7,23 @@ use anyhow::{Context, Result, bail, ensure};
 /// A median of fewer moves with the neighbours of the machine.
 const ROUNDS: usize = 50;
 
+/// Each takes half a minute with everybody in it, and the differences are large.
+const PULLS: usize = 3;
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     /// None: make a release build.
     pub(super) msb: Option<PathBuf>,
     pub(super) rounds: usize,
+    /// Rounds of pulling a large image.
+    pub(super) pulls: usize,
     /// None: only where it is always written.
     pub(super) json: Option<PathBuf>,
 }
 
 impl Options {
     pub(super) fn parse(mut words: &[&str]) -> Result<Self> {
-        let mut options = Options { msb: None, rounds: ROUNDS, json: None };
+        let mut options = Options { msb: None, rounds: ROUNDS, pulls: PULLS, json: None };
         while let [name, rest @ ..] = words {
             let [value, rest @ ..] = rest else {
                 bail!("no value after `{name}`");
@@ -26,17 +31,20 @@ impl Options {
             match *name {
                 "--msb" => options.msb = Some(value.into()),
                 "--json" => options.json = Some(value.into()),
-                "--rounds" => {
-                    options.rounds =
-                        value.parse().with_context(|| format!("not a number: `{value}`"))?;
-                    ensure!(options.rounds > 0, "no rounds, no medians");
-                }
+                "--rounds" => options.rounds = number(value)?,
+                "--pulls" => options.pulls = number(value)?,
                 _ => bail!("no such option: `{name}`"),
             }
             words = rest;
         }
         Ok(options)
     }
+}
+
+fn number(value: &str) -> Result<usize> {
+    let number = value.parse().with_context(|| format!("not a number: `{value}`"))?;
+    ensure!(number > 0, "no rounds, no medians");
+    Ok(number)
 }
 
 #[cfg(test)]
@@ -46,19 +54,20 @@ mod tests {
     #[test]
     fn without_options_there_are_fifty_rounds_of_a_release_build() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!(options, Options { msb: None, rounds: 50, json: None });
+        assert_eq!(options, Options { msb: None, rounds: 50, pulls: 3, json: None });
     }
 
     #[test]
     fn options_are_read_in_any_order() {
-        let options = Options::parse(&["--json", "a", "--rounds", "7", "--msb", "b"]).unwrap();
+        let words = ["--json", "a", "--pulls", "2", "--rounds", "7", "--msb", "b"];
+        let options = Options::parse(&words).unwrap();
         let (msb, json) = (Some("b".into()), Some("a".into()));
-        assert_eq!(options, Options { msb, rounds: 7, json });
+        assert_eq!(options, Options { msb, rounds: 7, pulls: 2, json });
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for words in [&["--rounds", "0"][..], &["--rounds", "x"], &["--msb"], &["fast", "1"]] {
+        for words in [&["--rounds", "0"][..], &["--pulls", "x"], &["--msb"], &["fast", "1"]] {
             assert!(Options::parse(words).is_err(), "{words:?}");
         }
     }

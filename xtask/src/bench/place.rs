@@ -1,11 +1,14 @@
 //! The directory that a benchmark lives in: programs that the ordinary user may run, a static
 //! root filesystem of his, room for state. Removed on drop, with everything that still runs.
 
+use std::cell::Cell;
 use std::env;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, id};
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -16,6 +19,12 @@ use crate::workspace;
 /// Not /tmp, which is often memory: copies shall be measured on a disk.
 const PARENT: &str = "/var/tmp";
 
+/// Where directories of users are.
+const OWN: &str = "own";
+
+/// Trees that are removed at a time: that waits for the disk more than it works.
+const REMOVALS: usize = 8;
+
 /// What the works call inside.
 const PROGRAMS: &[&str] = &["true", "sh", "sleep", "tar", "rm", "mkdir"];
 
@@ -25,6 +34,10 @@ pub(super) struct Place {
     plain: Runner,
     no_hybrid: Runner,
     pub(super) user: User,
+    /// For what is also to be measured as root, with a home of its own.
+    pub(super) root: User,
+    /// Runners and directories made so far.
+    made: Cell<usize>,
     dir: Dir,
 }
 
@@ -40,16 +53,17 @@ impl Place {
         dir.program("msb", msb)?;
         dir.program("xtask", &env::current_exe().context("cannot find this program")?)?;
         rootfs(&dir.path("rootfs"))?;
-        for name in ["home", "run", "log", "host"] {
+        for name in ["home", "run", "log", "host", "root"] {
             fs::create_dir(dir.path(name))?;
         }
-        fs::set_permissions(dir.path("run"), Permissions::from_mode(0o700))?;
-        for name in ["rootfs", "home", "run", "log", "host"] {
-            workspace::run(
-                Command::new("chown").arg("-R").arg(format!("{user}:")).arg(dir.path(name)),
-            )?;
+        for name in ["run", "root"] {
+            fs::set_permissions(dir.path(name), Permissions::from_mode(0o700))?;
         }
-        let user = User { name: user, variables: variables(&dir) };
+        for name in ["rootfs", "home", "run", "log", "host"] {
+            give(&dir.path(name), user)?;
+        }
+        let root = User { name: "root", variables: variables(&dir, "root", "root") };
+        let user = User { name: user, variables: variables(&dir, "home", "run") };
         let runner =
             |view, log| Runner::start(&user, view, &dir.path("xtask"), &dir.path("log").join(log));
         Ok(Place {
@@ -57,6 +71,8 @@ impl Place {
             plain: runner(View::Plain, "plain")?,
             no_hybrid: runner(View::NoHybrid, "no-hybrid")?,
             user,
+            root,
+            made: Cell::new(0),
             dir,
         })
     }
@@ -71,6 +87,24 @@ impl Place {
             View::Plain => &self.plain,
             View::NoHybrid => &self.no_hybrid,
         }
+    }
+
+    /// One more, for another user or environment than those that are always there.
+    pub(super) fn another(&self, user: &User, view: View) -> Result<Runner> {
+        let log = self.dir.path("log").join(self.number());
+        Runner::start(user, view, &self.dir.path("xtask"), &log)
+    }
+
+    /// A directory of a user's, with a short name: podman takes none of more than fifty letters.
+    pub(super) fn directory(&self, user: &User) -> Result<String> {
+        let path = self.dir.path(OWN).join(self.number());
+        fs::create_dir_all(&path)?;
+        give(&path, user.name)?;
+        Ok(path.display().to_string())
+    }
+
+    fn number(&self) -> String {
+        self.made.replace(self.made.get() + 1).to_string()
     }
 
     /// Copies a program to where the ordinary user may run it.
@@ -128,22 +162,43 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
+        remove_trees(&self.path(OWN));
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("warning: cannot remove `{}`: {error}", self.0.display());
         }
     }
 }
 
+/// Removes what is in a directory. What stays is told about by whoever removes the directory.
+fn remove_trees(dir: &Path) {
+    let trees = Mutex::new(fs::read_dir(dir).into_iter().flatten());
+    let next = || trees.lock().expect("no holder panics").next();
+    thread::scope(|scope| {
+        for _ in 0..REMOVALS {
+            scope.spawn(|| {
+                while let Some(tree) = next() {
+                    let _ = tree.map(|tree| fs::remove_dir_all(tree.path()));
+                }
+            });
+        }
+    });
+}
+
 /// The whole environment of what is measured.
-fn variables(dir: &Dir) -> Vec<(&'static str, String)> {
-    let path = |name| dir.path(name).display().to_string();
+fn variables(dir: &Dir, home: &str, run: &str) -> Vec<(&'static str, String)> {
+    let path = |name: &str| dir.path(name).display().to_string();
     vec![
         ("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
-        ("HOME", path("home")),
-        ("MSB_HOME", path("home/.msb")),
+        ("HOME", path(home)),
+        ("MSB_HOME", path(&format!("{home}/.msb"))),
         ("MSB_PATH", path("msb")),
-        ("XDG_RUNTIME_DIR", path("run")),
+        ("XDG_RUNTIME_DIR", path(run)),
     ]
+}
+
+/// Gives a tree to a user.
+pub(super) fn give(path: &Path, user: &str) -> Result<()> {
+    workspace::run(Command::new("chown").args(["-R", "-h"]).arg(format!("{user}:")).arg(path))
 }
 
 fn rootfs(root: &Path) -> Result<()> {
@@ -167,8 +222,10 @@ mod tests {
     fn nothing_of_the_directory_is_left() {
         let path = env::temp_dir().join(format!("msb-xtask-place-{}", id()));
         let dir = Dir::make(path.clone()).unwrap();
-        fs::create_dir(dir.path("a")).unwrap();
-        fs::write(dir.path("a/b"), "").unwrap();
+        for name in ["a", "own", "own/1", "own/2"] {
+            fs::create_dir(dir.path(name)).unwrap();
+            fs::write(dir.path(name).join("file"), "").unwrap();
+        }
 
         drop(dir);
 

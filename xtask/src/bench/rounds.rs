@@ -35,16 +35,29 @@ pub(super) struct Series {
 }
 
 /// One round more than asked for: the first fills caches and is not counted.
-pub(super) fn play(rounds: usize, mut entrants: Vec<Entrant<'_>>) -> Result<Vec<Series>> {
+pub(super) fn play(rounds: usize, entrants: Vec<Entrant<'_>>) -> Result<Vec<Series>> {
+    play_after(1, rounds, entrants)
+}
+
+/// For what begins with nothing each time and takes so long that a cold cache does not show.
+pub(super) fn play_cold(rounds: usize, entrants: Vec<Entrant<'_>>) -> Result<Vec<Series>> {
+    play_after(0, rounds, entrants)
+}
+
+fn play_after(
+    warming: usize,
+    rounds: usize,
+    mut entrants: Vec<Entrant<'_>>,
+) -> Result<Vec<Series>> {
     let mut samples: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); entrants.len()];
-    for round in 0..=rounds {
+    for round in 0..warming + rounds {
         for turn in order(round, entrants.len()) {
             let entrant = &mut entrants[turn];
             let Ok(series) = &mut samples[turn] else {
                 continue;
             };
             match (entrant.measure)() {
-                Ok(_) if round == 0 => {}
+                Ok(_) if round < warming => {}
                 Ok(sample) => series.push(sample),
                 Err(error) if entrant.ours => {
                     return Err(error).with_context(|| format!("{} failed", entrant.name));
@@ -119,6 +132,19 @@ mod tests {
 
         assert!(series.iter().all(|series| series.samples == Ok(vec![1.0, 1.0])));
         assert_eq!(*turns.borrow(), ["a", "b", "b", "a", "b", "a"]);
+    }
+
+    #[test]
+    fn cold_rounds_all_count() {
+        let mut next = 0.0;
+        let measure = Box::new(|| {
+            next += 1.0;
+            Ok(next)
+        });
+
+        let series = play_cold(2, vec![Entrant { name: "a", ours: false, measure }]).unwrap();
+
+        assert_eq!(series[0].samples, Ok(vec![1.0, 2.0]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The caller's half of the stopwatch: starts it as the ordinary user and asks it to run things.
+//! The caller's half of the stopwatch: starts it as somebody and asks it to run things.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,13 +26,22 @@ pub(super) enum View {
 
 pub(super) struct Runner(Link);
 
-/// The ordinary user and the whole environment of what he runs.
+/// A user and the whole environment of what he runs.
+#[derive(Clone)]
 pub(super) struct User {
     pub(super) name: &'static str,
     pub(super) variables: Vec<(&'static str, String)>,
 }
 
 impl User {
+    /// The same user with another value of a variable.
+    pub(super) fn with(&self, variable: &'static str, value: &str) -> Self {
+        let mut user = self.clone();
+        user.variables.retain(|(name, _)| *name != variable);
+        user.variables.push((variable, value.to_owned()));
+        user
+    }
+
     /// What follows as arguments is run by the user.
     pub(super) fn command(&self, view: View) -> Command {
         let mut command = match view {

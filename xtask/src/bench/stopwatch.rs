@@ -1,4 +1,4 @@
-//! The small process that starts contenders and times them, as the ordinary user.
+//! The small process that starts contenders and times them, mostly as the ordinary user.
 //!
 //! It is a process of its own because the caller is root, has more memory, and may not stand in
 //! the mount namespace that a contender needs. It decides nothing: one request a line, one answer

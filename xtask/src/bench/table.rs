@@ -9,7 +9,7 @@ use super::rounds::{Series, median};
 /// One table: a work and everybody who did it.
 #[derive(Serialize)]
 pub(super) struct Table {
-    work: &'static str,
+    work: String,
     unit: Unit,
     /// How many measurements stand behind each row.
     samples: usize,
@@ -26,7 +26,7 @@ pub(super) enum Unit {
     Kibibytes,
 }
 
-/// What DESIGN.md section 10 wants of our row.
+/// What DESIGN.md section 10 or an issue wants of our row.
 #[derive(Clone, Copy)]
 pub(super) enum Goal {
     /// At most this many times the reference.
@@ -38,8 +38,13 @@ pub(super) enum Goal {
 #[derive(Serialize)]
 struct Row {
     name: String,
+    #[serde(skip)]
+    ours: bool,
     #[serde(flatten)]
     result: Outcome,
+    /// What it is of other rows than the reference.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beside: Vec<Beside>,
     /// What the numbers do not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
@@ -60,6 +65,15 @@ enum Outcome {
 }
 
 #[derive(Serialize)]
+struct Beside {
+    reference: &'static str,
+    /// None where one of the two failed.
+    ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    goal: Option<Verdict>,
+}
+
+#[derive(Serialize)]
 struct Verdict {
     text: String,
     reached: bool,
@@ -67,7 +81,7 @@ struct Verdict {
 
 impl Table {
     pub(super) fn new(
-        work: &'static str,
+        work: impl Into<String>,
         unit: Unit,
         reference: &'static str,
         goal: Option<Goal>,
@@ -81,7 +95,22 @@ impl Table {
         let counts = series.iter().flat_map(|series| &series.samples).map(Vec::len);
         let samples = counts.max().unwrap_or(0);
         let rows = series.iter().map(|series| row(series, divisor, goal, unit)).collect();
-        Table { work, unit, samples, reference, rows }
+        Table { work: work.into(), unit, samples, reference, rows }
+    }
+
+    /// Adds the ratios to one more row, of which ours are to be at most `limit`.
+    pub(super) fn beside(mut self, reference: &'static str, limit: Option<f64>) -> Self {
+        let row = self.rows.iter().find(|row| row.name == reference);
+        let divisor = row.and_then(Row::median).filter(|&divisor| divisor > 0.0);
+        for row in &mut self.rows {
+            let ratio = divisor.and_then(|divisor| Some(row.median()? / divisor));
+            let goal = limit.filter(|_| row.ours).zip(ratio).map(|(limit, ratio)| Verdict {
+                text: format!("≤ {limit}× {reference}"),
+                reached: ratio <= limit,
+            });
+            row.beside.push(Beside { reference, ratio, goal });
+        }
+        self
     }
 
     pub(super) fn note(&mut self, name: &str, note: String) {
@@ -91,22 +120,31 @@ impl Table {
     }
 }
 
+impl Row {
+    fn median(&self) -> Option<f64> {
+        match self.result {
+            Outcome::Measured { median, .. } => Some(median),
+            Outcome::Error(_) => None,
+        }
+    }
+}
+
 fn row(series: &Series, divisor: Option<f64>, goal: Option<Goal>, unit: Unit) -> Row {
-    let name = series.name.clone();
+    let row = |result, goal| {
+        let name = series.name.clone();
+        Row { name, ours: series.ours, result, beside: Vec::new(), note: None, goal }
+    };
     let samples = match &series.samples {
         Ok(samples) => samples,
-        Err(error) => {
-            return Row { name, result: Outcome::Error(error.clone()), note: None, goal: None };
-        }
+        Err(error) => return row(Outcome::Error(error.clone()), None),
     };
     let Some(middle) = median(samples) else {
-        let error = "nothing was measured".to_owned();
-        return Row { name, result: Outcome::Error(error), note: None, goal: None };
+        return row(Outcome::Error("nothing was measured".to_owned()), None);
     };
     let ratio = divisor.map(|divisor| middle / divisor);
     let lowest = samples.iter().copied().fold(f64::INFINITY, f64::min);
     let goal = goal.filter(|_| series.ours).and_then(|goal| verdict(goal, middle, ratio, unit));
-    Row { name, result: Outcome::Measured { median: middle, lowest, ratio }, note: None, goal }
+    row(Outcome::Measured { median: middle, lowest, ratio }, goal)
 }
 
 fn verdict(goal: Goal, value: f64, ratio: Option<f64>, unit: Unit) -> Option<Verdict> {
@@ -130,20 +168,31 @@ impl fmt::Display for Unit {
 impl fmt::Display for Table {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
-        let ratio = format!("÷ {}", self.reference);
-        let wide = ratio.chars().count().max(8);
+        let others = self.rows.iter().take(1).flat_map(|row| &row.beside);
+        let references = [self.reference].into_iter().chain(others.map(|other| other.reference));
+        let heads: Vec<String> = references.map(|name| format!("÷ {name}")).collect();
+        let wide = |column: usize| heads[column].chars().count().max(8);
         writeln!(formatter, "{} ({}, median of {})", self.work, self.unit, self.samples)?;
-        writeln!(formatter, "  {:width$}  {:>9}  {:>9}  {ratio:>wide$}", "", "median", "lowest")?;
+        write!(formatter, "  {:width$}  {:>9}  {:>9}", "", "median", "lowest")?;
+        for (column, head) in heads.iter().enumerate() {
+            write!(formatter, "  {head:>wide$}", wide = wide(column))?;
+        }
+        writeln!(formatter)?;
         for row in &self.rows {
             write!(formatter, "  {:width$}  ", row.name)?;
             match &row.result {
                 Outcome::Error(error) => write!(formatter, "failed: {}", one_line(error))?,
                 Outcome::Measured { median, lowest, ratio } => {
-                    let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-                    write!(formatter, "{median:>9.2}  {lowest:>9.2}  {ratio:>wide$}")?;
+                    write!(formatter, "{median:>9.2}  {lowest:>9.2}")?;
+                    let others = row.beside.iter().map(|other| other.ratio);
+                    for (column, ratio) in [*ratio].into_iter().chain(others).enumerate() {
+                        let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+                        write!(formatter, "  {ratio:>wide$}", wide = wide(column))?;
+                    }
                 }
             }
-            if let Some(Verdict { text, reached }) = &row.goal {
+            let others = row.beside.iter().filter_map(|other| other.goal.as_ref());
+            for Verdict { text, reached } in row.goal.iter().chain(others) {
                 let word = if *reached { "reached" } else { "MISSED" };
                 write!(formatter, "  goal {text} {word}")?;
             }
@@ -197,6 +246,30 @@ start (ms, median of 3)
             median     lowest   ÷ bwrap
   msb         5.00       4.00         -
   bwrap  failed: no user namespaces
+"
+        );
+    }
+
+    #[test]
+    fn several_rows_can_be_compared_with() {
+        let series = [
+            series("msb", Ok(vec![5.0])),
+            series("bwrap", Ok(vec![4.0])),
+            series("a long name", Ok(vec![10.0])),
+            series("gone", Err("gone".to_owned())),
+        ];
+        let table = Table::new("start", Unit::Milliseconds, "bwrap", None, &series)
+            .beside("a long name", Some(1.0))
+            .beside("gone", Some(1.0));
+        assert_eq!(
+            table.to_string(),
+            "\
+start (ms, median of 1)
+                  median     lowest   ÷ bwrap  ÷ a long name    ÷ gone
+  msb               5.00       5.00      1.25           0.50         -  goal ≤ 1× a long name reached
+  bwrap             4.00       4.00      1.00           0.40         -
+  a long name      10.00      10.00      2.50           1.00         -
+  gone         failed: gone
 "
         );
     }
