@@ -170,7 +170,8 @@ fn keys_pushed_into_a_terminal_do_not_reach_the_caller() {
             script.stdout(Stdio::piped()).stderr(Stdio::piped());
             let gave = ends(script.spawn().unwrap());
             assert!(gave.stdout.contains("tried"), "{gave:#?}");
-            assert!(gave.stdout.contains("host read <>"), "{gave:#?}");
+            // `script` types an end of file itself when its own stdin is at its end.
+            assert!(gave.stdout.replace('\u{4}', "").contains("host read <>"), "{gave:#?}");
             assert!(!gave.stdout.contains("pushed"), "{gave:#?}");
         }
     }
