@@ -70,7 +70,7 @@ pub(super) fn tables(
     let gunzip =
         workspace::build(&["--release", "--package", "msb-image", "--example", EXAMPLE], EXAMPLE)?;
     let gunzip = place.program(EXAMPLE, &gunzip)?;
-    let large = Large::make(&place.path("large"))?;
+    let large = Large::make(&place.path("large-image"))?;
     let registry = Registry::start(&place.path("registry"))?;
     start_podman(place)?;
     let mut tables = Vec::new();
