@@ -22,7 +22,6 @@ pub mod registries;
 mod repair;
 mod sandboxes;
 mod store;
-mod subordinate;
 
 pub use connection::Connection;
 pub use installed::Recipe;

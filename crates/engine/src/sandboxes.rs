@@ -9,7 +9,7 @@ use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
 use crate::store::Home;
 use crate::{disk, planning, repair};
-use msb_image::{Prepared, Store, Wish};
+use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
     Command, Ending, Error, Exit, Ids, ImageRef, Kind, Name, Plan, Result, Spec, Stage, Upper,
     state,
@@ -175,11 +175,15 @@ impl Engine {
 
     /// The images of this machine.
     pub fn images(&self) -> Result<Store> {
-        let program = match &self.launcher {
+        Store::open(self.home.path(), User::current().owners(), self.program())
+    }
+
+    /// The `msb` executable.
+    fn program(&self) -> PathBuf {
+        match &self.launcher {
             Launcher::Fork(_) => PathBuf::from("/proc/self/exe"),
             Launcher::Execute(path) => path.clone(),
-        };
-        Store::open(self.home.path(), User::current().owners(), program)
+        }
     }
 
     /// Makes a sandbox and starts its worker. Its first command waits for [`Engine::begin`]
@@ -325,10 +329,13 @@ impl Engine {
         };
         if let Ok(plan) = &plan {
             repair::remove_cgroup(plan);
-            if let (Ids::Subordinate { .. }, Upper::Directory { path }) =
-                (&plan.ids, &plan.rootfs.upper)
+            // Files of users 1 and up belong to ids that only exist in a user namespace.
+            if let (Ids::Subordinate { uid, gid, uids, gids }, Upper::Directory { path }) =
+                (plan.ids, &plan.rootfs.upper)
+                && path.is_dir()
             {
-                crate::subordinate::remove(&plan.ids, path)?;
+                let owners = Owners::Granted { uid, gid, uids, gids };
+                msb_image::clear(self.program(), owners, path)?;
             }
         }
         self.home.discard(&claim)

@@ -115,6 +115,11 @@ impl Apart {
     }
 }
 
+/// Removes everything in a directory, whoever of these it belongs to.
+pub fn clear(program: PathBuf, owners: Owners, directory: &Path) -> Result<()> {
+    Apart { program, owners }.start(directory, Task::Clear)?.answer()
+}
+
 impl AtWork {
     /// Waits for the answer.
     pub(crate) fn answer<T: DeserializeOwned>(mut self) -> Result<T> {

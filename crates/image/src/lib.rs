@@ -23,7 +23,7 @@ mod store;
 pub mod unpack;
 mod usage;
 
-pub use apart::{APART_ARGUMENT, serve};
+pub use apart::{APART_ARGUMENT, clear, serve};
 pub use credentials::{Credential, Credentials, Login, Secret};
 pub use ensure::Wish;
 pub use load::Load;

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
 
 /// Whose files a layer can hold. Layers of one kind are of no use to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,16 +104,8 @@ impl Owners {
 const UNMAPPED: i32 = 112;
 
 fn map(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
-    let words = [pid, 0, own, 1, 1, range.start, range.count.min(65535)];
-    let output = Command::new(tool)
-        .args(words.map(|word| word.to_string()))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Error::host(format!("cannot run `{tool}`"), error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Error::host(format!("`{tool}` refused to map ids"), said)
-        .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids"))
+    process::map_granted(tool, pid, own, range.start, range.count).map_err(|error| {
+        Error::host(format!("`{tool}` did not map ids"), error)
+            .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids")
+    })
 }

@@ -5,7 +5,6 @@ use msb_sys::process::{self, Fork};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
 
 /// Maps root alone, from inside, without any privilege.
 pub(crate) fn write_single(uid: u32, gid: u32) -> Result<()> {
@@ -68,18 +67,10 @@ pub(crate) fn namespace_of(pid: u32) -> Result<OwnedFd> {
 }
 
 fn delegate(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
-    let words = [pid, 0, own, 1, 1, range.start, range.count.min(65535)];
-    let output = Command::new(tool)
-        .args(words.map(|word| word.to_string()))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Error::host(format!("cannot run `{tool}`"), error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Error::host(format!("`{tool}` refused to map ids"), said)
-        .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids"))
+    process::map_granted(tool, pid, own, range.start, range.count).map_err(|error| {
+        Error::host(format!("`{tool}` did not map ids"), error)
+            .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids")
+    })
 }
 
 fn write(path: &str, text: &str) -> Result<()> {

@@ -136,6 +136,22 @@ pub fn become_root() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has `newuidmap` or `newgidmap` map root of a child to one id and the others to a granted range.
+pub fn map_granted(tool: &str, pid: u32, own: u32, start: u32, count: u32) -> io::Result<()> {
+    /// Root has one of the 64 Ki ids that exist inside.
+    const OTHERS: u32 = 0xffff;
+    let words = [pid, 0, own, 1, 1, start, count.min(OTHERS)].map(|word| word.to_string());
+    let output = std::process::Command::new(tool)
+        .args(words)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot run it: {error}")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
 /// Forks; true in the child. The caller has one thread.
 pub fn fork() -> io::Result<bool> {
     // SAFETY: with one thread the child's copy of every lock and buffer is consistent.
