@@ -35,7 +35,8 @@ pub(crate) struct Load {
 
 impl Act for Load {
     fn act(self) -> Outcome {
-        let store = bare_engine()?.images()?;
+        let engine = bare_engine()?;
+        let store = engine.images()?;
         let bars = Bars::new(self.quiet);
         let load = images::Load { name: self.tag, platform: self.platform };
         let input = self.input.filter(|path| path.as_os_str() != "-");
@@ -57,7 +58,8 @@ impl Act for Load {
         };
         let loaded = loaded.map_err(about)?;
         if self.json {
-            listing::json(&loaded);
+            let shown = loaded.iter().map(|image| engine.image_inspect(&image.reference));
+            listing::json(&shown.collect::<Result<Vec<_>>>()?);
         } else {
             loaded.iter().for_each(|image| words::say(image.reference.at(&image.digest)));
         }

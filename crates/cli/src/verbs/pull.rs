@@ -7,7 +7,7 @@ use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_engine::images;
-use msb_spec::{Platform, Reference};
+use msb_spec::{Platform, Reference, Result};
 
 /// Fetches images, so that they start at once and without a network.
 #[derive(Debug, Parser)]
@@ -31,7 +31,8 @@ pub(crate) struct Pull {
 
 impl Act for Pull {
     fn act(self) -> Outcome {
-        let store = bare_engine()?.images()?;
+        let engine = bare_engine()?;
+        let store = engine.images()?;
         let pull = images::Pull { platform: self.platform, reach: self.fetch.reach() };
         let mut pulled = Vec::new();
         for name in &self.images {
@@ -40,10 +41,11 @@ impl Act for Pull {
             if !self.json {
                 words::say(image.reference.at(&image.digest));
             }
-            pulled.push(image);
+            pulled.push(image.reference);
         }
         if self.json {
-            listing::json(&pulled);
+            let shown = pulled.iter().map(|name| engine.image_inspect(name));
+            listing::json(&shown.collect::<Result<Vec<_>>>()?);
         }
         Ok(0)
     }
