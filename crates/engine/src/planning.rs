@@ -57,6 +57,7 @@ pub(crate) fn plan(
         image: prepared.image,
         image_digest: prepared.digest,
         rootfs: Rootfs { overlays: prepared.overlays, upper },
+        machine: None,
         ids,
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
         labels: spec.labels.clone(),

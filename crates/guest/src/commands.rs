@@ -122,7 +122,7 @@ impl Commands {
         while let Ok(Some((pid, status))) = waited {
             if let Some(id) = self.running.remove(&pid.as_raw_nonzero().get()) {
                 let (code, signal) = (status.exit_status(), status.terminating_signal());
-                exited.push(FromGuest::Exited { id, code, signal, alone: false });
+                exited.push(FromGuest::Exited { id, code, signal, alone: false, hit: None });
             }
             waited = rustix::process::wait(options);
         }

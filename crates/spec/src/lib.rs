@@ -51,7 +51,8 @@ pub use mount::{GuestPath, Mount, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use patch::{Patch, Script};
 pub use plan::{
-    Isolation, Lower, Overlay, PLAN_VERSION, Plan, PlannedMount, Rootfs, Security, Upper,
+    GuestKernel, Isolation, Lower, Machine, MachineBase, Overlay, PLAN_VERSION, Plan, PlannedMount,
+    Rootfs, Security, Upper,
 };
 pub use platform::{Platform, PullWhen};
 pub use quantity::{Bytes, Cpus, Span};

@@ -19,11 +19,16 @@ pub const PLAN_VERSION: u32 = 1;
 pub enum Isolation {
     /// Namespaces, seccomp, Landlock and cgroups on the host's kernel.
     Process,
+    /// A microVM with a kernel of its own.
+    Vm,
 }
 
 impl std::fmt::Display for Isolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("process")
+        f.write_str(match self {
+            Self::Process => "process",
+            Self::Vm => "vm",
+        })
     }
 }
 
@@ -76,6 +81,54 @@ pub struct Rootfs {
     pub upper: Upper,
 }
 
+/// The kernel of a microVM: a flat image that is mapped as it lies on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestKernel {
+    /// The image.
+    pub path: PathBuf,
+    /// The guest's physical address that its first byte is at.
+    pub load: u64,
+    /// Where it is entered.
+    pub entry: u64,
+    /// As people know it, such as `6.12.115`.
+    pub version: String,
+}
+
+/// What the root of a microVM is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum MachineBase {
+    /// A read-only disk that every sandbox of the image shares.
+    Image {
+        /// The disk.
+        path: PathBuf,
+        /// Its file system.
+        fstype: String,
+    },
+    /// The overlays of the Rootfs, shared read-only by the host.
+    Shares,
+    /// A disk of the user's, which is the root itself.
+    Disk {
+        /// The disk.
+        path: PathBuf,
+        /// Its file system.
+        fstype: String,
+    },
+}
+
+/// The microVM of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its kernel.
+    pub kernel: GuestKernel,
+    /// Its processors.
+    pub cpus: u8,
+    /// Its memory, in MiB.
+    pub memory_mib: u32,
+    /// What its root is made of.
+    pub base: MachineBase,
+}
+
 /// A host path shown inside, found and checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMount {
@@ -120,6 +173,9 @@ pub struct Plan {
     pub image_digest: Option<Digest>,
     /// What it starts from, found.
     pub rootfs: Rootfs,
+    /// The machine it runs in, on the `vm` tier.
+    #[serde(default)]
+    pub machine: Option<Machine>,
     /// Which host ids stand behind its ids.
     pub ids: Ids,
     /// Its host name.

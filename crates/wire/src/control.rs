@@ -67,6 +67,17 @@ pub enum SpawnFailure {
     NotExecutable,
 }
 
+/// A limit that only the guest of a microVM can see being reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hit {
+    /// Its kernel killed something for want of memory.
+    Memory,
+    /// Its kernel refused a process.
+    Pids,
+    /// The writable layer is full.
+    Disk,
+}
+
 /// From the guest to the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
@@ -96,5 +107,7 @@ pub enum FromGuest {
         signal: Option<i32>,
         /// Whether nothing but the guest is left. Only then need nobody wait for its end.
         alone: bool,
+        /// A limit that something ran into meanwhile, where only the guest can know.
+        hit: Option<Hit>,
     },
 }

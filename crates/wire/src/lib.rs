@@ -7,12 +7,17 @@
 mod control;
 mod files;
 mod frame;
+mod machine;
 pub mod record;
 mod request;
 
-pub use control::{FromGuest, SpawnFailure, ToGuest};
+pub use control::{FromGuest, Hit, SpawnFailure, ToGuest};
 pub use files::{Entry, EntryKind, FileFailure, FileReply, FileRequest, Meta};
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
+pub use machine::{
+    Boot, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage, SPARE_CONNECTIONS,
+    ShareOverlay, ToMachine,
+};
 pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.

@@ -6,7 +6,7 @@ use crate::processes;
 use crate::worker::Worker;
 use msb_spec::{By, Ending, Error, Exit, Kind, Reached, Stage};
 use msb_wire::record::{ExecRecord, Source};
-use msb_wire::{FrameKind, FromGuest, Reply, SpawnFailure};
+use msb_wire::{FrameKind, FromGuest, Hit, Reply, SpawnFailure};
 
 impl Worker {
     pub(crate) fn hear_guest(&mut self) {
@@ -77,9 +77,9 @@ impl Worker {
                     self.answer(watcher, &Reply::Failed(error.clone()));
                 }
             }
-            FromGuest::Exited { id, code, signal, alone } => {
+            FromGuest::Exited { id, code, signal, alone, hit } => {
                 self.alone = alone;
-                self.exited(id, code, signal);
+                self.exited(id, (code, signal), hit);
             }
         }
     }
@@ -122,7 +122,12 @@ impl Worker {
         .at(Stage::Exec)
     }
 
-    pub(crate) fn exited(&mut self, id: u64, code: Option<i32>, signal: Option<i32>) {
+    pub(crate) fn exited(
+        &mut self,
+        id: u64,
+        (code, signal): (Option<i32>, Option<i32>),
+        hit: Option<Hit>,
+    ) {
         if !self.execs.get(&id).is_some_and(|exec| exec.running) {
             return;
         }
@@ -132,15 +137,22 @@ impl Worker {
             while self.relay(id, stream) {}
         }
         let failed = code != Some(0);
-        let hit = failed && self.life.memory_hit(&self.guest.confined, &mut self.memory_seen);
+        let memory = failed
+            && (hit == Some(Hit::Memory)
+                || self.life.memory_hit(&self.guest.confined, &mut self.memory_seen));
         let Some(exec) = self.execs.remove(&id) else {
             return;
         };
         let ending = match exec.ending {
-            Ending::Own if hit => Ending::Memory,
+            Ending::Own if memory => Ending::Memory,
             ending => ending,
         };
-        let reached = if failed && ending == Ending::Own { self.reached() } else { None };
+        let reached = match hit {
+            _ if !failed || ending != Ending::Own => None,
+            Some(Hit::Pids) => Some(Reached::Pids),
+            Some(Hit::Disk) => Some(Reached::Disk),
+            _ => self.reached(),
+        };
         let exit = Exit { code, signal, ending, reached };
         self.life.set_busy(!self.execs.is_empty());
         if self.main == Some(id) {

@@ -1,0 +1,137 @@
+//! What a worker and the guest of a microVM say to each other.
+//!
+//! The guest opens every connection, to one vsock port of the host. The first is the control
+//! connection: [`Boot`] comes down it before anything else, [`FromMachine`] goes up. The others are
+//! spare ones: the worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
+//! `Signal` and `Hush` frames down, `FromGuest`, `Stdout` and `Stderr` up) or file operation
+//! (`ToGuest::Files`, then what is said on the client's own connection), and the guest opens another.
+
+use msb_spec::{Bytes, Hostname};
+use serde::{Deserialize, Serialize};
+
+/// The vsock port of the host that a guest connects to. There is no other.
+pub const MACHINE_PORT: u32 = 1;
+/// How many spare connections a guest keeps open.
+pub const SPARE_CONNECTIONS: usize = 2;
+
+/// How to become the sandbox: the first frame of the control connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// [`crate::VERSION`] of the worker.
+    pub version: u32,
+    /// Its host name.
+    pub hostname: Hostname,
+    /// Wall clock in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Bytes to begin the random generator with.
+    pub seed: [u8; 32],
+    /// What the root is made of.
+    pub root: MachineRoot,
+    /// Memory file systems inside.
+    pub tmpfs: Vec<(String, Bytes)>,
+    /// Host paths shown inside, in the order they are mounted.
+    pub mounts: Vec<MachineMount>,
+    /// Most processes and threads of all commands together.
+    pub pids: Option<u32>,
+    /// Whether commands get no capabilities.
+    pub restricted: bool,
+    /// Whether the sandbox ends with its first command and keeps nothing.
+    pub ephemeral: bool,
+}
+
+/// What the root of a machine is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MachineRoot {
+    /// A read-only disk below an overlay that is kept on a writable one.
+    Image {
+        /// The device that holds it, such as `vdb`.
+        device: String,
+        /// Its file system.
+        fstype: String,
+        /// The device of what the sandbox writes, an ext4.
+        upper: String,
+    },
+    /// Host directories, shared read-only, below overlays that are kept on a writable disk.
+    Shares {
+        /// In the order they are mounted; the first is `/`.
+        overlays: Vec<ShareOverlay>,
+        /// The device of what the sandbox writes, an ext4.
+        upper: String,
+    },
+    /// A disk that is the root itself, and is written.
+    Disk {
+        /// The device.
+        device: String,
+        /// Its file system.
+        fstype: String,
+        /// Whether writing is refused.
+        read_only: bool,
+    },
+}
+
+/// One overlay of host directories.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareOverlay {
+    /// Where it appears inside.
+    pub at: String,
+    /// Tags of the shares below it, topmost first.
+    pub tags: Vec<String>,
+}
+
+/// A host path shown inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineMount {
+    /// The tag of the share.
+    pub tag: String,
+    /// Where it appears.
+    pub guest: String,
+    /// Whether writing is refused. The host refuses it too.
+    pub read_only: bool,
+    /// The share holds one file of this name, which is what is shown.
+    pub file: Option<String>,
+}
+
+/// From the worker, on the control connection, after [`Boot`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToMachine {
+    /// Send a signal to everything but the guest.
+    SignalAll {
+        /// Signal number.
+        signal: i32,
+    },
+    /// End everything, write everything to disk and switch off.
+    PowerOff,
+    /// Say how much is used.
+    Measure,
+}
+
+/// From the guest, on the control connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromMachine {
+    /// The sandbox is as [`Boot`] wants it.
+    Ready,
+    /// It cannot be.
+    Failed {
+        /// What was being done.
+        doing: String,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// How much is used, seen from inside.
+    Usage(MachineUsage),
+}
+
+/// How much a machine uses, as its own kernel counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MachineUsage {
+    /// Bytes of memory in use that cannot be had back at once.
+    pub memory: u64,
+    /// Bytes of memory that it has.
+    pub memory_total: u64,
+    /// Processor time used, in microseconds.
+    pub cpu_us: u64,
+    /// Processes and threads of commands.
+    pub pids: u32,
+    /// Bytes that the sandbox has written and kept.
+    pub disk: u64,
+}
