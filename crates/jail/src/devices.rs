@@ -22,7 +22,7 @@ const HIDDEN_DIRECTORY: &str = "/sys/firmware";
 /// May be read and not written: some of it would belong to root inside.
 const READ_ONLY: [&str; 1] = ["/proc/sys"];
 
-const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+pub(crate) const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
@@ -117,7 +117,7 @@ fn hide(nothing: &OwnedFd) -> Result<()> {
 }
 
 /// A new mount of a file system, not attached yet.
-fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
+pub(crate) fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
     let make = || -> rustix::io::Result<OwnedFd> {
         let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(context.as_fd())?;
@@ -131,7 +131,7 @@ fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
     })
 }
 
-fn make_file(path: &Path) -> Result<()> {
+pub(crate) fn make_file(path: &Path) -> Result<()> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666))
         .map(drop)

@@ -74,6 +74,25 @@ pub type Become = fn(OwnedFd, bool) -> i32;
 /// Returns as soon as nothing more is needed from outside; how it went inside is told by
 /// [`Confined::wait_started`].
 pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confined> {
+    let restricted = plan.security.profile == Profile::Restricted;
+    fork(
+        plan,
+        link,
+        |pid, child| prepare(plan, pid, child),
+        |tasks, outside| enter(plan, tasks, outside),
+        |link| guest(link, restricted),
+    )
+}
+
+/// Forks into every namespace: `prepare` is done outside, `enter` inside, and then the child
+/// becomes what it is for.
+pub(crate) fn fork(
+    plan: &Plan,
+    link: BorrowedFd<'_>,
+    prepare: impl FnOnce(u32, BorrowedFd<'_>) -> Result<Option<OwnedFd>>,
+    enter: impl FnOnce(&[File], &OwnedFd) -> Result<()>,
+    becomes: impl FnOnce(OwnedFd) -> i32,
+) -> Result<Confined> {
     let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
     let entrance = group.as_ref().map(Group::entrance).transpose()?;
     let (cgroup, tasks) = match entrance {
@@ -93,17 +112,14 @@ pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confine
     match fork {
         Fork::Child => {
             drop(ours);
-            let entered = enter(plan, &tasks, &theirs).and_then(|()| {
+            let entered = enter(&tasks, &theirs).and_then(|()| {
                 // Closes the report too, which tells the worker that all went well. Nothing that
                 // owns a descriptor is dropped from here on.
                 process::keep_only(link)
                     .map_err(|error| Error::host("cannot put descriptors in order", error))
             });
             let error = match entered {
-                Ok(link) => {
-                    let restricted = plan.security.profile == Profile::Restricted;
-                    process::leave(guest(link, restricted))
-                }
+                Ok(link) => process::leave(becomes(link)),
                 Err(error) => error,
             };
             // The parent reads it; there is nobody else to tell.
@@ -115,7 +131,7 @@ pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confine
             drop((theirs, report, tasks));
             let (in_memory, limited, inside) = (Vec::new(), None, ours);
             let mut confined = Confined { pid, pidfd, group, in_memory, limited, started, inside };
-            let prepared = prepare(plan, pid, confined.inside.as_fd());
+            let prepared = prepare(pid, confined.inside.as_fd());
             if let Err(error) = prepared.map(|disk| confined.limited = disk) {
                 let kill = rustix::process::Signal::KILL;
                 let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
@@ -190,7 +206,7 @@ fn owned(plan: &Plan) -> Vec<&Path> {
 }
 
 /// A host path whose owner is the sandbox's user and where nobody else exists.
-fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
+pub(crate) fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
     let about = |error| Error::host(format!("cannot mount `{}`", mount.host.display()), error);
     let owner = std::fs::metadata(&mount.host).map_err(about)?;
     let namespace = idmap::carrier((owner.uid(), user.0), (owner.gid(), user.1))?;
@@ -212,7 +228,7 @@ fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
 
 /// The host ids of the user that runs Execs. A user given by name is only known inside, so a
 /// mount belongs to root there.
-fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
+pub(crate) fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
     let user = plan.user.as_ref();
     let uid = number(user.map(UserRef::user)).unwrap_or(0);
@@ -222,7 +238,7 @@ fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
 }
 
 /// The next mount that the outside has prepared.
-fn receive(outside: &OwnedFd) -> Result<(u8, OwnedFd)> {
+pub(crate) fn receive(outside: &OwnedFd) -> Result<(u8, OwnedFd)> {
     let mut fds = Vec::new();
     let mut what = [0u8; 1];
     let received = socket::receive(outside.as_fd(), &mut what, &mut fds);
@@ -310,7 +326,7 @@ fn show_outside(outside: &OwnedFd, what: u8, path: &str) -> Result<()> {
         .map_err(|error| Error::host("the worker went away", error))
 }
 
-fn enter_cgroup(tasks: &[File]) -> Result<()> {
+pub(crate) fn enter_cgroup(tasks: &[File]) -> Result<()> {
     let failed = |error| Error::host("cannot enter the cgroup", error);
     for mut file in tasks {
         file.write_all(b"0").map_err(failed)?;
@@ -327,7 +343,7 @@ fn enter_network() -> Result<()> {
     msb_sys::net::raise_loopback().map_err(failed)
 }
 
-fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {
+pub(crate) fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {
     let failed = |error| Error::host("cannot take the ids of the sandbox", error);
     match ids {
         Ids::Single { uid, gid } => return idmap::write_single(*uid, *gid),
@@ -432,7 +448,7 @@ fn limit(plan: &Plan) -> Result<()> {
 }
 
 /// A kernel without keyrings has none to leave.
-fn leave_keyrings() -> Result<()> {
+pub(crate) fn leave_keyrings() -> Result<()> {
     match process::new_session_keyring() {
         Err(error) if error.raw_os_error() != Some(libc::ENOSYS) => {
             Err(Error::host("cannot leave the caller's keyring", error))

@@ -80,7 +80,7 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
 /// this namespace has, and everything that lies below it was opened before.
 pub(crate) const STAGE: &str = "/tmp";
 /// The root to be.
-const ROOT: &str = "/tmp/root";
+pub(crate) const ROOT: &str = "/tmp/root";
 
 /// Puts the overlays together, ready to become the root.
 ///

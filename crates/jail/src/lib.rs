@@ -12,8 +12,11 @@ mod idmap;
 mod inside;
 mod landlock;
 mod layers;
+mod machine;
+mod machine_calls;
 mod own;
 mod syscalls;
 
 pub use inside::{Become, Confined, start};
+pub use machine::{Ids as ShownIds, Shown, start as start_machine};
 pub use own::confine_worker;

@@ -1,0 +1,308 @@
+//! The jail of a process that runs a microVM.
+//!
+//! A guest that takes over the VMM finds itself in a root that holds the few files of its own
+//! sandbox, without a network, capabilities over anything else, programs, or most system calls.
+
+use crate::idmap;
+use crate::inside::{self, Confined};
+use crate::{devices, layers, machine_calls};
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope,
+};
+use msb_spec::{Error, IdRange, Ids as PlanIds, Plan, PlannedMount, Result};
+use msb_sys::mount::{Attributes, set_attributes};
+use msb_sys::process;
+use msb_sys::socket;
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Whose ids the files of something shown are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// Its owner outside is root inside, and nobody else exists.
+    Owner,
+    /// Its owner outside is the user that runs Execs.
+    User,
+    /// They are ids of the sandbox.
+    Sandbox,
+    /// They stay the host's, so that only what everybody may read can be read.
+    Host,
+}
+
+/// A file or directory of the host that the machine's process sees.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// Where it is outside.
+    pub from: PathBuf,
+    /// Its name in the root of the process, without a slash; a file may be in a directory of its
+    /// own.
+    pub to: String,
+    /// Whether it is a single file.
+    pub file: bool,
+    /// Whether writing is refused.
+    pub read_only: bool,
+    /// Whose its ids are.
+    pub ids: Ids,
+}
+
+/// Starts a process that sees what is `shown` and nothing else, and becomes a machine.
+///
+/// Returns as soon as nothing more is needed from outside; how it went inside is told by
+/// [`Confined::wait_started`].
+pub fn start(
+    plan: &Plan,
+    shown: &[Shown],
+    link: BorrowedFd<'_>,
+    becomes: impl FnOnce(OwnedFd) -> i32,
+) -> Result<Confined> {
+    inside::fork(
+        plan,
+        link,
+        |pid, child| prepare(plan, shown, pid, child).map(|()| None),
+        |tasks, outside| enter(plan, shown, tasks, outside),
+        becomes,
+    )
+}
+
+/// What only the outside can do: id maps, mounts whose ids are shifted, and as root the device.
+fn prepare(plan: &Plan, shown: &[Shown], pid: u32, child: BorrowedFd<'_>) -> Result<()> {
+    idmap::write_for(pid, &plan.ids)?;
+    let send = |fds: &[BorrowedFd<'_>]| {
+        socket::send_all(child, b"!", fds).map_err(|e| Error::host("the jail went away", e))
+    };
+    match &plan.ids {
+        PlanIds::Single { .. } => Ok(()),
+        PlanIds::Subordinate { .. } => send(&[]),
+        PlanIds::Shifted { range } => {
+            let namespace = idmap::namespace_of(pid)?;
+            send(&[devices_for(*range)?.as_fd()])?;
+            for shown in shown {
+                send(&[shifted(plan, shown, *range, namespace.as_fd())?.as_fd()])?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Something shown, with ids as they are inside.
+fn shifted(
+    plan: &Plan,
+    shown: &Shown,
+    range: IdRange,
+    namespace: BorrowedFd<'_>,
+) -> Result<OwnedFd> {
+    let owner = match shown.ids {
+        Ids::Owner => Some((range.start, range.start)),
+        Ids::User => Some(inside::host_user(plan, range)),
+        Ids::Sandbox | Ids::Host => None,
+    };
+    if let Some(owner) = owner {
+        let mount = PlannedMount {
+            host: shown.from.clone(),
+            guest: String::new(),
+            read_only: shown.read_only,
+            file: shown.file,
+        };
+        return inside::shifted_mount(&mount, owner);
+    }
+    let tree = layers::detach(&shown.from, true)?;
+    let id_map = (shown.ids == Ids::Sandbox).then_some(namespace);
+    set_attributes(tree.as_fd(), &Attributes { id_map, private: true, ..closed(shown) })
+        .map_err(|error| about(shown, error))?;
+    Ok(tree)
+}
+
+/// Nothing shown is executed or is a device, whatever its bits say.
+fn closed(shown: &Shown) -> Attributes<'static> {
+    Attributes {
+        read_only: shown.read_only,
+        no_suid: true,
+        no_dev: true,
+        no_exec: true,
+        recursive: true,
+        ..Attributes::default()
+    }
+}
+
+fn about(shown: &Shown, error: impl Into<std::io::Error>) -> Error {
+    Error::host(format!("cannot show `{}` to the machine", shown.from.display()), error.into())
+        .hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs)")
+}
+
+const KVM: &str = "/dev/kvm";
+
+/// The devices, as files that belong to root inside: the host's belong to the host's root.
+fn devices_for(range: IdRange) -> Result<OwnedFd> {
+    let make = || -> rustix::io::Result<OwnedFd> {
+        let number = rustix::fs::stat(KVM)?.st_rdev;
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_create(context.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = rustix::mount::fsmount(context.as_fd(), flags, attributes)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (uid, gid) = (range.start, range.start);
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        for (name, number) in [("kvm", number), ("null", rustix::fs::stat("/dev/null")?.st_rdev)] {
+            rustix::fs::mknodat(&mount, name, FileType::CharacterDevice, mode, number)?;
+            rustix::fs::chownat(&mount, name, Some(uid), Some(gid), flags)?;
+        }
+        Ok(mount)
+    };
+    make().map_err(|error| {
+        Error::host(format!("cannot hand {KVM} to the machine"), error)
+            .hint("root must be able to make device nodes; in a container it usually is not")
+    })
+}
+
+/// The child's way from a fork of the worker into the jail.
+fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Result<()> {
+    process::forget_origin()
+        .map_err(|error| Error::host("cannot forget the command line", error))?;
+    rustix::process::umask(Mode::empty());
+    inside::enter_cgroup(tasks)?;
+    process::unshare(process::NETWORK_NAMESPACE)
+        .map_err(|error| Error::host("cannot make a network namespace", error))?;
+    inside::take_ids(&plan.ids, outside)?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| Error::host("cannot make mounts private", error))?;
+    let prepared = matches!(plan.ids, PlanIds::Shifted { .. });
+    let kvm = match prepared {
+        true => inside::receive(outside)?.1,
+        false => layers::detach(Path::new(KVM), false)?,
+    };
+    let take = |shown: &Shown| -> Result<OwnedFd> {
+        if prepared {
+            return inside::receive(outside).map(|(_, tree)| tree);
+        }
+        let tree = layers::detach(&shown.from, true)?;
+        set_attributes(tree.as_fd(), &closed(shown)).map_err(|error| about(shown, error))?;
+        Ok(tree)
+    };
+    let trees = shown.iter().map(take).collect::<Result<Vec<_>>>()?;
+    let null = layers::detach(Path::new("/dev/null"), false)?;
+    let proc = devices::file_system("proc", devices::QUIET)?;
+    build_root(shown, &trees, prepared, [&kvm, &null, &proc])?;
+    layers::enter_root()?;
+    limit()?;
+    inside::leave_keyrings()?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(|error| Error::host("cannot hide the machine's memory", error))?;
+    drop_capabilities()?;
+    rustix::thread::set_no_new_privs(true)
+        .map_err(|error| Error::host("cannot give up new privileges", error))?;
+    let missing = |error: &dyn std::fmt::Display| {
+        Error::unsupported("the machine cannot be confined on this host")
+            .cause(error)
+            .hint("`msb doctor` tells what is missing")
+    };
+    confine(shown).map_err(|error| missing(&error))?;
+    msb_sys::seccomp::install(&machine_calls::program()).map_err(|error| missing(&error))
+}
+
+/// A root in memory with what is shown, /dev/kvm, /dev/null and /proc.
+fn build_root(
+    shown: &[Shown],
+    trees: &[OwnedFd],
+    prepared: bool,
+    [kvm, null, proc]: [&OwnedFd; 3],
+) -> Result<()> {
+    layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=1m")?;
+    let root = Path::new(layers::ROOT);
+    layers::make_dir(root)?;
+    layers::mount_tmpfs(root, "mode=755,size=1m")?;
+    for directory in ["dev", "proc"] {
+        layers::make_dir(&root.join(directory))?;
+    }
+    if prepared {
+        // A file system of its own, with both devices.
+        layers::attach(kvm.as_fd(), &root.join("dev"))?;
+    } else {
+        for (device, path) in [(kvm, "dev/kvm"), (null, "dev/null")] {
+            devices::make_file(&root.join(path))?;
+            layers::attach(device.as_fd(), &root.join(path))?;
+        }
+    }
+    layers::attach(proc.as_fd(), &root.join("proc"))?;
+    for (shown, tree) in shown.iter().zip(trees) {
+        let target = root.join(&shown.to);
+        if let Some(parent) = target.parent() {
+            layers::make_dir(parent)?;
+        }
+        match shown.file {
+            true => devices::make_file(&target)?,
+            false => layers::make_dir(&target)?,
+        }
+        layers::attach(tree.as_fd(), &target)?;
+    }
+    Ok(())
+}
+
+/// What the machine's own process may use.
+fn limit() -> Result<()> {
+    let failed = |error| Error::host("cannot limit the machine", error);
+    process::set_rlimit(libc::RLIMIT_CORE, 0, 0).map_err(failed)?;
+    // A share holds a descriptor for every file that the guest has in its cache.
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if let Some(files) = files {
+        process::set_rlimit(libc::RLIMIT_NOFILE, files, files).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Only what reads the files of a directory image, whatever ids they have inside. It reaches
+/// nothing whose ids are not mapped.
+fn drop_capabilities() -> Result<()> {
+    let refused = |error| Error::host("cannot drop capabilities", error);
+    let kept = CapabilitySet::DAC_READ_SEARCH;
+    for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(refused)?;
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(refused)
+}
+
+/// Everything that is shown can be read; what is shown for writing can be written.
+fn confine(shown: &[Shown]) -> Result<(), Box<dyn std::error::Error>> {
+    let all = AccessFs::from_all(ABI::V2);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let device = AccessFs::ReadFile | AccessFs::WriteFile;
+    let forbidden = AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock;
+    let mut rules: Vec<(OwnedFd, BitFlags<AccessFs>)> =
+        vec![(open("/")?, read), (open("/dev/kvm")?, device), (open("/dev/null")?, device)];
+    for shown in shown.iter().filter(|shown| !shown.read_only) {
+        let access = if shown.file { device } else { all & !forbidden };
+        rules.push((open(&format!("/{}", shown.to))?, access));
+    }
+    let restrict = || -> Result<_, RulesetError> {
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(all)?
+            .set_compatibility(CompatLevel::BestEffort)
+            .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+            .create()?
+            .add_rules(
+                rules
+                    .iter()
+                    .map(|(path, access)| Ok::<_, RulesetError>(PathBeneath::new(path, *access))),
+            )?
+            .restrict_self()
+    };
+    restrict()?;
+    Ok(())
+}
+
+fn open(path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}

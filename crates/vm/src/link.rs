@@ -1,0 +1,110 @@
+//! What a machine and its worker say to each other: one byte each, and a descriptor beside some.
+
+use msb_sys::socket;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// From the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToMachine {
+    /// Stop the processors.
+    Pause,
+    /// Let them go on.
+    Resume,
+}
+
+/// From the machine. A machine that was taken over may say anything.
+#[derive(Debug)]
+pub enum FromMachine {
+    /// Where its console is read.
+    Console(OwnedFd),
+    /// The guest has opened a connection.
+    Connection(OwnedFd),
+    /// Its processors have stopped.
+    Paused,
+    /// They go on.
+    Resumed,
+    /// What was asked last could not be done.
+    Refused,
+    /// It could not be started, for this reason.
+    Failed(String),
+}
+
+/// One end of the link.
+#[derive(Debug, Clone)]
+pub struct Link(Arc<OwnedFd>);
+
+/// Why a machine did not start is told in a few words.
+const MAX_REASON: usize = 1024;
+
+impl Link {
+    /// An end of a socket pair.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self(Arc::new(socket))
+    }
+
+    /// For waiting.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Asks the machine for something.
+    pub fn order(&self, order: ToMachine) -> io::Result<()> {
+        let letter = match order {
+            ToMachine::Pause => b'P',
+            ToMachine::Resume => b'R',
+        };
+        socket::send_all(self.socket(), &[letter], &[])
+    }
+
+    /// The next order; none when the worker has gone or speaks nonsense.
+    pub(crate) fn next_order(&self) -> Option<ToMachine> {
+        let mut letter = [0];
+        let mut fds = Vec::new();
+        match socket::receive(self.socket(), &mut letter, &mut fds) {
+            Ok(1) if letter == *b"P" => Some(ToMachine::Pause),
+            Ok(1) if letter == *b"R" => Some(ToMachine::Resume),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tell(&self, what: &FromMachine) -> io::Result<()> {
+        let send =
+            |bytes: &[u8], fds: &[BorrowedFd<'_>]| socket::send_all(self.socket(), bytes, fds);
+        match what {
+            FromMachine::Console(fd) => send(b"k", &[fd.as_fd()]),
+            FromMachine::Connection(fd) => send(b"c", &[fd.as_fd()]),
+            FromMachine::Paused => send(b"p", &[]),
+            FromMachine::Resumed => send(b"r", &[]),
+            FromMachine::Refused => send(b"x", &[]),
+            FromMachine::Failed(reason) => {
+                let mut text = b"f".to_vec();
+                text.extend(reason.bytes().take(MAX_REASON));
+                send(&text, &[])
+            }
+        }
+    }
+
+    /// The next thing the machine said; none when it has gone or speaks nonsense.
+    pub fn next(&self) -> Option<FromMachine> {
+        let mut letter = [0];
+        let mut fds = Vec::new();
+        if socket::receive(self.socket(), &mut letter, &mut fds).ok()? == 0 {
+            return None;
+        }
+        Some(match letter[0] {
+            b'k' => FromMachine::Console(fds.pop()?),
+            b'c' => FromMachine::Connection(fds.pop()?),
+            b'p' => FromMachine::Paused,
+            b'r' => FromMachine::Resumed,
+            b'x' => FromMachine::Refused,
+            b'f' => {
+                let mut text = [0; MAX_REASON];
+                let length = socket::receive(self.socket(), &mut text, &mut fds).ok()?;
+                FromMachine::Failed(String::from_utf8_lossy(&text[..length]).into_owned())
+            }
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! A machine, from its description to its end.
+
+use crate::arch;
+use crate::connections::Port;
+use crate::kernel_unsafe;
+use crate::link::{FromMachine, Link, ToMachine};
+use msb_krun::{CacheMode, DiskImageFormat, SyncMode, VmBuilder, VmControl, VmPauseGeneration};
+use msb_spec::{Error, GuestKernel, Result, Stage};
+use std::convert::Infallible;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A disk: the first is `vda`.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// The file behind it.
+    pub path: PathBuf,
+    /// Whether writing is refused.
+    pub read_only: bool,
+    /// Whether what the guest flushes must reach the host's disk.
+    pub lasting: bool,
+}
+
+/// A host directory that the guest can mount.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// The name it is mounted by.
+    pub tag: String,
+    /// The directory. If it is read-only, its mount is.
+    pub path: PathBuf,
+}
+
+/// One microVM.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Its kernel, which boots from the first disk.
+    pub kernel: GuestKernel,
+    /// Processors.
+    pub cpus: u8,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// The port of the host that the guest may connect to.
+    pub port: u32,
+    /// Disks, the first of which holds the guest in an EROFS.
+    pub disks: Vec<Disk>,
+    /// Directories of the host.
+    pub shares: Vec<Share>,
+}
+
+/// Devices that every machine has: memory, randomness, console, vsock, generation.
+const USUAL_DEVICES: usize = 5;
+
+/// A machine that does not run by then never will.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Becomes the machine. Returns only if it could not be started: when it ends, so does the
+/// process.
+pub fn enter(machine: &Machine, link: &Link) -> Error {
+    match start(machine, link) {
+        Ok(never) => match never {},
+        Err(error) => {
+            let _ = link.tell(&FromMachine::Failed(error.to_string()));
+            error
+        }
+    }
+}
+
+fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
+    let broken = |error: std::io::Error| Error::host("cannot make a pipe", error).at(Stage::Boot);
+    kernel_unsafe::map(&machine.kernel)?;
+    let (console, output) = std::io::pipe().map_err(broken)?;
+    link.tell(&FromMachine::Console(console.into())).map_err(broken)?;
+    let devices = USUAL_DEVICES + machine.disks.len() + machine.shares.len();
+    let mut builder = VmBuilder::new()
+        .machine(|m| {
+            m.vcpus(machine.cpus)
+                .memory_mib(machine.memory_mib as usize)
+                .split_irqchip(devices > arch::SHARED_INTERRUPTS)
+                // Free memory goes back to the host as the guest reports it.
+                .balloon(true)
+                .balloon_stats_interval(None)
+                .rng(true)
+                .msb_metrics(false)
+        })
+        .kernel(|k| k.cmdline(arch::PARAMETERS).init_path("/init"))
+        // The VMM names a root of its own; what comes later on the command line wins.
+        .exec(|e| e.env("root", "/dev/vda").env("rootfstype", "erofs"))
+        .console(|c| c.output(format!("/proc/self/fd/{}", output.as_raw_fd())))
+        .vsock(|v| v.custom(machine.port, Arc::new(Port::new(link.clone()))));
+    for disk in &machine.disks {
+        builder = builder.disk(|d| {
+            d.path(&disk.path)
+                .format(DiskImageFormat::Raw)
+                .read_only(disk.read_only)
+                .cache(CacheMode::Writeback)
+                .sync(if disk.lasting { SyncMode::Full } else { SyncMode::None })
+        });
+    }
+    for share in &machine.shares {
+        builder = builder.fs(|f| f.tag(&share.tag).path(&share.path));
+    }
+    let refused = |error: msb_krun::Error| {
+        Error::unsupported("the microVM could not be started")
+            .cause(error)
+            .hint("`msb doctor` tells what this host lacks; `--isolation process` does without")
+            .at(Stage::Boot)
+    };
+    let vm = builder.build().map_err(refused)?;
+    let control = vm.control_handle();
+    let orders = link.clone();
+    let obey = std::thread::Builder::new().name("orders".to_owned());
+    obey.spawn(move || obey_orders(&control, &orders))
+        .map_err(|error| Error::host("cannot start a thread", error).at(Stage::Boot))?;
+    vm.enter().map_err(refused)
+}
+
+/// Pauses and resumes as the worker says, and ends with it.
+fn obey_orders(control: &VmControl, link: &Link) {
+    let mut paused: Option<VmPauseGeneration> = None;
+    while let Some(order) = link.next_order() {
+        let begun = match paused {
+            Some(_) => Ok(()),
+            None => control.wait_until_running(START_LIMIT).map(drop),
+        };
+        let done = begun.and_then(|()| match (order, paused) {
+            (ToMachine::Pause, None) => {
+                paused = Some(control.pause()?);
+                Ok(FromMachine::Paused)
+            }
+            (ToMachine::Pause, Some(_)) => Ok(FromMachine::Paused),
+            (ToMachine::Resume, Some(generation)) => {
+                control.resume(generation)?;
+                paused = None;
+                Ok(FromMachine::Resumed)
+            }
+            (ToMachine::Resume, None) => Ok(FromMachine::Resumed),
+        });
+        let answer = done.unwrap_or(FromMachine::Refused);
+        if link.tell(&answer).is_err() {
+            break;
+        }
+    }
+    msb_sys::process::leave(0)
+}
