@@ -2,9 +2,15 @@
 //!
 //! The guest opens every connection, to one vsock port of the host. The first is the control
 //! connection: [`Boot`] comes down it before anything else, [`FromMachine`] goes up. The others are
-//! spare ones: the worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
+//! spare ones. Anybody inside may open a connection to that port, so a spare one begins with a `Hello`
+//! frame whose payload is [`Boot::token`]; the worker uses none that does not.
+//!
+//! The worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
 //! `Signal` and `Hush` frames down, `FromGuest`, `Stdout` and `Stderr` up) or file operation
 //! (`ToGuest::Files`, then what is said on the client's own connection), and the guest opens another.
+//! A command whose stdin is closed gets an empty `Stdin` frame at once. When the worker has read
+//! `Exited` it closes the connection; after the last Exec the guest waits for that before it
+//! switches off, since bytes that are on their way are lost with the machine.
 
 use msb_spec::{Bytes, Hostname};
 use serde::{Deserialize, Serialize};
@@ -25,6 +31,8 @@ pub struct Boot {
     pub time_ns: u64,
     /// Bytes to begin the random generator with.
     pub seed: [u8; 32],
+    /// Which connections are the guest's own: each but this one begins with it.
+    pub token: [u8; 16],
     /// What the root is made of.
     pub root: MachineRoot,
     /// Memory file systems inside.
