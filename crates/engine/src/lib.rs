@@ -13,6 +13,7 @@ pub mod files;
 mod host;
 pub mod images;
 mod installed;
+pub mod kernel;
 mod launch;
 pub mod logs;
 mod metrics;

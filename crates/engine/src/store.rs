@@ -77,6 +77,11 @@ impl Home {
         self.root.join("layers")
     }
 
+    /// Where guest kernels are kept, each in a directory named by the hash of its inputs.
+    pub(crate) fn kernels(&self) -> PathBuf {
+        self.root.join("kernel")
+    }
+
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }
@@ -237,7 +242,7 @@ impl Home {
 
 /// A name for what is only there for a moment. No two threads make the same, and the pid at its
 /// end tells whether its maker still lives.
-fn passing(what: &str, name: &str) -> String {
+pub(crate) fn passing(what: &str, name: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!(".{what}-{name}-{number}-{}", std::process::id())
@@ -264,8 +269,8 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Removed again unless the sandbox was made.
-struct Aside(PathBuf);
+/// Removed again unless what was being made is done.
+pub(crate) struct Aside(pub(crate) PathBuf);
 
 impl Drop for Aside {
     fn drop(&mut self) {

@@ -6,6 +6,8 @@ pub const HOME: &str = "MSB_HOME";
 pub const PATH: &str = "MSB_PATH";
 /// The isolation tier where no flag says otherwise: `auto`, `vm` or `process`.
 pub const ISOLATION: &str = "MSB_ISOLATION";
+/// The kernel of microVMs: the directory of a flat image, or an ELF `vmlinux`.
+pub const KERNEL: &str = "MSB_KERNEL";
 /// The keys that leave an attached terminal, as in `ctrl-p,ctrl-q`.
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.
