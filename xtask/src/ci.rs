@@ -63,12 +63,13 @@ pub(crate) fn command() -> ExitCode {
         Some(msb) => {
             report.stage("sdk tests", || sdk(&msb));
             report.stage("e2e tests", || e2e(&msb));
-            report.stage("lab", || lab::run(&msb));
+            lab::stages(&mut report, &msb);
         }
         None => {
             report.not_run("sdk tests");
             report.not_run("e2e tests");
             report.not_run("lab");
+            report.not_run("nested lab");
         }
     }
     report.finish()

@@ -21,7 +21,6 @@ mod tidy;
 mod workspace;
 
 use std::env;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -32,7 +31,11 @@ usage: cargo xtask COMMAND
   check      format, lints, tidy and unit tests: run it before you push
   tidy       the rules of this repository that the compiler does not hold
   ci         install what is missing, build, check, e2e tests and the lab
-  lab [MSB]  cgroup v2 tests on an emulated machine, with MSB or a fresh build
+  lab [--msb MSB] [--cgroups | --nested [FILTER]]
+             tests on emulated machines, with MSB or a fresh build: cgroup v2, and with --nested
+             the vm tier on a machine with KVM; MSB_KERNEL names the kernel of the microVMs
+  lab --nested --script FILE | --shell [--with FILE]...
+             a script of your own on that machine, or a shell; FILEs lie in /lab/with
   bench [--msb MSB] [--rounds N] [--pulls N] [--json FILE]
              times and sizes beside bubblewrap, crun, runc, podman, skopeo and umoci, with MSB
              or a release build
@@ -52,8 +55,7 @@ fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
         ["check"] => Ok(check::command()),
         ["tidy"] => tidy::command(),
         ["ci"] => Ok(ci::command()),
-        ["lab"] => lab::command(None),
-        ["lab", msb] => lab::command(Some(Path::new(msb))),
+        ["lab", options @ ..] => lab::command(options),
         ["bench", options @ ..] => bench::command(options),
         // Not for people: `bench` calls itself with this.
         ["stopwatch", stderr] => bench::stopwatch(stderr),

@@ -82,7 +82,7 @@ pub(crate) fn cargo_test(command: &mut Command) -> Result<Tally> {
 
 /// The output of `cargo test`, read line by line.
 #[derive(Default)]
-struct Log {
+pub(crate) struct Log {
     tally: Tally,
     part: Part,
     /// Passed tests that printed a SKIP; the runner has counted them as passed.
@@ -102,13 +102,13 @@ enum Part {
 
 /// Whether a line is for the developer's eyes.
 #[derive(Debug, PartialEq, Eq)]
-enum Show {
+pub(crate) enum Show {
     Yes,
     No,
 }
 
 impl Log {
-    fn read(&mut self, line: &str) -> Show {
+    pub(crate) fn read(&mut self, line: &str) -> Show {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.part = Part::Verdicts;
             self.count(counts);
@@ -168,7 +168,7 @@ impl Log {
         }
     }
 
-    fn tally(mut self) -> Tally {
+    pub(crate) fn tally(mut self) -> Tally {
         self.tally.passed = self.tally.passed.saturating_sub(self.skipped_but_passed);
         self.tally
     }

@@ -13,19 +13,26 @@ use crate::{packages, workspace};
 /// initramfs.
 pub(super) const PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// What `msb` needs and the kernel does not have built in.
-const MODULES: &[&str] = &["kernel/fs/overlayfs/overlay.ko"];
+/// What `msb` needs and the kernel does not have built in, in the order of loading. A machine
+/// without virtualisation does not load the last one.
+const MODULES: &[&str] = &[
+    "kernel/fs/overlayfs/overlay.ko",
+    "kernel/virt/lib/irqbypass.ko",
+    "kernel/arch/x86/kvm/kvm.ko",
+    "kernel/arch/x86/kvm/kvm-amd.ko",
+];
 
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     pub(super) image: PathBuf,
-    /// Holds the modules, to be loaded in no particular order.
+    /// Holds the modules, to be loaded in the order of their names.
     pub(super) modules: PathBuf,
 }
 
 impl Kernel {
     /// None if the distribution has no such kernel.
     pub(super) fn cached_or_fetched(dir: &Path) -> Result<Option<Self>> {
-        let home = dir.join("kernel");
+        // Named for what it holds, so that what an older version of this file fetched is not used.
+        let home = dir.join(format!("kernel-with-{}-modules", MODULES.len()));
         if !home.exists() {
             let Some(package) = newest()? else {
                 return Ok(None);
@@ -82,8 +89,8 @@ fn fetch(package: &str, into: &Path) -> Result<()> {
     let version = image.to_string_lossy().rsplit("vmlinuz-").next().unwrap_or("").to_owned();
     let modules = into.join("modules");
     fs::create_dir(&modules)?;
-    for module in MODULES {
-        take_module(&unpacked, &version, module, &modules)?;
+    for (number, module) in MODULES.iter().enumerate() {
+        take_module(&unpacked, &version, module, &modules, number)?;
     }
 
     fs::remove_dir_all(&unpacked)?;
@@ -92,9 +99,15 @@ fn fetch(package: &str, into: &Path) -> Result<()> {
 }
 
 /// Newer releases keep modules under /usr and compress them, which busybox cannot load.
-fn take_module(unpacked: &Path, version: &str, module: &str, into: &Path) -> Result<()> {
-    let name = Path::new(module).file_name().expect("a module's path ends in its name");
-    let target = into.join(name);
+fn take_module(
+    unpacked: &Path,
+    version: &str,
+    module: &str,
+    into: &Path,
+    number: usize,
+) -> Result<()> {
+    let name = module.rsplit('/').next().unwrap_or(module);
+    let target = into.join(format!("{number}-{name}"));
     for root in ["lib/modules", "usr/lib/modules"] {
         let plain = unpacked.join(root).join(version).join(module);
         if plain.exists() {

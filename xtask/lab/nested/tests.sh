@@ -1,0 +1,10 @@
+# The e2e tests of the vm tier, as root and as an ordinary user: the tests become that user.
+
+# shellcheck disable=SC2086 # the filter is words
+/lab/vm --test-threads=2 --show-output $LAB_FILTER </dev/null 2>&1
+code=$?
+if [ $code -ne 0 ]; then
+    echo 'the last words of the kernel:'
+    dmesg | tail -n 40
+fi
+exit $code

@@ -1,0 +1,156 @@
+//! The machine with KVM: QEMU emulates AMD's virtualisation, so the microVMs of `msb` boot in it
+//! on any host, slowly. It covers AMD's paths on x86_64 only.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::kernel::Kernel;
+use super::machine::{self, Kind};
+use super::root::{Root, USER};
+use crate::stream::{self, End};
+use crate::tally::{Log, Show, Tally};
+use crate::workspace;
+
+/// Of the whole suite, on two cores that have other work too.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Of a developer's script, who may well be looking for something that hangs.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+const INIT: &str = include_str!("../../lab/nested/init.sh");
+
+const TESTS: &str = include_str!("../../lab/nested/tests.sh");
+
+/// Room for the disks of several sandboxes; the file is sparse.
+const SIZE: u64 = 8 << 30;
+
+/// The last line of a machine that reached its end, followed by the exit code of its job.
+const END: &str = "LAB END ";
+
+/// What the tests call and busybox does not have, or not all of it.
+const PROGRAMS: &[&str] =
+    &["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/usr/bin/setpriv", "/usr/bin/script"];
+
+/// What a disk of this machine is made of.
+pub(crate) struct Nested<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) msb: &'a Path,
+    pub(crate) with: &'a [PathBuf],
+}
+
+impl Nested<'_> {
+    /// Runs the tests of the vm tier whose names contain the filter.
+    pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
+        let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
+        let tests = workspace::build(&tests, "vm")?;
+        let root = self.root(TESTS, &[("LAB_FILTER", filter.unwrap_or_default())])?;
+        root.file("lab/vm", &tests)?;
+        let disk = root.disk(&self.dir.join("nested.img"), SIZE)?;
+
+        let mut log = Log::default();
+        let mut code = None;
+        let mut machine = machine::command(Kind::Nested, self.kernel, &disk);
+        let end = stream::lines(&mut machine, LIMIT, |line| match line.strip_prefix(END) {
+            Some(said) => code = Some(said.to_owned()),
+            None => {
+                if log.read(line) == Show::Yes {
+                    println!("{line}");
+                }
+            }
+        })?;
+        let mut tally = log.tally();
+        match code.as_deref() {
+            None => tally.fail(format!("nested lab: {}", why(&end, LIMIT))),
+            Some("0") if tally == Tally::default() => tally.fail("nested lab: no test ran"),
+            Some("0") => {}
+            Some(code) if tally.failed == 0 => {
+                tally.fail(format!("nested lab: the tests ended with {code}"));
+            }
+            Some(_) => {}
+        }
+        Ok(tally)
+    }
+
+    /// Runs a script, prints what it writes and ends with its exit code.
+    pub(super) fn script(&self, script: &Path) -> Result<ExitCode> {
+        let script = fs::read_to_string(script)
+            .with_context(|| format!("cannot read `{}`", script.display()))?;
+        let code = self.run(Kind::Nested, &script, |line| println!("{line}"))?;
+        Ok(ExitCode::from(code))
+    }
+
+    /// Runs a job on a machine of this kind and hands over what it writes, line by line.
+    pub(crate) fn run(&self, kind: Kind, job: &str, mut each: impl FnMut(&str)) -> Result<u8> {
+        let disk = self.root(job, &[])?.disk(&self.dir.join("nested.img"), SIZE)?;
+        let mut code = None;
+        let mut machine = machine::command(kind, self.kernel, &disk);
+        let end = stream::lines(&mut machine, SCRIPT_LIMIT, |line| {
+            match line.strip_prefix(END).and_then(|code| code.parse().ok()) {
+                Some(said) => code = Some(said),
+                None => each(line),
+            }
+        })?;
+        code.with_context(|| why(&end, SCRIPT_LIMIT))
+    }
+
+    /// A shell for a person; leaving it ends the machine.
+    pub(super) fn shell(&self) -> Result<ExitCode> {
+        let job = "exec setsid cttyhack sh -i\n";
+        let disk = self.root(job, &[])?.disk(&self.dir.join("nested.img"), SIZE)?;
+        let status = machine::command(Kind::Nested, self.kernel, &disk).status()?;
+        ensure!(status.success(), "the machine ended: {status}");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn root(&self, job: &str, variables: &[(&str, &str)]) -> Result<Root> {
+        self.fill(job, variables).context("cannot lay out the nested lab's disk")
+    }
+
+    fn fill(&self, job: &str, variables: &[(&str, &str)]) -> Result<Root> {
+        let root = Root::make(&self.dir.join("nested"), INIT)?;
+        root.modules(self.kernel)?;
+        root.rootfs("lab/rootfs")?;
+        root.file("usr/bin/msb", self.msb)?;
+        for program in PROGRAMS {
+            root.programs(&program[1..], Path::new(program))?;
+        }
+        for path in self.with {
+            let name = path.file_name().with_context(|| format!("`{}`", path.display()))?;
+            root.programs(&format!("lab/with/{}", name.to_string_lossy()), path)?;
+        }
+
+        let mut environment = format!(
+            "export MSB_LAB=1 MSB_BIN=/usr/bin/msb MSB_TEST_USER={USER} LAB_ROOTFS=/lab/rootfs\n"
+        );
+        if let Some(kernel) = guest_kernel() {
+            root.file("lab/kernel", &kernel)?;
+            environment += "export MSB_KERNEL=/lab/kernel\n";
+        }
+        for (name, value) in variables {
+            environment += &format!("export {name}='{value}'\n");
+        }
+        root.program("lab/environment.sh", &environment)?;
+        root.program("lab/job.sh", job)?;
+        Ok(root)
+    }
+}
+
+/// The kernel of the microVMs: a directory with a flat image or an ELF file.
+fn guest_kernel() -> Option<PathBuf> {
+    env::var_os("MSB_KERNEL").map(PathBuf::from)
+}
+
+fn why(end: &End, limit: Duration) -> String {
+    match end {
+        End::Exited(status) | End::LeftBehind(status) => {
+            format!("the machine ended before its job did: {status}")
+        }
+        End::TimedOut => format!("the machine still ran after {} min", limit.as_secs() / 60),
+    }
+}
