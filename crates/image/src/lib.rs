@@ -4,6 +4,7 @@
 
 mod acquire;
 mod apart;
+mod blank;
 pub mod build;
 mod credentials;
 mod ensure;
@@ -24,6 +25,7 @@ pub mod unpack;
 mod usage;
 
 pub use apart::{APART_ARGUMENT, clear, serve};
+pub use blank::blank_disk;
 pub use credentials::{Credential, Credentials, Login, Secret};
 pub use ensure::Wish;
 pub use load::Load;
