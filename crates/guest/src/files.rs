@@ -5,6 +5,7 @@
 
 use crate::{tree, users};
 use msb_spec::UserRef;
+use msb_sys::process::Fork;
 use msb_wire::{
     Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameKind, HEADER, MAX_CHUNK,
     MAX_REQUEST, Malformed, Meta, encode, header,
@@ -12,7 +13,7 @@ use msb_wire::{
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -46,17 +47,41 @@ impl<T> Doing<T> for io::Result<T> {
 pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
     let Some(socket) = fds.pop() else { return };
     if let Ok(true) = msb_sys::process::fork() {
-        msb_sys::signal::reset();
-        msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
-        let mut stream = Stream::new(socket);
-        let _ = become_user(user).and_then(|()| serve(&mut stream)).or_else(|failure| {
-            let errno = failure.error.raw_os_error().unwrap_or(0);
-            let failed = FileFailure { doing: failure.doing, errno };
-            stream.send(FrameKind::Reply, &FileReply::Failed(failed))
-        });
-        let _ = stream.flush();
+        let _ = answer(user, socket);
         msb_sys::process::leave(0);
     }
+}
+
+/// The same for a guest that holds descriptors which a child must not keep open, on a connection
+/// that must not be closed first. The child is made in `group`, where no limit holds.
+pub(crate) fn serve_aside(
+    user: Option<&UserRef>,
+    socket: &OwnedFd,
+    group: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    if let Fork::Child = msb_sys::process::fork_into(0, group)? {
+        // Nothing that owns a descriptor is dropped from here on.
+        if let Ok(socket) = msb_sys::process::keep_only(socket.as_fd()) {
+            let mut stream = answer(user, socket);
+            while stream.socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
+        }
+        msb_sys::process::leave(0);
+    }
+    Ok(())
+}
+
+/// Becomes the user, does what is asked and tells how it went. For a child.
+fn answer(user: Option<&UserRef>, socket: OwnedFd) -> Stream {
+    msb_sys::signal::reset();
+    msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
+    let mut stream = Stream::new(socket);
+    let _ = become_user(user).and_then(|()| serve(&mut stream)).or_else(|failure| {
+        let errno = failure.error.raw_os_error().unwrap_or(0);
+        let failed = FileFailure { doing: failure.doing, errno };
+        stream.send(FrameKind::Reply, &FileReply::Failed(failed))
+    });
+    let _ = stream.flush();
+    stream
 }
 
 fn become_user(user: Option<&UserRef>) -> Done<()> {

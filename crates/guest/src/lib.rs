@@ -9,6 +9,7 @@
 mod commands;
 mod files;
 mod link;
+pub mod machine;
 mod tree;
 mod users;
 

@@ -5,6 +5,7 @@
 
 pub mod lock;
 pub mod loopback_disk;
+pub mod machine;
 pub mod mount;
 pub mod net;
 pub mod process;

@@ -8,9 +8,10 @@
 //! The worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
 //! `Signal` and `Hush` frames down, `FromGuest`, `Stdout` and `Stderr` up) or file operation
 //! (`ToGuest::Files`, then what is said on the client's own connection), and the guest opens another.
+//! The guest closes none of them first: the machine between the two drops what it has not passed on.
 //! A command whose stdin is closed gets an empty `Stdin` frame at once. When the worker has read
 //! `Exited` it closes the connection; after the last Exec the guest waits for that before it
-//! switches off, since bytes that are on their way are lost with the machine.
+//! switches off.
 
 use msb_spec::{Bytes, Hostname};
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,14 @@ pub struct MachineMount {
 pub enum ToMachine {
     /// Send a signal to everything but the guest.
     SignalAll {
+        /// Signal number.
+        signal: i32,
+    },
+    /// Send a signal to a command and what it started in its session. Here, because on the
+    /// Exec's own connection it would wait behind bytes that the command does not read.
+    Signal {
+        /// The number of its Exec.
+        id: u64,
         /// Signal number.
         signal: i32,
     },

@@ -1,0 +1,67 @@
+//! What PID 1 of a microVM needs of its kernel and nobody else does.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The host, as every machine addresses it.
+pub const HOST: u32 = libc::VMADDR_CID_HOST;
+
+/// Begins a vsock connection that never makes its owner wait: it can be written to once it is up.
+pub fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: makes a descriptor and touches no memory.
+    let fd = unsafe { libc::socket(libc::AF_VSOCK, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel returned a new descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all-zero is a valid sockaddr_vm.
+    let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+    address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+    address.svm_cid = cid;
+    address.svm_port = port;
+    // SAFETY: the kernel reads the address, which lives until the call returns, up to its size.
+    let done = unsafe {
+        libc::connect(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_vm>() as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(socket),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+            error => Err(error),
+        },
+    }
+}
+
+/// Gives the kernel's random generator bytes that are as random as they are long. `device` is
+/// /dev/urandom.
+pub fn add_entropy(device: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
+    /// `_IOW('R', 3, int[2])`, which the libc crate lacks.
+    const RNDADDENTROPY: u32 = 0x4008_5203;
+    #[repr(C)]
+    struct Pool {
+        bits: libc::c_int,
+        size: libc::c_int,
+        bytes: [u8; 32],
+    }
+    let pool = Pool { bits: 256, size: 32, bytes: *bytes };
+    // SAFETY: the kernel reads two numbers and as many bytes as the second says, all of which
+    // live until the call returns.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), RNDADDENTROPY as _, &raw const pool) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Writes everything of a file system to its disk and stops all writing, so that it needs no
+/// repair when it is next mounted. There is no way back in here.
+pub fn freeze(directory: BorrowedFd<'_>) -> io::Result<()> {
+    /// `_IOWR('X', 119, int)`, which the libc crate lacks.
+    const FIFREEZE: u32 = 0xc004_5877;
+    // SAFETY: this request ignores its argument.
+    let done = unsafe { libc::ioctl(directory.as_raw_fd(), FIFREEZE as _, 0) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
