@@ -65,6 +65,8 @@ const TABLE: Table = Table {
         verb::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),
         verb::<verbs::life::Restart>(LIFE, "restart", "Stop sandboxes and start them again"),
         verb::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
+        verb::<verbs::life::Pause>(LIFE, "pause", "Stop everything inside where it is"),
+        verb::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
         verb::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
         verb::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
         verb::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),

@@ -1,7 +1,10 @@
 //! What this host can do, tier by tier, and how to get what is missing.
 
+use crate::hardware;
 use crate::host::{Controllers, User, subordinate};
-use msb_spec::Cgroup;
+use crate::kernel;
+use crate::store::Home;
+use msb_spec::{Cgroup, Error};
 use msb_sys::process::{self, Fork};
 use serde::Serialize;
 use std::fs;
@@ -36,7 +39,7 @@ pub struct Finding {
 }
 
 /// Looks at everything. Changes nothing.
-pub fn examine() -> Vec<Finding> {
+pub fn examine(home: Option<&Home>) -> Vec<Finding> {
     let user = User::current();
     vec![
         kernel(),
@@ -46,9 +49,11 @@ pub fn examine() -> Vec<Finding> {
         ids(user),
         cgroups(),
         container(),
-        hardware(),
+        processor(),
         kvm_device(),
-        vm_tier(),
+        machine_entry(),
+        guest_kernel(home),
+        machine_jail(),
     ]
 }
 
@@ -218,38 +223,73 @@ fn container() -> Finding {
     finding("process", "surroundings", Grade::Good, "not in a container", None)
 }
 
-fn hardware() -> Finding {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = info.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    match ["svm", "vmx"].iter().find(|flag| flags.split_whitespace().any(|word| word == **flag)) {
-        Some(flag) => {
-            finding("vm", "processor", Grade::Good, format!("virtualises (`{flag}`)"), None)
-        }
-        None => finding(
+fn processor() -> Finding {
+    match msb_sys::kvm::is_claimed() {
+        true => finding("vm", "processor", Grade::Good, "virtualises (`svm` or `vmx`)", None),
+        false => finding(
             "vm",
             "processor",
             Grade::Missing,
             "no hardware virtualisation (neither `svm` nor `vmx`)",
-            Some("switch it on in the firmware, or allow nested virtualisation for this machine"),
+            Some(hardware::PROCESSOR_FIX),
         ),
     }
 }
 
 fn kvm_device() -> Finding {
-    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
-    match rustix::fs::access("/dev/kvm", access) {
-        Ok(()) => finding("vm", "/dev/kvm", Grade::Good, "can be opened", None),
+    match hardware::access() {
+        Ok(()) => finding("vm", hardware::DEVICE, Grade::Good, "can be opened", None),
         Err(error) => finding(
             "vm",
-            "/dev/kvm",
+            hardware::DEVICE,
             Grade::Missing,
             format!("cannot be opened: {error}"),
-            Some("load the kvm module, and join the group that owns /dev/kvm"),
+            Some(hardware::DEVICE_FIX),
         ),
     }
 }
 
-fn vm_tier() -> Finding {
-    let fix = "use `--isolation process` until it is there";
-    finding("vm", "microVM", Grade::Missing, "not in this version of msb", Some(fix))
+/// Only where both the device and the processor are there: others take seconds to fail.
+fn machine_entry() -> Finding {
+    let missing =
+        |found: String, fix| finding("vm", "machine entry", Grade::Missing, found, Some(fix));
+    if hardware::access().is_err() || !msb_sys::kvm::is_claimed() {
+        return missing("not tried without the above".to_owned(), "mend the above first");
+    }
+    match msb_sys::kvm::enter_once() {
+        Ok(()) => finding("vm", "machine entry", Grade::Good, "a machine was entered", None),
+        Err(error) => missing(format!("fails: {error}"), hardware::ENTRY_FIX),
+    }
+}
+
+fn guest_kernel(home: Option<&Home>) -> Finding {
+    let unusable = || Error::unsupported("the state directory cannot be used");
+    match home.ok_or_else(unusable).and_then(kernel::find) {
+        Ok(kernel) => finding(
+            "vm",
+            "guest kernel",
+            Grade::Good,
+            format!("Linux {} in `{}`", kernel.version, kernel.path.display()),
+            None,
+        ),
+        Err(error) => finding(
+            "vm",
+            "guest kernel",
+            Grade::Missing,
+            error.message(),
+            Some(error.advice().unwrap_or("`msb setup vm` builds one, once")),
+        ),
+    }
+}
+
+/// The process of a machine is in a jail, which the `process` tier is made of too.
+fn machine_jail() -> Finding {
+    let needed = [user_namespaces(), landlock(), seccomp()];
+    let lacking: Vec<&str> =
+        needed.iter().filter(|one| one.grade == Grade::Missing).map(|one| one.what).collect();
+    if lacking.is_empty() {
+        return finding("vm", "jail", Grade::Good, "can be made around the machine", None);
+    }
+    let found = format!("cannot be made without {}", lacking.join(", "));
+    finding("vm", "jail", Grade::Missing, found, Some("mend these for `process` above"))
 }

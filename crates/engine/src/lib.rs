@@ -10,6 +10,7 @@ mod connection;
 mod disk;
 pub mod doctor;
 pub mod files;
+mod hardware;
 mod host;
 pub mod images;
 mod installed;

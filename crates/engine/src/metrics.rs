@@ -1,7 +1,7 @@
 //! How much a sandbox uses.
 
 use msb_spec::{Plan, Upper};
-use msb_wire::Usage;
+use msb_wire::{MachineUsage, Usage};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +26,8 @@ pub struct Metrics {
     pub disk: Option<u64>,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
+    /// The same as the kernel of its microVM counts it.
+    pub guest: Option<MachineUsage>,
 }
 
 impl Metrics {
@@ -44,6 +46,7 @@ impl Metrics {
             pids_limit: plan.limits.pids.map(|limit| limit.value),
             disk,
             uptime_ms: usage.uptime_ms,
+            guest: usage.guest,
         }
     }
 }

@@ -1,12 +1,15 @@
 //! From what was asked to what is done. Everything that depends on this host is decided here.
 
+mod machine;
+
+use crate::hardware;
 use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
-    By, Bytes, Command, Error, GuestPath, Hostname, Ids, Isolation, IsolationChoice, Limit, Limits,
-    Lower, Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec,
-    Stage, Upper, UserRef, env, state,
+    By, Bytes, Command, Error, GuestKernel, GuestPath, Hostname, Ids, Isolation, IsolationChoice,
+    Limit, Limits, Lower, MachineBase, Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result,
+    Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -20,22 +23,32 @@ const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 pub(crate) fn plan(
     home: &Home,
     spec: &Spec,
-    prepare: impl FnOnce() -> Result<Prepared>,
+    prepare: impl FnOnce(Isolation) -> Result<(Prepared, MachineBase)>,
 ) -> Result<Plan> {
     spec.validate().map_err(|error| error.at(Stage::Plan))?;
     let name = spec.name.clone().unwrap_or_else(made_up_name);
-    let (isolation, isolation_reason) = isolation(spec.isolation)?;
-    let mut prepared = prepare()?;
+    let (kernel, isolation_reason) = isolation(home, spec.isolation)?;
+    let isolation = if kernel.is_some() { Isolation::Vm } else { Isolation::Process };
+    let (mut prepared, base) = prepare(isolation)?;
     let caller = User::current();
     let user = user(spec, &prepared)?;
-    let ids = ids(spec, user.as_ref(), prepared.owners, caller)?;
-    if matches!(ids, Ids::Single { .. }) && prepared.has_directory(APT) {
+    let ids = match isolation {
+        Isolation::Process => ids(spec, user.as_ref(), prepared.owners, caller)?,
+        Isolation::Vm => machine_ids(&base, caller),
+    };
+    let one_user = isolation == Isolation::Process && matches!(ids, Ids::Single { .. });
+    if one_user && prepared.has_directory(APT) {
         let own = Lower { path: one_user_layer(home)?, owned: true };
         prepared.overlays[0].lowers.insert(0, own);
     }
     let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
-    let limits = Limits { cgroup_owner: home.short_hash(), ..limits(spec, caller, brief)? };
-    let upper = match (spec.ephemeral, limits.disk) {
+    let limits = match isolation {
+        Isolation::Process => limits(spec, caller, brief)?,
+        Isolation::Vm => machine::limits(spec)?,
+    };
+    let limits = Limits { cgroup_owner: home.short_hash(), ..limits };
+    let machine = kernel.map(|kernel| machine::machine(&limits, kernel, base));
+    let upper = match (spec.ephemeral && machine.is_none(), limits.disk) {
         (true, disk) => {
             Upper::Memory { size: disk.map_or_else(half_of_memory, |limit| limit.value.0) }
         }
@@ -57,7 +70,7 @@ pub(crate) fn plan(
         image: prepared.image,
         image_digest: prepared.digest,
         rootfs: Rootfs { overlays: prepared.overlays, upper },
-        machine: None,
+        machine,
         ids,
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
         labels: spec.labels.clone(),
@@ -76,19 +89,36 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
-/// What a tier costs is said by whoever shows the Plan; here is only why it was chosen.
-fn isolation(choice: IsolationChoice) -> Result<(Isolation, Option<String>)> {
+/// The kernel of the microVM that is to be, and else why `auto` does without one. What a tier
+/// costs is said by whoever shows the Plan.
+fn isolation(
+    home: &Home,
+    choice: IsolationChoice,
+) -> Result<(Option<GuestKernel>, Option<String>)> {
     match choice {
-        IsolationChoice::Process => Ok((Isolation::Process, None)),
-        IsolationChoice::Auto => {
-            let reason = "this version of msb has no microVM tier yet".to_owned();
-            Ok((Isolation::Process, Some(reason)))
-        }
-        IsolationChoice::Vm => {
-            Err(Error::unsupported("isolation `vm` is not in this version of msb")
-                .hint("`--isolation process` runs it with namespaces, seccomp and Landlock")
-                .at(Stage::Plan))
-        }
+        IsolationChoice::Process => Ok((None, None)),
+        IsolationChoice::Vm => match hardware::usable(home) {
+            Ok(kernel) => Ok((Some(kernel), None)),
+            Err(error) => Err(error.under("isolation `vm` does not work here")),
+        },
+        IsolationChoice::Auto => match hardware::usable(home) {
+            Ok(kernel) => Ok((Some(kernel), None)),
+            Err(error) => Ok((None, Some(error.message().to_owned()))),
+        },
+    }
+}
+
+/// Whose ids a machine's process has. An image's own exist only inside; those of a directory are
+/// the host's.
+fn machine_ids(base: &MachineBase, caller: User) -> Ids {
+    let User { uid, gid } = caller;
+    match base {
+        _ if caller.is_root() => Ids::Shifted { range: unused_ids() },
+        MachineBase::Shares => match caller.granted() {
+            Some((uids, gids)) => Ids::Subordinate { uid, gid, uids, gids },
+            None => Ids::Single { uid, gid },
+        },
+        MachineBase::Image { .. } => Ids::Single { uid, gid },
     }
 }
 

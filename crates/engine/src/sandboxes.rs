@@ -11,8 +11,8 @@ use crate::store::Home;
 use crate::{disk, planning, repair};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
-    Command, Ending, Error, Exit, Ids, ImageRef, Kind, Name, Plan, Result, Spec, Stage, Upper,
-    state,
+    Command, Ending, Error, Exit, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
+    Spec, Stage, Upper, state,
 };
 use msb_wire::record::{ExecRecord, Happened};
 use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
@@ -36,6 +36,8 @@ pub struct Engine {
 pub enum Status {
     /// Its worker lives.
     Running,
+    /// Everything inside has been stopped where it was.
+    Paused,
     /// It takes no new Execs.
     Draining,
     /// It was never started, or has ended.
@@ -49,6 +51,7 @@ impl Status {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
             Self::Crashed => "crashed",
@@ -118,6 +121,9 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 /// A worker that is asked to stop kills after its grace; this much longer and it is stuck.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
 
+/// Processors stop within milliseconds.
+const ORDER_LIMIT: Duration = Duration::from_secs(30);
+
 impl Engine {
     /// Opens the state directory of this user.
     pub fn open(launcher: Launcher) -> Result<Self> {
@@ -156,13 +162,22 @@ impl Engine {
 
     /// The same, with a say in how images are fetched.
     pub fn plan_with(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Plan> {
-        planning::plan(&self.home, spec, || self.prepare(spec, fetching))
+        planning::plan(&self.home, spec, |isolation| self.prepare(spec, fetching, isolation))
     }
 
-    fn prepare(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Prepared> {
+    fn prepare(
+        &self,
+        spec: &Spec,
+        fetching: &Fetching<'_>,
+        isolation: Isolation,
+    ) -> Result<(Prepared, MachineBase)> {
+        let shares = |prepared| (prepared, MachineBase::Shares);
         let name = match &spec.image {
-            ImageRef::Host => return msb_image::host_image(&self.home.layers()),
-            ImageRef::Path(path) => return msb_image::directory_image(path),
+            ImageRef::Host => return msb_image::host_image(&self.home.layers()).map(shares),
+            ImageRef::Path(path) if isolation == Isolation::Vm => {
+                return msb_image::path_image(path);
+            }
+            ImageRef::Path(path) => return msb_image::directory_image(path).map(shares),
             ImageRef::Name(name) => name,
         };
         let wish = Wish {
@@ -170,7 +185,15 @@ impl Engine {
             platform: spec.platform.clone(),
             reach: fetching.reach.clone(),
         };
-        self.images()?.prepare(name, &wish, fetching.progress)
+        let images = self.images()?;
+        let prepared = images.prepare(name, &wish, fetching.progress)?;
+        match isolation {
+            Isolation::Process => Ok(shares(prepared)),
+            Isolation::Vm => {
+                let message = "images on the microVM tier are not in this version of msb";
+                Err(Error::unsupported(message).hint("a directory, a disk or `host` runs"))
+            }
+        }
     }
 
     /// The images of this machine.
@@ -350,6 +373,21 @@ impl Engine {
         self.connect(name, &Request::Drain)?.reply().map(|_| true)
     }
 
+    /// Stops everything inside a running sandbox where it is.
+    pub fn pause(&self, name: &Name) -> Result<()> {
+        self.order(name, &Request::Pause)
+    }
+
+    /// Lets a sandbox that was paused go on.
+    pub fn resume(&self, name: &Name) -> Result<()> {
+        self.order(name, &Request::Resume)
+    }
+
+    fn order(&self, name: &Name, order: &Request) -> Result<()> {
+        self.existing(name)?;
+        self.connect(name, order)?.reply_within(ORDER_LIMIT).map(drop)
+    }
+
     /// Waits until a sandbox has ended, and tells how.
     pub fn wait(&self, name: &Name) -> Result<Stopped> {
         self.existing(name)?;
@@ -404,14 +442,18 @@ impl Engine {
 
     fn status(&self, name: &Name, worker: Option<&WorkerStatus>) -> Status {
         if self.home.is_running(name) {
-            let draining = match worker {
-                Some(worker) => worker.draining,
-                None => matches!(
-                    repair::last_event(&self.home.directory(name)).map(|event| event.happened),
-                    Some(Happened::Draining)
-                ),
+            let last =
+                || repair::last_event(&self.home.directory(name)).map(|event| event.happened);
+            return match worker {
+                Some(worker) if worker.paused => Status::Paused,
+                Some(worker) if worker.draining => Status::Draining,
+                Some(_) => Status::Running,
+                None => match last() {
+                    Some(Happened::Draining) => Status::Draining,
+                    Some(Happened::Paused) => Status::Paused,
+                    _ => Status::Running,
+                },
             };
-            return if draining { Status::Draining } else { Status::Running };
         }
         match stopped(&self.home.directory(name)).map(|stopped| stopped.ending) {
             Some(Ending::Crashed) | None => Status::Crashed,
@@ -549,6 +591,9 @@ fn fill(plan: &Plan, directory: &Path) -> Result<()> {
         }
         Upper::Disk { .. } => {
             let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
+            if plan.isolation == Isolation::Vm {
+                return msb_image::blank_disk(&directory.join(state::DISK), size.0);
+            }
             disk::make(&directory.join(state::DISK), size, uid)
         }
     }

@@ -38,7 +38,7 @@ pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 pub use store::{Adding, Image, Layer, Store};
 pub use usage::{InUse, Prune, Pruned, Share, Space};
 
-use msb_spec::{Digest, Error, ImageRef, Kind, Lower, Overlay, Result, Stage};
+use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -89,6 +89,54 @@ pub fn host_image(cache: &Path) -> Result<Prepared> {
     host::prepare(cache).map_err(|error| error.at(Stage::Image))
 }
 
+/// An image that is a directory or a disk, for a microVM. A disk is `PATH[:fstype=NAME]`.
+pub fn path_image(path: &Path) -> Result<(Prepared, MachineBase)> {
+    disk_or_directory(path).map_err(|error| error.at(Stage::Image))
+}
+
+fn disk_or_directory(path: &Path) -> Result<(Prepared, MachineBase)> {
+    let text = path.to_string_lossy();
+    let (file, asked) = match text.rsplit_once(":fstype=") {
+        Some((file, fstype)) if !path.exists() => (Path::new(file), Some(fstype)),
+        _ => (path, None),
+    };
+    let shown = file.display();
+    let found = fs::canonicalize(file).map_err(|error| {
+        Error::new(Kind::NotFound, format!("no root filesystem at `{shown}`")).cause(error)
+    })?;
+    if !found.is_file() {
+        return directory(file).map(|prepared| (prepared, MachineBase::Shares));
+    }
+    let mountable = ["ext4", "erofs"];
+    let hint = "a disk holds one ext4 or erofs, without partitions";
+    let fstype = match asked {
+        Some(fstype) if mountable.contains(&fstype) => fstype,
+        Some(fstype) => {
+            let message = format!("a microVM cannot mount `{fstype}`: `{shown}`");
+            return Err(Error::unsupported(message).hint(hint));
+        }
+        None => file_system(&found).ok_or_else(|| {
+            Error::invalid(format!("no file system that a microVM can mount: `{shown}`")).hint(hint)
+        })?,
+    };
+    let base = MachineBase::Image { path: found.clone(), fstype: fstype.to_owned() };
+    Ok((Prepared::plain(Vec::new(), ImageRef::Path(found)), base))
+}
+
+/// The file system of a disk, by its mark.
+fn file_system(path: &Path) -> Option<&'static str> {
+    let mut start = Vec::new();
+    fs::File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;
+    let ext4 = start.get(EXT) == Some(&[0x53, 0xef]);
+    let erofs = start.get(EROFS) == Some(&[0xe2, 0xe1, 0xf5, 0xe0]);
+    ext4.then_some("ext4").or(erofs.then_some("erofs"))
+}
+
+/// Where an ext file system has its mark.
+const EXT: std::ops::Range<usize> = 0x438..0x43a;
+/// Where an EROFS has it.
+const EROFS: std::ops::Range<usize> = 1024..1028;
+
 /// An image that is a directory.
 pub fn directory_image(path: &Path) -> Result<Prepared> {
     directory(path).map_err(|error| error.at(Stage::Image))
@@ -126,8 +174,6 @@ fn directory(path: &Path) -> Result<Prepared> {
 
 /// What a disk image is, by its first bytes.
 fn disk_format(path: &Path) -> Option<&'static str> {
-    /// Where an ext file system has its mark.
-    const EXT: std::ops::Range<usize> = 0x438..0x43a;
     let mut start = Vec::new();
     fs::File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;
     if start.starts_with(b"QFI\xfb") {
@@ -136,6 +182,6 @@ fn disk_format(path: &Path) -> Option<&'static str> {
     let partitioned = start.get(510..512) == Some(&[0x55, 0xaa]);
     let extended = start.get(EXT) == Some(&[0x53, 0xef]);
     let others = start.starts_with(b"XFSB") || start.starts_with(b"hsqs");
-    let erofs = start.get(1024..1028) == Some(&[0xe2, 0xe1, 0xf5, 0xe0]);
+    let erofs = start.get(EROFS) == Some(&[0xe2, 0xe1, 0xf5, 0xe0]);
     (partitioned || extended || others || erofs).then_some("raw")
 }

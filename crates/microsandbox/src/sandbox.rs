@@ -224,6 +224,16 @@ impl Sandbox {
         self.worker.blocking(|engine, name| engine.drain(name)).await
     }
 
+    /// Stops everything inside where it is; it uses no processor until it is resumed.
+    pub async fn pause(&self) -> Result<()> {
+        self.worker.blocking(|engine, name| engine.pause(name)).await
+    }
+
+    /// Lets what was paused go on.
+    pub async fn resume(&self) -> Result<()> {
+        self.worker.blocking(|engine, name| engine.resume(name)).await
+    }
+
     /// Waits until it has ended, however that comes, and tells how.
     pub async fn wait(&self) -> Result<Stopped> {
         match self.worker.ask(Request::Wait).await {

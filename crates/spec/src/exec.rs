@@ -200,6 +200,10 @@ pub enum Ending {
     Drained,
     /// The worker went away without a word: killed, or the host went down.
     Crashed,
+    /// The kernel of its microVM gave up.
+    Panicked,
+    /// Its microVM was switched off from inside.
+    PoweredOff,
 }
 
 impl Ending {
@@ -214,6 +218,8 @@ impl Ending {
             Self::Stopped => Some("it was stopped"),
             Self::Drained => Some("the sandbox was drained"),
             Self::Crashed => Some("the worker died"),
+            Self::Panicked => Some("the kernel of its microVM panicked"),
+            Self::PoweredOff => Some("its microVM was switched off from inside"),
         }
     }
 }

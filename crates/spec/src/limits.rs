@@ -20,6 +20,8 @@ pub enum By {
     Tmpfs,
     /// The size of a disk image: hard.
     Disk,
+    /// The microVM has no more: hard.
+    Machine,
     /// The worker looks every few milliseconds and kills what is over: watched.
     Watch,
 }
@@ -39,6 +41,7 @@ impl fmt::Display for By {
             Self::Affinity => "hard, by affinity",
             Self::Tmpfs => "hard, by tmpfs size",
             Self::Disk => "hard, by disk size",
+            Self::Machine => "hard, by the microVM",
             Self::Watch => "watched",
         })
     }

@@ -65,7 +65,7 @@ pub enum Upper {
         /// Which.
         path: PathBuf,
     },
-    /// In a disk image that is mounted through a loop device.
+    /// In a disk image: of the microVM, or mounted through a loop device.
     Disk {
         /// The image.
         path: PathBuf,
@@ -98,7 +98,8 @@ pub struct GuestKernel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum MachineBase {
-    /// A read-only disk that every sandbox of the image shares.
+    /// A read-only disk that every sandbox of the image shares: packed from an OCI image, or the
+    /// user's own.
     Image {
         /// The disk.
         path: PathBuf,
@@ -107,13 +108,6 @@ pub enum MachineBase {
     },
     /// The overlays of the Rootfs, shared read-only by the host.
     Shares,
-    /// A disk of the user's, which is the root itself.
-    Disk {
-        /// The disk.
-        path: PathBuf,
-        /// Its file system.
-        fstype: String,
-    },
 }
 
 /// The microVM of a sandbox.

@@ -1,7 +1,7 @@
 //! The one vsock port of a machine: every connection that the guest opens becomes a socket of the
 //! worker. Nothing that goes through is looked at here.
 
-use crate::link::{FromMachine, Link};
+use crate::link::{Link, Report};
 use msb_krun::backends::vsock::{
     VsockConnectRequest, VsockNotifier, VsockPortBackend, VsockShutdown, VsockStreamBackend,
 };
@@ -39,7 +39,7 @@ impl VsockPortBackend for Port {
         let counted = Counted(Arc::clone(&self.open));
         let (ours, theirs) = msb_sys::socket::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        self.link.tell(&FromMachine::Connection(theirs))?;
+        self.link.tell(&Report::Connection(theirs))?;
         Ok(Box::new(Connection { socket: ours, _counted: counted }))
     }
 }

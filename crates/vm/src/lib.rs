@@ -10,5 +10,5 @@ mod kernel_unsafe;
 mod link;
 mod machine;
 
-pub use link::{FromMachine, Link, ToMachine};
+pub use link::{Link, Order, Report};
 pub use machine::{Disk, Machine, Share, enter};

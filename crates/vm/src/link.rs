@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// From the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToMachine {
+pub enum Order {
     /// Stop the processors.
     Pause,
     /// Let them go on.
@@ -16,7 +16,7 @@ pub enum ToMachine {
 
 /// From the machine. A machine that was taken over may say anything.
 #[derive(Debug)]
-pub enum FromMachine {
+pub enum Report {
     /// Where its console is read.
     Console(OwnedFd),
     /// The guest has opened a connection.
@@ -50,35 +50,35 @@ impl Link {
     }
 
     /// Asks the machine for something.
-    pub fn order(&self, order: ToMachine) -> io::Result<()> {
+    pub fn order(&self, order: Order) -> io::Result<()> {
         let letter = match order {
-            ToMachine::Pause => b'P',
-            ToMachine::Resume => b'R',
+            Order::Pause => b'P',
+            Order::Resume => b'R',
         };
         socket::send_all(self.socket(), &[letter], &[])
     }
 
     /// The next order; none when the worker has gone or speaks nonsense.
-    pub(crate) fn next_order(&self) -> Option<ToMachine> {
+    pub(crate) fn next_order(&self) -> Option<Order> {
         let mut letter = [0];
         let mut fds = Vec::new();
         match socket::receive(self.socket(), &mut letter, &mut fds) {
-            Ok(1) if letter == *b"P" => Some(ToMachine::Pause),
-            Ok(1) if letter == *b"R" => Some(ToMachine::Resume),
+            Ok(1) if letter == *b"P" => Some(Order::Pause),
+            Ok(1) if letter == *b"R" => Some(Order::Resume),
             _ => None,
         }
     }
 
-    pub(crate) fn tell(&self, what: &FromMachine) -> io::Result<()> {
+    pub(crate) fn tell(&self, what: &Report) -> io::Result<()> {
         let send =
             |bytes: &[u8], fds: &[BorrowedFd<'_>]| socket::send_all(self.socket(), bytes, fds);
         match what {
-            FromMachine::Console(fd) => send(b"k", &[fd.as_fd()]),
-            FromMachine::Connection(fd) => send(b"c", &[fd.as_fd()]),
-            FromMachine::Paused => send(b"p", &[]),
-            FromMachine::Resumed => send(b"r", &[]),
-            FromMachine::Refused => send(b"x", &[]),
-            FromMachine::Failed(reason) => {
+            Report::Console(fd) => send(b"k", &[fd.as_fd()]),
+            Report::Connection(fd) => send(b"c", &[fd.as_fd()]),
+            Report::Paused => send(b"p", &[]),
+            Report::Resumed => send(b"r", &[]),
+            Report::Refused => send(b"x", &[]),
+            Report::Failed(reason) => {
                 let mut text = b"f".to_vec();
                 text.extend(reason.bytes().take(MAX_REASON));
                 send(&text, &[])
@@ -87,22 +87,22 @@ impl Link {
     }
 
     /// The next thing the machine said; none when it has gone or speaks nonsense.
-    pub fn next(&self) -> Option<FromMachine> {
+    pub fn next(&self) -> Option<Report> {
         let mut letter = [0];
         let mut fds = Vec::new();
         if socket::receive(self.socket(), &mut letter, &mut fds).ok()? == 0 {
             return None;
         }
         Some(match letter[0] {
-            b'k' => FromMachine::Console(fds.pop()?),
-            b'c' => FromMachine::Connection(fds.pop()?),
-            b'p' => FromMachine::Paused,
-            b'r' => FromMachine::Resumed,
-            b'x' => FromMachine::Refused,
+            b'k' => Report::Console(fds.pop()?),
+            b'c' => Report::Connection(fds.pop()?),
+            b'p' => Report::Paused,
+            b'r' => Report::Resumed,
+            b'x' => Report::Refused,
             b'f' => {
                 let mut text = [0; MAX_REASON];
                 let length = socket::receive(self.socket(), &mut text, &mut fds).ok()?;
-                FromMachine::Failed(String::from_utf8_lossy(&text[..length]).into_owned())
+                Report::Failed(String::from_utf8_lossy(&text[..length]).into_owned())
             }
             _ => return None,
         })

@@ -3,7 +3,7 @@
 use crate::arch;
 use crate::connections::Port;
 use crate::kernel_unsafe;
-use crate::link::{FromMachine, Link, ToMachine};
+use crate::link::{Link, Order, Report};
 use msb_krun::{CacheMode, DiskImageFormat, SyncMode, VmBuilder, VmControl, VmPauseGeneration};
 use msb_spec::{Error, GuestKernel, Result, Stage};
 use std::convert::Infallible;
@@ -61,7 +61,7 @@ pub fn enter(machine: &Machine, link: &Link) -> Error {
     match start(machine, link) {
         Ok(never) => match never {},
         Err(error) => {
-            let _ = link.tell(&FromMachine::Failed(error.to_string()));
+            let _ = link.tell(&Report::Failed(error.to_string()));
             error
         }
     }
@@ -71,7 +71,7 @@ fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
     let broken = |error: std::io::Error| Error::host("cannot make a pipe", error).at(Stage::Boot);
     kernel_unsafe::map(&machine.kernel)?;
     let (console, output) = std::io::pipe().map_err(broken)?;
-    link.tell(&FromMachine::Console(console.into())).map_err(broken)?;
+    link.tell(&Report::Console(console.into())).map_err(broken)?;
     let devices = USUAL_DEVICES + machine.disks.len() + machine.shares.len();
     let mut builder = VmBuilder::new()
         .machine(|m| {
@@ -125,19 +125,19 @@ fn obey_orders(control: &VmControl, link: &Link) {
             None => control.wait_until_running(START_LIMIT).map(drop),
         };
         let done = begun.and_then(|()| match (order, paused) {
-            (ToMachine::Pause, None) => {
+            (Order::Pause, None) => {
                 paused = Some(control.pause()?);
-                Ok(FromMachine::Paused)
+                Ok(Report::Paused)
             }
-            (ToMachine::Pause, Some(_)) => Ok(FromMachine::Paused),
-            (ToMachine::Resume, Some(generation)) => {
+            (Order::Pause, Some(_)) => Ok(Report::Paused),
+            (Order::Resume, Some(generation)) => {
                 control.resume(generation)?;
                 paused = None;
-                Ok(FromMachine::Resumed)
+                Ok(Report::Resumed)
             }
-            (ToMachine::Resume, None) => Ok(FromMachine::Resumed),
+            (Order::Resume, None) => Ok(Report::Resumed),
         });
-        let answer = done.unwrap_or(FromMachine::Refused);
+        let answer = done.unwrap_or(Report::Refused);
         if link.tell(&answer).is_err() {
             break;
         }

@@ -67,15 +67,6 @@ pub enum MachineRoot {
         /// The device of what the sandbox writes, an ext4.
         upper: String,
     },
-    /// A disk that is the root itself, and is written.
-    Disk {
-        /// The device.
-        device: String,
-        /// Its file system.
-        fstype: String,
-        /// Whether writing is refused.
-        read_only: bool,
-    },
 }
 
 /// One overlay of host directories.

@@ -132,6 +132,10 @@ pub enum Happened {
     Created,
     /// It takes no new Execs.
     Draining,
+    /// Everything inside was stopped where it was.
+    Paused,
+    /// It goes on.
+    Resumed,
     /// It is over.
     Stopped {
         /// Why.

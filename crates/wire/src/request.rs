@@ -1,5 +1,6 @@
 //! What a client asks a worker, and what it is told.
 
+use crate::machine::MachineUsage;
 use msb_spec::{Command, Ending, Error, Exit, UserRef};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,10 @@ pub enum Request {
     },
     /// Take no new Execs and end with the last.
     Drain,
+    /// Stop everything inside where it is. Answered when it has stopped.
+    Pause,
+    /// Let it go on.
+    Resume,
     /// Answered when the sandbox is over, however it ends.
     Wait,
     /// Keep this connection; the sandbox ends when it closes.
@@ -140,6 +145,8 @@ pub struct WorkerStatus {
     pub started: u64,
     /// Whether it takes no new Execs.
     pub draining: bool,
+    /// Whether everything inside has been stopped where it was.
+    pub paused: bool,
     /// How many Execs run.
     pub execs: u32,
     /// Why it is ending, if it is.
@@ -159,4 +166,6 @@ pub struct Usage {
     pub pids: u32,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
+    /// The same as the kernel of its microVM counts it.
+    pub guest: Option<MachineUsage>,
 }

@@ -2,12 +2,14 @@
 
 use crate::client::{Client, Role};
 use crate::exec::Stream;
+use crate::guest::Way;
 use crate::log::now_ms;
 use crate::worker::{Worker, vanish};
 use msb_spec::{Ending, Exit, state};
 use msb_sys::signal;
+use msb_vm::Order;
 use msb_wire::record::{Event, ExecRecord, Happened};
-use msb_wire::{Reply, Stopped, ToGuest};
+use msb_wire::{Reply, Stopped, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,6 +20,7 @@ impl Worker {
         let now = Instant::now();
         let late = |client: &Client| client.greeting_deadline().is_some_and(|limit| now >= limit);
         self.clients.retain(|_, client| !late(client));
+        self.look_at_machine(now);
         self.life.watch_memory(now, &self.guest.confined);
         let late: Vec<u64> = self
             .execs
@@ -47,8 +50,18 @@ impl Worker {
         for exec in self.execs.values_mut().filter(|exec| exec.ending == Ending::Own) {
             exec.ending = ending;
         }
-        if !grace.is_zero() {
-            let _ = self.guest.ask(&ToGuest::SignalAll { signal: signal::SIGTERM }, &[]);
+        self.forced |= grace.is_zero();
+        let signal = signal::SIGTERM;
+        match &mut self.guest.way {
+            _ if grace.is_zero() => {}
+            Way::Jailed(jailed) => drop(jailed.ask(&ToGuest::SignalAll { signal }, &[])),
+            Way::Machine(machine) => {
+                // What is paused cannot end.
+                if machine.paused {
+                    let _ = machine.order(Order::Resume);
+                }
+                machine.tell(&ToMachine::SignalAll { signal });
+            }
         }
     }
 
@@ -70,9 +83,18 @@ impl Worker {
     /// the sandbox can run any more, and taking down its mounts takes the kernel a while.
     pub(crate) fn end(mut self, lock: &File) {
         let by_itself = self.over.is_some_and(|stopped| stopped.exit.is_some());
-        let wait = !(by_itself && self.alone) || self.guest.confined.group.is_some();
+        let explained = self.explain_end();
+        self.switch_off();
+        let machine = self.guest.machine().is_some();
+        let lasts = !self.plan.ephemeral || self.guest.confined.group.is_some();
+        let wait = match machine {
+            true => !by_itself || lasts,
+            false => !(by_itself && self.alone) || self.guest.confined.group.is_some(),
+        };
         if wait {
             self.guest.kill();
+        } else if machine {
+            self.guest.begin_to_die();
         }
         let stopped = self.over.unwrap_or(Stopped { ending: Ending::Crashed, exit: None });
         let ids: Vec<u64> = self.execs.keys().copied().collect();
@@ -114,7 +136,10 @@ impl Worker {
         let _ = msb_sys::lock::release(lock);
         for (watcher, exit) in farewells {
             if let Some(client) = self.clients.get_mut(&watcher) {
-                client.answer(&Reply::Exited(exit));
+                match &explained {
+                    Some(error) => client.answer(&Reply::Failed(error.clone())),
+                    None => client.answer(&Reply::Exited(exit)),
+                }
             }
         }
         for (watcher, error) in self.unstarted {

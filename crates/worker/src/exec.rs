@@ -1,6 +1,8 @@
 //! One command: its streams on this side, and who watches it.
 
+use crate::wired::Wired;
 use msb_spec::{Command, Ending, TermSize};
+use msb_wire::{FrameKind, encode};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -37,11 +39,16 @@ pub(crate) struct Exec {
     stdin_closing: bool,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
+    /// In a microVM: the connection that stands for all three.
+    pub(crate) wired: Option<Wired>,
+    remote: bool,
+    size: Option<TermSize>,
+    signals: Vec<i32>,
     recent: VecDeque<u8>,
 }
 
 /// The command's own ends of its streams, to be handed to the guest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ends(Option<[OwnedFd; 3]>);
 
 impl Ends {
@@ -70,26 +77,7 @@ impl Exec {
     /// `root` is who root inside is outside: the streams belong to it, so that they can be opened
     /// by name inside, as in /dev/stdout.
     pub(crate) fn new(id: u64, command: &Command, root: (u32, u32)) -> io::Result<(Self, Ends)> {
-        let mut exec = Self {
-            id,
-            pid: 0,
-            argv: command.argv.clone(),
-            user: command.user.as_ref().map(ToString::to_string),
-            workdir: command.workdir.clone(),
-            tty: command.tty.is_some(),
-            detached: command.detached,
-            running: false,
-            started: crate::log::now_ms(),
-            deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
-            ending: Ending::Own,
-            watchers: Vec::new(),
-            stdin: None,
-            unread: VecDeque::new(),
-            stdin_closing: false,
-            stdout: None,
-            stderr: None,
-            recent: VecDeque::new(),
-        };
+        let mut exec = Self::without_streams(id, command);
         if exec.tty {
             return Ok((exec, Ends(None)));
         }
@@ -111,6 +99,62 @@ impl Exec {
         Ok((exec, Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()]))))
     }
 
+    /// A command in a microVM, whose streams will be one connection.
+    pub(crate) fn remote(id: u64, command: &Command) -> Self {
+        let closed = command.stdin == msb_spec::Stdin::Closed && command.tty.is_none();
+        let exec = Self::without_streams(id, command);
+        Self { remote: true, stdin_closing: closed, ..exec }
+    }
+
+    fn without_streams(id: u64, command: &Command) -> Self {
+        Self {
+            id,
+            pid: 0,
+            argv: command.argv.clone(),
+            user: command.user.as_ref().map(ToString::to_string),
+            workdir: command.workdir.clone(),
+            tty: command.tty.is_some(),
+            detached: command.detached,
+            running: false,
+            started: crate::log::now_ms(),
+            deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
+            ending: Ending::Own,
+            watchers: Vec::new(),
+            stdin: None,
+            unread: VecDeque::new(),
+            stdin_closing: false,
+            stdout: None,
+            stderr: None,
+            wired: None,
+            remote: false,
+            size: None,
+            signals: Vec::new(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Takes the connection to a command in a microVM, and says what waited for it.
+    pub(crate) fn wire(&mut self, wired: Wired) {
+        self.wired = Some(wired);
+        if let Some(size) = self.size.take() {
+            self.resize(size);
+        }
+        self.write_stdin();
+        for signal in std::mem::take(&mut self.signals) {
+            self.signal(signal);
+        }
+    }
+
+    /// Sends a signal to a command in a microVM; false if this is not one.
+    pub(crate) fn signal(&mut self, signal: i32) -> bool {
+        match &mut self.wired {
+            Some(wired) => wired.send(&encode(FrameKind::Signal, &signal)),
+            None if self.remote => self.signals.push(signal),
+            None => return false,
+        }
+        true
+    }
+
     /// Takes the terminal that the guest has made.
     pub(crate) fn set_terminal(&mut self, terminal: OwnedFd) -> io::Result<()> {
         self.stdin = Some(terminal.try_clone()?);
@@ -118,7 +162,14 @@ impl Exec {
         Ok(())
     }
 
-    pub(crate) fn resize(&self, size: TermSize) {
+    pub(crate) fn resize(&mut self, size: TermSize) {
+        if self.remote {
+            match &mut self.wired {
+                Some(wired) => wired.send(&encode(FrameKind::Resize, &size)),
+                None => self.size = Some(size),
+            }
+            return;
+        }
         if let (true, Some(terminal)) = (self.tty, &self.stdout) {
             let size = rustix::termios::Winsize {
                 ws_row: size.rows,
@@ -152,6 +203,9 @@ impl Exec {
     }
 
     pub(crate) fn write_stdin(&mut self) {
+        if self.remote {
+            return self.send_stdin();
+        }
         while let (Some(stdin), false) = (&self.stdin, self.unread.is_empty()) {
             match rustix::io::write(stdin, self.unread.as_slices().0) {
                 Ok(n) => drop(self.unread.drain(..n)),
@@ -170,8 +224,27 @@ impl Exec {
         }
     }
 
+    /// The same for a command in a microVM.
+    fn send_stdin(&mut self) {
+        let Some(wired) = &mut self.wired else { return };
+        while !self.unread.is_empty() && wired.owed() < STDIN_BACKLOG {
+            let piece = self.unread.as_slices().0;
+            let length = piece.len().min(STDIN_BACKLOG);
+            wired.send_bytes(FrameKind::Stdin, &piece[..length]);
+            drop(self.unread.drain(..length));
+        }
+        if self.stdin_closing && self.unread.is_empty() {
+            self.stdin_closing = false;
+            wired.send_bytes(FrameKind::Stdin, &[]);
+        }
+    }
+
     /// Closes a stream that nobody reads any more, so that the command learns of it.
     pub(crate) fn hush(&mut self, stream: Stream) {
+        if let Some(wired) = &mut self.wired {
+            let number = if stream == Stream::Stderr { 2 } else { 1 };
+            wired.send_bytes(FrameKind::Hush, &[number]);
+        }
         match stream {
             Stream::Stdout if !self.tty => self.stdout = None,
             Stream::Stderr => self.stderr = None,
@@ -196,10 +269,7 @@ impl Exec {
         let Some(fd) = slot else { return Read::Ended };
         match rustix::io::read(fd, &mut *buffer) {
             Ok(n) if n > 0 => {
-                let bytes = &buffer[..n];
-                self.recent.extend(&bytes[n.saturating_sub(RECENT)..]);
-                let over = self.recent.len().saturating_sub(RECENT);
-                self.recent.drain(..over);
+                self.remember(&buffer[..n]);
                 Read::Bytes(n)
             }
             Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
@@ -209,6 +279,13 @@ impl Exec {
                 Read::Ended
             }
         }
+    }
+
+    /// Keeps what was said lately.
+    pub(crate) fn remember(&mut self, bytes: &[u8]) {
+        self.recent.extend(&bytes[bytes.len().saturating_sub(RECENT)..]);
+        let over = self.recent.len().saturating_sub(RECENT);
+        self.recent.drain(..over);
     }
 
     /// What was said lately, for who comes late.

@@ -1,23 +1,24 @@
 //! What becomes of Execs: started, relayed, ended. Told by the guest, believed only in part.
 
+use crate::client::Client;
 use crate::exec::{self, Exec, Stream};
-use crate::log::now_ms;
+use crate::guest::Way;
+use crate::log::{Log, now_ms};
 use crate::processes;
 use crate::worker::Worker;
 use msb_spec::{By, Ending, Error, Exit, Kind, Reached, Stage};
 use msb_wire::record::{ExecRecord, Source};
 use msb_wire::{FrameKind, FromGuest, Hit, Reply, SpawnFailure};
+use std::collections::BTreeMap;
 
 impl Worker {
     pub(crate) fn hear_guest(&mut self) {
-        match self.guest.receive() {
-            Ok(true) => {}
-            // The pidfd tells the rest.
-            Ok(false) => return self.finish(Ending::Crashed, None),
-            Err(_) => return self.finish(Ending::Crashed, None),
+        let Way::Jailed(jailed) = &mut self.guest.way else { return self.hear_machine() };
+        if !jailed.receive() {
+            return self.finish(Ending::Crashed, None);
         }
-        loop {
-            match self.guest.next() {
+        while let Way::Jailed(jailed) = &mut self.guest.way {
+            match jailed.next() {
                 Ok(Some(said)) => self.guest_said(&said),
                 Ok(None) => return,
                 Err(_) => return self.finish(Ending::Crashed, None),
@@ -32,8 +33,8 @@ impl Worker {
                 let Some(exec) = self.execs.get_mut(&id).filter(|exec| !exec.running) else {
                     return;
                 };
-                if exec.tty {
-                    let terminal = self.guest.take_terminal();
+                if let (true, Way::Jailed(jailed)) = (exec.tty, &mut self.guest.way) {
+                    let terminal = jailed.take_terminal();
                     if terminal.is_none_or(|terminal| exec.set_terminal(terminal).is_err()) {
                         return self.finish(Ending::Crashed, None);
                     }
@@ -195,17 +196,27 @@ impl Worker {
         let exec::Read::Bytes(n) = exec.read(stream, &mut self.buffer) else {
             return false;
         };
-        let bytes = &self.buffer[..n];
-        let (source, kind) = match stream {
-            Stream::Stdout => (Source::Stdout, FrameKind::Stdout),
-            Stream::Stderr => (Source::Stderr, FrameKind::Stderr),
-        };
-        self.output.output(source, id, bytes);
-        for watcher in &exec.watchers {
-            if let Some(client) = self.clients.get_mut(watcher) {
-                client.output(kind, bytes);
-            }
-        }
+        tell(&mut self.output, &mut self.clients, exec, stream, &self.buffer[..n]);
         true
+    }
+}
+
+/// Brings some output to the log and to whoever watches.
+pub(crate) fn tell(
+    log: &mut Log,
+    clients: &mut BTreeMap<u64, Client>,
+    exec: &Exec,
+    stream: Stream,
+    bytes: &[u8],
+) {
+    let (source, kind) = match stream {
+        Stream::Stdout => (Source::Stdout, FrameKind::Stdout),
+        Stream::Stderr => (Source::Stderr, FrameKind::Stderr),
+    };
+    log.output(source, exec.id, bytes);
+    for watcher in &exec.watchers {
+        if let Some(client) = clients.get_mut(watcher) {
+            client.output(kind, bytes);
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! The worker's end of the link to its guest. Everything that comes from there is hostile.
 
+use crate::machine::Machine;
 use msb_jail::Confined;
-use msb_spec::{Error, Kind, Plan, Result, Stage};
+use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// A guest that reads nothing for this long has been stopped or taken over.
 const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -13,6 +15,21 @@ const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) confined: Confined,
+    pub(crate) way: Way,
+}
+
+/// How a guest is reached.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// It is a process in a jail, and descriptors travel beside the frames.
+    Jailed(Jailed),
+    /// It is in a machine of its own.
+    Machine(Box<Machine>),
+}
+
+/// The link to a guest that is a process.
+#[derive(Debug)]
+pub(crate) struct Jailed {
     socket: OwnedFd,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
@@ -20,7 +37,11 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Makes the jail and starts the guest in it.
-    pub(crate) fn start(plan: &Plan) -> Result<Self> {
+    pub(crate) fn start(plan: &Plan, directory: &Path) -> Result<Self> {
+        if plan.isolation == Isolation::Vm {
+            let (confined, machine) = Machine::start(plan, directory)?;
+            return Ok(Self { confined, way: Way::Machine(Box::new(machine)) });
+        }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
         let (ours, theirs) = socket::pair().map_err(broken)?;
@@ -31,13 +52,48 @@ impl Guest {
         )
         .map_err(|error| broken(error.into()))?;
         let confined = msb_jail::start(plan, msb_guest::run, theirs.as_fd())?;
-        Ok(Self { confined, socket: ours, decoder: Decoder::new(MAX_FROM_GUEST), fds: Vec::new() })
+        let decoder = Decoder::new(MAX_FROM_GUEST);
+        Ok(Self { confined, way: Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() }) })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.way {
+            Way::Jailed(jailed) => jailed.socket.as_fd(),
+            Way::Machine(machine) => machine.socket(),
+        }
     }
 
+    pub(crate) fn machine(&self) -> Option<&Machine> {
+        match &self.way {
+            Way::Jailed(_) => None,
+            Way::Machine(machine) => Some(machine),
+        }
+    }
+
+    pub(crate) fn machine_mut(&mut self) -> Option<&mut Machine> {
+        match &mut self.way {
+            Way::Jailed(_) => None,
+            Way::Machine(machine) => Some(machine),
+        }
+    }
+
+    /// Ends the guest, and with it everything in the sandbox. Returns once it is dead.
+    pub(crate) fn kill(&self) {
+        self.begin_to_die();
+        let _ = rustix::process::waitid(
+            rustix::process::WaitId::PidFd(self.confined.pidfd.as_fd()),
+            rustix::process::WaitIdOptions::EXITED,
+        );
+    }
+
+    /// The same without waiting for it.
+    pub(crate) fn begin_to_die(&self) {
+        let kill = rustix::process::Signal::KILL;
+        let _ = rustix::process::pidfd_send_signal(&self.confined.pidfd, kill);
+    }
+}
+
+impl Jailed {
     /// Asks the guest for something.
     pub(crate) fn ask(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
         let frame = encode(FrameKind::Control, what);
@@ -46,18 +102,17 @@ impl Guest {
     }
 
     /// Reads what has arrived; false when the guest has closed the link.
-    pub(crate) fn receive(&mut self) -> Result<bool> {
+    pub(crate) fn receive(&mut self) -> bool {
         let mut buffer = [0u8; 4096];
         match socket::receive(self.socket.as_fd(), &mut buffer, &mut self.fds) {
-            Ok(0) => Ok(false),
+            Ok(0) => false,
             Ok(n) => {
                 self.decoder.push(&buffer[..n]);
                 // One Exec at a time brings at most one; a hoard of them is an attack.
                 self.fds.truncate(64);
-                Ok(true)
+                true
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(true),
-            Err(_) => Ok(false),
+            Err(error) => error.kind() == std::io::ErrorKind::Interrupted,
         }
     }
 
@@ -73,15 +128,5 @@ impl Guest {
     /// The terminal that came with `Started`.
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
         (!self.fds.is_empty()).then(|| self.fds.remove(0))
-    }
-
-    /// Ends the guest, and with it everything in the sandbox. Returns once it is dead.
-    pub(crate) fn kill(&self) {
-        let kill = rustix::process::Signal::KILL;
-        let _ = rustix::process::pidfd_send_signal(&self.confined.pidfd, kill);
-        let _ = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.confined.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
-        );
     }
 }

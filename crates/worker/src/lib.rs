@@ -3,6 +3,7 @@
 //! It owns every Exec: starts it, keeps its pipes or terminal, writes the bounded log, feeds
 //! whoever is attached, and records how it ended. One thread, one loop, every wait in it.
 
+mod boot_disk;
 mod client;
 mod ending;
 mod exec;
@@ -10,9 +11,13 @@ mod execs;
 mod guest;
 mod life;
 mod log;
+mod machine;
+mod machine_life;
 mod processes;
+mod relay;
 mod requests;
 mod usage;
+mod wired;
 mod worker;
 
 pub use worker::{Start, run};

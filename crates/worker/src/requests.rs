@@ -1,14 +1,17 @@
 //! What clients ask of a worker.
 
 use crate::client::{self, Client, Role};
-use crate::exec::{Exec, Stream};
+use crate::exec::{Ends, Exec, Stream};
+use crate::guest::Way;
 use crate::log::now_ms;
-use crate::usage;
+use crate::machine::Asked;
 use crate::worker::Worker;
 use msb_spec::{Command, Ending, Error, Kind};
 use msb_sys::signal;
 use msb_wire::record::Happened;
-use msb_wire::{ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, WorkerStatus};
+use msb_wire::{
+    ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, WorkerStatus, encode,
+};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -107,10 +110,7 @@ impl Worker {
                 let reply = Reply::Status(self.status());
                 self.answer(id, &reply);
             }
-            Request::Usage => {
-                let usage = usage::measure(&self.guest.confined, self.life.started.elapsed());
-                self.answer(id, &Reply::Usage(usage));
-            }
+            Request::Usage => self.measure(id),
             Request::Stop { grace } => {
                 self.set_role(id, Role::Waiting);
                 self.stop(Ending::Stopped, Duration::from_millis(grace));
@@ -120,6 +120,8 @@ impl Worker {
                 self.record(Happened::Draining);
                 self.answer(id, &Reply::Done);
             }
+            Request::Pause => self.order(id, true),
+            Request::Resume => self.order(id, false),
             Request::Wait => self.set_role(id, Role::Waiting),
             Request::Own => {
                 if let Some(client) = self.clients.get_mut(&id) {
@@ -147,6 +149,7 @@ impl Worker {
             pid: std::process::id(),
             started: now_ms().saturating_sub(self.life.started.elapsed().as_millis() as u64),
             draining: self.life.draining,
+            paused: self.guest.machine().is_some_and(|machine| machine.paused),
             execs: u32::try_from(self.execs.len()).unwrap_or(u32::MAX),
             ending: self.life.stopping.map(|(ending, _)| ending),
             log_failure: [&self.output, &self.exec_log, &self.events]
@@ -160,9 +163,15 @@ impl Worker {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
-        if let Ok(socket) = client.into_socket() {
+        let Ok(socket) = client.into_socket() else { return };
+        let files = ToGuest::Files { user };
+        match &mut self.guest.way {
             // If the guest does not listen the client sees its connection close.
-            let _ = self.guest.ask(&ToGuest::Files { user }, &[socket.as_fd()]);
+            Way::Jailed(jailed) => drop(jailed.ask(&files, &[socket.as_fd()])),
+            Way::Machine(machine) => {
+                machine.ask(Asked::Files(socket, encode(FrameKind::Control, &files)));
+                self.use_connections();
+            }
         }
     }
 
@@ -192,18 +201,24 @@ impl Worker {
     }
 
     pub(crate) fn kill_exec(&mut self, id: u64, signal: i32) -> Reply {
-        if !self.execs.contains_key(&id) {
+        let Some(exec) = self.execs.get_mut(&id) else {
             let hint = "`msb ps NAME --execs` lists what runs";
             return Reply::Failed(
                 Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(hint),
             );
-        }
+        };
         if !(0..=64).contains(&signal) {
             return Reply::Failed(Error::invalid(format!("no such signal: `{signal}`")));
         }
-        match self.guest.ask(&ToGuest::Signal { id, signal }, &[]) {
-            Ok(()) => Reply::Done,
-            Err(error) => Reply::Failed(error),
+        match &self.guest.way {
+            Way::Machine(_) => {
+                exec.signal(signal);
+                Reply::Done
+            }
+            Way::Jailed(jailed) => match jailed.ask(&ToGuest::Signal { id, signal }, &[]) {
+                Ok(()) => Reply::Done,
+                Err(error) => Reply::Failed(error),
+            },
         }
     }
 
@@ -235,8 +250,19 @@ impl Worker {
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.answer(client, &Reply::Failed(error));
         }
+        if self.guest.machine().is_some_and(|machine| machine.paused) {
+            let name = &self.plan.name;
+            let error = Error::new(Kind::State, format!("sandbox `{name}` is paused"))
+                .hint(format!("`msb resume {name}` lets it go on"));
+            return self.answer(client, &Reply::Failed(error));
+        }
         let id = self.next_exec;
-        let (mut exec, ends) = match Exec::new(id, &command, self.plan.ids.root()) {
+        let remote = self.guest.machine().is_some();
+        let made = match remote {
+            true => Ok((Exec::remote(id, &command), Ends::default())),
+            false => Exec::new(id, &command, self.plan.ids.root()),
+        };
+        let (mut exec, ends) = match made {
             Ok(made) => made,
             Err(error) => {
                 let error = Error::host("cannot make pipes for the command", error);
@@ -262,9 +288,17 @@ impl Worker {
         self.set_role(client, Role::Exec(id));
         self.execs.insert(id, exec);
         self.life.set_busy(true);
-        if self.guest.ask(&asked, &ends.borrow()).is_err() {
-            // It is dead or about to be; whoever watches is told at the end.
-            self.finish(Ending::Crashed, None);
+        match &mut self.guest.way {
+            Way::Machine(machine) => {
+                machine.ask(Asked::Exec(id, encode(FrameKind::Control, &asked)));
+                self.use_connections();
+            }
+            Way::Jailed(jailed) => {
+                if jailed.ask(&asked, &ends.borrow()).is_err() {
+                    // It is dead or about to be; whoever watches is told at the end.
+                    self.finish(Ending::Crashed, None);
+                }
+            }
         }
     }
 

@@ -16,5 +16,6 @@ pub(crate) fn measure(confined: &Confined, uptime: Duration) -> Usage {
             found.iter().map(|process| process.threads).sum(),
         )
     });
-    Usage { cpu_us, memory, pids, uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX) }
+    let uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
+    Usage { cpu_us, memory, pids, uptime_ms, guest: None }
 }

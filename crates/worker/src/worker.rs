@@ -5,6 +5,8 @@ use crate::exec::{Exec, Stream};
 use crate::guest::Guest;
 use crate::life::Life;
 use crate::log::Log;
+use crate::machine::Machine;
+use crate::relay::Relay;
 use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
 use msb_sys::signal::{self, Signals};
 use msb_sys::socket;
@@ -12,9 +14,9 @@ use msb_wire::record::Happened;
 use msb_wire::{Reply, Stopped};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -70,11 +72,21 @@ pub(crate) struct Worker {
     pub(crate) buffer: Vec<u8>,
     /// The guest has said that nothing else is left inside.
     pub(crate) alone: bool,
+    /// Until when a machine may take to be ready.
+    pub(crate) booting: Option<Instant>,
+    /// Nothing is written to disk any more: whoever stops it cannot wait.
+    pub(crate) forced: bool,
+    /// File operations in a machine, by number.
+    pub(crate) relays: BTreeMap<u64, Relay>,
+    /// Who waits for the guest to count, and for how long.
+    pub(crate) measuring: Vec<(u64, Instant)>,
+    /// Who waits for the machine to pause or resume, in order.
+    pub(crate) ordering: VecDeque<u64>,
 }
 
 /// What something is ready on.
 #[derive(Clone, Copy)]
-enum Ready {
+pub(crate) enum Ready {
     Listener,
     Signals,
     Guest,
@@ -82,6 +94,12 @@ enum Ready {
     Client(u64),
     Stdin(u64),
     Stream(u64, Stream),
+    Console,
+    Control,
+    Unproven(usize),
+    Wired(u64),
+    /// A file operation, and whether its guest's side.
+    Relay(u64, bool),
 }
 
 /// Is the worker until the sandbox is over. Returns the exit code of the process.
@@ -136,7 +154,7 @@ impl Worker {
         let opened =
             opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
         let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
-        let guest = Guest::start(&plan)?;
+        let guest = Guest::start(&plan, directory)?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
         let life = Life::begin(&plan);
@@ -165,6 +183,11 @@ impl Worker {
             whole: last_event > 0,
             buffer: vec![0; 64 << 10],
             alone: false,
+            booting: None,
+            forced: false,
+            relays: BTreeMap::new(),
+            measuring: Vec::new(),
+            ordering: VecDeque::new(),
         })
     }
 
@@ -181,9 +204,10 @@ impl Worker {
         if self.plan.patches.is_empty() {
             self.start_first();
         }
-        let started = self.guest.confined.wait_started();
+        let started = self.guest.confined.wait_started().and_then(|()| self.await_machine());
         let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
         if let Err(error) = started {
+            self.guest.kill();
             return Err(Box::new((caller, error)));
         }
         self.record(Happened::Started { worker: std::process::id() });
@@ -265,7 +289,7 @@ impl Worker {
     }
 
     /// Waits until something is ready or a clock runs out.
-    fn wait(&self) -> Vec<(Ready, PollFlags)> {
+    pub(crate) fn wait(&self) -> Vec<(Ready, PollFlags)> {
         let mut waits: Vec<(Ready, PollFd<'_>)> = Vec::with_capacity(8 + self.clients.len());
         let mut add = |ready, fd, flags| waits.push((ready, PollFd::from_borrowed_fd(fd, flags)));
         if self.clients.len() < CLIENT_LIMIT {
@@ -274,6 +298,11 @@ impl Worker {
         add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
         add(Ready::Guest, self.guest.socket(), PollFlags::IN);
         add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
+        self.guest
+            .machine()
+            .into_iter()
+            .flat_map(machine_waits)
+            .for_each(|(ready, fd, flags)| add(ready, fd, flags));
         for (id, client) in &self.clients {
             // Without a flag the end of a client is still reported.
             let mut flags = PollFlags::empty();
@@ -295,13 +324,26 @@ impl Worker {
             }
             let behind = |client: &u64| self.clients.get(client).is_some_and(Client::is_behind);
             // What it says comes after the word that it runs.
-            if !exec.running || exec.watchers.iter().any(behind) {
+            let quiet = exec.watchers.iter().any(behind);
+            if let Some(wired) = &exec.wired {
+                let mut flags = if quiet { PollFlags::empty() } else { PollFlags::IN };
+                if wired.owed() > 0 {
+                    flags |= PollFlags::OUT;
+                }
+                add(Ready::Wired(*id), wired.socket(), flags);
+            }
+            if !exec.running || quiet {
                 continue;
             }
             for stream in [Stream::Stdout, Stream::Stderr] {
                 if let Some(fd) = exec.stream(stream) {
                     add(Ready::Stream(*id, stream), fd, PollFlags::IN);
                 }
+            }
+        }
+        for (id, relay) in &self.relays {
+            for ((fd, flags), guest) in relay.waits().into_iter().zip([false, true]) {
+                add(Ready::Relay(*id, guest), fd, flags);
             }
         }
         let (ready, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
@@ -325,10 +367,13 @@ impl Worker {
     fn next_clock(&self) -> Option<Instant> {
         let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
         let greetings = self.clients.values().filter_map(Client::greeting_deadline);
-        deadlines.chain(greetings).chain(self.life.next()).min()
+        let machine = self.guest.machine().and_then(Machine::next_clock);
+        let measuring = self.measuring.iter().map(|(_, limit)| *limit);
+        let others = machine.into_iter().chain(self.booting).chain(measuring);
+        deadlines.chain(greetings).chain(self.life.next()).chain(others).min()
     }
 
-    fn handle(&mut self, ready: Ready, flags: PollFlags) {
+    pub(crate) fn handle(&mut self, ready: Ready, flags: PollFlags) {
         match ready {
             Ready::Listener => self.accept(),
             Ready::Signals => {
@@ -339,7 +384,7 @@ impl Worker {
                 }
             }
             Ready::Guest => self.hear_guest(),
-            Ready::GuestDead => self.finish(Ending::Crashed, None),
+            Ready::GuestDead => self.died(),
             Ready::Client(id) => {
                 if flags.contains(PollFlags::OUT)
                     && let Some(client) = self.clients.get_mut(&id)
@@ -362,8 +407,41 @@ impl Worker {
             Ready::Stream(id, stream) => {
                 self.relay(id, stream);
             }
+            Ready::Console => self.hear_console(),
+            Ready::Control => self.hear_control(flags),
+            Ready::Unproven(index) => {
+                if let Some(machine) = self.guest.machine_mut() {
+                    machine.prove(index, &mut self.buffer);
+                }
+                self.use_connections();
+            }
+            Ready::Wired(id) => self.hear_wired(id, flags),
+            Ready::Relay(id, guest) => {
+                if let Some(relay) = self.relays.get_mut(&id)
+                    && !relay.step(guest, flags, &mut self.buffer)
+                {
+                    self.relays.remove(&id);
+                }
+            }
         }
     }
+}
+
+/// What a machine is waited for, the newest connection first: one that is proven or closed moves
+/// those behind it.
+fn machine_waits(machine: &Machine) -> Vec<(Ready, BorrowedFd<'_>, PollFlags)> {
+    let mut waits = Vec::with_capacity(4);
+    if let Some(console) = &machine.console {
+        waits.push((Ready::Console, console.as_fd(), PollFlags::IN));
+    }
+    if let Some(control) = &machine.control {
+        let owes = if control.owed() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        waits.push((Ready::Control, control.socket(), PollFlags::IN | owes));
+    }
+    for (index, (wired, _)) in machine.unproven.iter().enumerate().rev() {
+        waits.push((Ready::Unproven(index), wired.socket(), PollFlags::IN));
+    }
+    waits
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -1,9 +1,11 @@
 //! `msb doctor`: what this host can do.
 
+use super::bare_engine;
 use crate::listing;
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
+use msb_engine::Engine;
 use msb_engine::doctor::{Finding, Grade, examine};
 
 /// Tells what this host can do, tier by tier, and how to get what is missing.
@@ -17,7 +19,7 @@ pub(crate) struct Doctor {
 
 impl Act for Doctor {
     fn act(self) -> Outcome {
-        let findings = examine();
+        let findings = examine(bare_engine().ok().as_ref().map(Engine::home));
         if self.json {
             listing::json(&findings);
         } else {

@@ -115,6 +115,44 @@ impl Act for Drain {
     }
 }
 
+/// Stops everything inside where it is. It uses no processor until it is resumed.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb pause NAME...")]
+pub(crate) struct Pause {
+    #[command(flatten)]
+    which: Selection,
+}
+
+impl Act for Pause {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        self.which.each(&engine, |name| {
+            engine.pause(name)?;
+            words::say(name);
+            Ok(())
+        })
+    }
+}
+
+/// Lets what was paused go on.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb resume NAME...")]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    which: Selection,
+}
+
+impl Act for Resume {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        self.which.each(&engine, |name| {
+            engine.resume(name)?;
+            words::say(name);
+            Ok(())
+        })
+    }
+}
+
 /// Waits until sandboxes have ended, and tells how.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb wait [OPTIONS] NAME...")]

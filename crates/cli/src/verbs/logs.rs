@@ -32,7 +32,10 @@ pub(crate) struct Logs {
     /// Only lines that hold this text
     #[arg(long, value_name = "TEXT")]
     grep: Option<String>,
-    /// Only this stream: stdout, stderr or system
+    /// Only the console of the microVM and what msb itself says
+    #[arg(long, conflicts_with = "source")]
+    system: bool,
+    /// Only this stream: stdout, stderr, system or all
     #[arg(long, value_name = "STREAM")]
     source: Option<String>,
     /// Only this command
@@ -53,14 +56,16 @@ impl Act for Logs {
     fn act(self) -> Outcome {
         let engine = engine()?;
         let name = Name::parse(&self.name)?;
-        let source = match self.source.as_deref() {
+        let asked = if self.system { Some("system") } else { self.source.as_deref() };
+        let source = match asked {
             None | Some("all") => None,
             Some("stdout") => Some(Source::Stdout),
             Some("stderr") => Some(Source::Stderr),
             Some("system") => Some(Source::System),
             Some(other) => {
                 let message = format!("no such stream: `{}`", other);
-                return Err(Error::invalid(message).hint("it is stdout, stderr or system").into());
+                let hint = "it is stdout, stderr, system or all";
+                return Err(Error::invalid(message).hint(hint).into());
             }
         };
         let filter = Filter {
@@ -71,9 +76,14 @@ impl Act for Logs {
             grep: self.grep.clone(),
         };
         let mut reader = engine.logs(&name, filter)?;
-        let mut lines = reader.all()?;
+        // A console says much that is of no interest to whoever looks for a command's words.
+        let wanted = |lines: Vec<Line>| -> Vec<Line> {
+            let said = |line: &Line| asked.is_some() || line.source != Source::System;
+            lines.into_iter().filter(said).collect()
+        };
+        let mut lines = wanted(reader.all()?);
         if !self.follow {
-            lines.extend(reader.rest());
+            lines.extend(wanted(reader.rest()));
             // A line that was never ended belongs where it began.
             lines.sort_by_key(|line| line.time);
         }
@@ -84,9 +94,9 @@ impl Act for Logs {
         }
         loop {
             let running = engine.is_running(&name);
-            self.show(&reader.more()?);
+            self.show(&wanted(reader.more()?));
             if !running {
-                self.show(&reader.rest());
+                self.show(&wanted(reader.rest()));
                 return Ok(0);
             }
             std::thread::sleep(LOOK_INTERVAL);
@@ -120,7 +130,17 @@ impl Logs {
                 out.extend_from_slice(clock::written(line.time).as_bytes());
                 out.push(b' ');
             }
-            out.extend_from_slice(&line.bytes);
+            match line.source {
+                // Not a command's own words: nothing in it is for the terminal to obey.
+                Source::System => {
+                    let text = String::from_utf8_lossy(&line.bytes);
+                    out.extend_from_slice(
+                        listing::safe(text.trim_end_matches(['\r', '\n'])).as_bytes(),
+                    );
+                    out.push(b'\n');
+                }
+                _ => out.extend_from_slice(&line.bytes),
+            }
         }
         if !out.is_empty() {
             words::stdout(&out);

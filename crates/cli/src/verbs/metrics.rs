@@ -67,8 +67,9 @@ impl Metrics {
 }
 
 fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
-    let mut table =
-        Listing::new(&["NAME", "CPU", "CPU TIME", "MEMORY", "LIMIT", "PIDS", "DISK", "UP"]);
+    let mut table = Listing::new(&[
+        "NAME", "CPU", "CPU TIME", "MEMORY", "INSIDE", "LIMIT", "PIDS", "DISK", "UP",
+    ]);
     for one in measured {
         let share = before.get(&one.name).map(|(at, cpu_us)| {
             let used = one.cpu_us.saturating_sub(*cpu_us) as f64;
@@ -80,8 +81,9 @@ fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Li
             share.unwrap_or_else(dash),
             format!("{:.2}s", one.cpu_us as f64 / 1e6),
             Bytes(one.memory).to_string(),
+            one.guest.map_or_else(dash, |guest| Bytes(guest.memory).to_string()),
             one.memory_limit.map_or_else(dash, |limit| Bytes(limit).to_string()),
-            one.pids.to_string(),
+            one.guest.map_or(one.pids, |guest| guest.pids).to_string(),
             one.disk.map_or_else(dash, |disk| Bytes(disk).to_string()),
             format!("{}s", one.uptime_ms / 1000),
         ]);

@@ -51,7 +51,9 @@ impl Act for Ps {
         let mut sandboxes =
             names.iter().map(|name| engine.summary(name)).collect::<Result<Vec<_>, _>>()?;
         if !self.which.is_given() {
-            sandboxes.retain(|one| matches!(one.status, Status::Running | Status::Draining));
+            sandboxes.retain(|one| {
+                matches!(one.status, Status::Running | Status::Paused | Status::Draining)
+            });
         }
         if self.json {
             listing::json(&sandboxes);

@@ -9,8 +9,8 @@ use crate::{Engine, planning};
 use msb_image::build::{Job, Launch, Written};
 use msb_image::{Layer, Prepared, RunConfig, Store};
 use msb_spec::{
-    Error, Exit, GuestPath, Hostname, Ids, ImageRef, IsolationChoice, Kind, Lower, Name, Overlay,
-    Patch, Plan, Reference, Result, Spec, Upper,
+    Error, Exit, GuestPath, Hostname, Ids, ImageRef, IsolationChoice, Kind, Lower, MachineBase,
+    Name, Overlay, Patch, Plan, Reference, Result, Spec, Upper,
 };
 use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply};
 use std::collections::BTreeMap;
@@ -104,19 +104,20 @@ impl Sandboxed<'_> {
             user: job.user.clone(),
             ..Spec::with_defaults()
         };
-        let prepared = || {
+        let prepared = |_| {
             let lower = |path: &PathBuf| Lower { path: path.clone(), owned: true };
             let lowers = self.below.iter().map(lower).collect();
             let image =
                 self.names.first().map_or(ImageRef::Host, |name| ImageRef::Name(name.clone()));
-            Ok(Prepared {
+            let prepared = Prepared {
                 overlays: vec![Overlay { at: "/".to_owned(), lowers }],
                 image,
                 digest: None,
                 config: RunConfig::default(),
                 owners: true,
                 path: Vec::new(),
-            })
+            };
+            Ok((prepared, MachineBase::Shares))
         };
         let mut plan = planning::plan(self.engine.home(), &spec, prepared)?;
         plan.ephemeral = true;

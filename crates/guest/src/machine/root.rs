@@ -70,7 +70,9 @@ pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>
     match root {
         MachineRoot::Image { device, fstype, upper } => {
             make_dir("lower")?;
-            mount(&block(device), "lower", fstype, MountFlags::RDONLY, "")?;
+            // A journal that was left full cannot be played back on a disk that is only read.
+            let options = if fstype == "ext4" { "noload" } else { "" };
+            mount(&block(device), "lower", fstype, MountFlags::RDONLY, options)?;
             let writable = mount_writable(upper, ephemeral)?;
             // A renamed directory and a changed mode need no copy of what is below.
             overlay(0, ROOT, "lower", "redirect_dir=on,metacopy=on,xino=auto,", ephemeral)?;
@@ -94,11 +96,6 @@ pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>
                 overlay(index, &target, &lowers.join(":"), "userxattr,", ephemeral)?;
             }
             Ok(Some(writable))
-        }
-        MachineRoot::Disk { device, fstype, read_only } => {
-            let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-            mount(&block(device), ROOT, fstype, flags, "")?;
-            if *read_only { Ok(None) } else { open(ROOT, OFlags::RDONLY).map(Some) }
         }
     }
 }
