@@ -136,10 +136,12 @@ fn about(shown: &Shown, error: impl Into<std::io::Error>) -> Error {
 
 const KVM: &str = "/dev/kvm";
 
+/// Devices that the VMM opens; the last two for the random numbers of its connections.
+const DEVICES: [&str; 4] = ["kvm", "null", "random", "urandom"];
+
 /// The devices, as files that belong to root inside: the host's belong to the host's root.
 fn devices_for(range: IdRange) -> Result<OwnedFd> {
     let make = || -> rustix::io::Result<OwnedFd> {
-        let number = rustix::fs::stat(KVM)?.st_rdev;
         let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(context.as_fd())?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -149,7 +151,8 @@ fn devices_for(range: IdRange) -> Result<OwnedFd> {
         let (uid, gid) = (range.start, range.start);
         let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-        for (name, number) in [("kvm", number), ("null", rustix::fs::stat("/dev/null")?.st_rdev)] {
+        for name in DEVICES {
+            let number = rustix::fs::stat(Path::new("/dev").join(name))?.st_rdev;
             rustix::fs::mknodat(&mount, name, FileType::CharacterDevice, mode, number)?;
             rustix::fs::chownat(&mount, name, Some(uid), Some(gid), flags)?;
         }
@@ -173,9 +176,12 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| Error::host("cannot make mounts private", error))?;
     let prepared = matches!(plan.ids, PlanIds::Shifted { .. });
-    let kvm = match prepared {
-        true => inside::receive(outside)?.1,
-        false => layers::detach(Path::new(KVM), false)?,
+    let nodes = match prepared {
+        true => vec![inside::receive(outside)?.1],
+        false => DEVICES
+            .iter()
+            .map(|name| layers::detach(&Path::new("/dev").join(name), false))
+            .collect::<Result<_>>()?,
     };
     let take = |shown: &Shown| -> Result<OwnedFd> {
         if prepared {
@@ -186,9 +192,8 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
         Ok(tree)
     };
     let trees = shown.iter().map(take).collect::<Result<Vec<_>>>()?;
-    let null = layers::detach(Path::new("/dev/null"), false)?;
     let proc = devices::file_system("proc", devices::QUIET)?;
-    build_root(shown, &trees, prepared, [&kvm, &null, &proc])?;
+    build_root(shown, &trees, &nodes, &proc)?;
     layers::enter_root()?;
     limit()?;
     inside::leave_keyrings()?;
@@ -206,13 +211,9 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
     msb_sys::seccomp::install(&machine_calls::program()).map_err(|error| missing(&error))
 }
 
-/// A root in memory with what is shown, /dev/kvm, /dev/null and /proc.
-fn build_root(
-    shown: &[Shown],
-    trees: &[OwnedFd],
-    prepared: bool,
-    [kvm, null, proc]: [&OwnedFd; 3],
-) -> Result<()> {
+/// A root in memory with what is shown, a few devices and /proc. The devices are one file system
+/// or one mount each.
+fn build_root(shown: &[Shown], trees: &[OwnedFd], nodes: &[OwnedFd], proc: &OwnedFd) -> Result<()> {
     layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=1m")?;
     let root = Path::new(layers::ROOT);
     layers::make_dir(root)?;
@@ -220,13 +221,14 @@ fn build_root(
     for directory in ["dev", "proc"] {
         layers::make_dir(&root.join(directory))?;
     }
-    if prepared {
-        // A file system of its own, with both devices.
-        layers::attach(kvm.as_fd(), &root.join("dev"))?;
-    } else {
-        for (device, path) in [(kvm, "dev/kvm"), (null, "dev/null")] {
-            devices::make_file(&root.join(path))?;
-            layers::attach(device.as_fd(), &root.join(path))?;
+    match nodes {
+        [all] => layers::attach(all.as_fd(), &root.join("dev"))?,
+        each => {
+            for (node, name) in each.iter().zip(DEVICES) {
+                let target = root.join("dev").join(name);
+                devices::make_file(&target)?;
+                layers::attach(node.as_fd(), &target)?;
+            }
         }
     }
     layers::attach(proc.as_fd(), &root.join("proc"))?;

@@ -8,6 +8,7 @@ use crate::filter::{Action, Test, compile};
 /// connect it with its worker.
 const ALLOWED: &[i64] = &[
     libc::SYS_brk,
+    libc::SYS_capget,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_clone,
