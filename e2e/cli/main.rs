@@ -18,5 +18,6 @@ mod registry;
 mod repair;
 mod run;
 mod settings;
+mod setup;
 mod stdio;
 mod terminal;

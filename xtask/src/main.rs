@@ -11,6 +11,7 @@
 mod bench;
 mod check;
 mod ci;
+mod kernel;
 mod lab;
 mod packages;
 mod report;
@@ -36,6 +37,7 @@ usage: cargo xtask COMMAND
              the vm tier on a machine with KVM; MSB_KERNEL names the kernel of the microVMs
   lab --nested --script FILE | --shell [--with FILE]...
              a script of your own on that machine, or a shell; FILEs lie in /lab/with
+  kernel     find or build the kernel of microVMs and print its directory
   bench [--msb MSB] [--rounds N] [--pulls N] [--json FILE]
              times and sizes beside bubblewrap, crun, runc, podman, skopeo and umoci, with MSB
              or a release build
@@ -56,6 +58,7 @@ fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
         ["tidy"] => tidy::command(),
         ["ci"] => Ok(ci::command()),
         ["lab", options @ ..] => lab::command(options),
+        ["kernel"] => kernel::command(),
         ["bench", options @ ..] => bench::command(options),
         // Not for people: `bench` calls itself with this.
         ["stopwatch", stderr] => bench::stopwatch(stderr),

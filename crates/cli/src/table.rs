@@ -53,6 +53,7 @@ const TABLE: Table = Table {
     families: &[
         Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
         Family { name: "registry", group: IMAGES, about: "Log in to registries" },
+        Family { name: "setup", group: MORE, about: "Make this host ready" },
     ],
     verbs: &[
         verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
@@ -100,6 +101,7 @@ const TABLE: Table = Table {
             "doctor",
             "Tell what this host can do, and how to mend it",
         ),
+        verb::<verbs::setup::Vm>(MORE, "setup vm", "Find or build the kernel of microVMs"),
         verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
     ],
 };

@@ -22,6 +22,7 @@ pub(crate) mod ps;
 pub(crate) mod pull;
 pub(crate) mod registry;
 pub(crate) mod run;
+pub(crate) mod setup;
 
 use crate::words;
 use msb_engine::Engine;

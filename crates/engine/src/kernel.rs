@@ -4,6 +4,7 @@
 //! Whatever is not flat yet is flattened once and kept beside the others, because a microVM maps
 //! its kernel as it lies on disk and shares it with every other.
 
+mod build;
 mod elf;
 mod flat;
 mod krunfw;
@@ -12,21 +13,73 @@ mod tests;
 
 pub use flat::Origin;
 
+use crate::sandboxes::Engine;
 use crate::store::Home;
 use elf::Elf;
-use flat::Making;
+use flat::{Making, Record};
 use msb_spec::{Error, GuestKernel, Kind, Result, env};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// What `msb setup vm` is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// Another msb builds a kernel.
+    Waiting,
+    /// Installing packages.
+    Installing(&'a str),
+    /// Fetching a package.
+    Fetching(&'a str),
+    /// Unpacking the source.
+    Unpacking,
+    /// Configuring the kernel.
+    Configuring,
+    /// Compiling it.
+    Compiling {
+        /// Files that are compiled.
+        done: u64,
+        /// All there are, about.
+        total: u64,
+    },
+    /// Laying it out flat and keeping it.
+    Keeping,
+}
+
+/// A kernel that microVMs can use, and how it came to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ready {
+    /// The kernel.
+    #[serde(flatten)]
+    pub kernel: GuestKernel,
+    /// What [`env::KERNEL`] can name.
+    pub directory: PathBuf,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Whether it was built just now.
+    pub built: bool,
+}
+
+impl Engine {
+    /// The kernel for a microVM of this user. Starts no build.
+    pub fn guest_kernel(&self) -> Result<GuestKernel> {
+        find(self.home())
+    }
+
+    /// Finds a kernel for microVMs, or builds one; `force` builds one whatever there is.
+    pub fn set_up_vm(&self, force: bool, said: &dyn Fn(Step<'_>)) -> Result<Ready> {
+        set_up(self.home(), force, said)
+    }
+}
 
 /// The kernel for a microVM of this user. Starts no build.
 pub fn find(home: &Home) -> Result<GuestKernel> {
     if let Some(path) = named() {
         return from_path(home, &path);
     }
-    if let Some(kernel) = built(home) {
+    if let Some((kernel, _)) = built(home) {
         return Ok(kernel);
     }
     match krunfw::library() {
@@ -36,6 +89,44 @@ pub fn find(home: &Home) -> Result<GuestKernel> {
 }
 
 const SETUP: &str = "`msb setup vm` builds one, once";
+
+fn set_up(home: &Home, force: bool, said: &dyn Fn(Step<'_>)) -> Result<Ready> {
+    if let Some(path) = named() {
+        if force {
+            let variable = env::KERNEL;
+            return Err(Error::invalid(format!("{variable} names a kernel, so none is built"))
+                .hint(format!("unset {variable} to have one built and used")));
+        }
+        return from_path(home, &path).and_then(|kernel| ready(&kernel, false));
+    }
+    if !force && let Some(kernel) = good_enough(home) {
+        return ready(&kernel, false);
+    }
+    let directory = build::build(home, force, said)?;
+    let (kernel, _) = flat::open(&directory)?;
+    ready(&kernel, true)
+}
+
+/// A kernel that need not be built again: made from what is here now, or the library's where none
+/// was ever built.
+fn good_enough(home: &Home) -> Option<GuestKernel> {
+    match built(home) {
+        Some((kernel, record)) => {
+            let ours = record.fragment.is_some_and(|hash| build::fragments().contains(&hash));
+            // Where nothing can be built, what was built before is as good as it gets.
+            let same = build::Recipe::read().map_or(true, |recipe| recipe.inputs == record.inputs);
+            (ours && same).then_some(kernel)
+        }
+        None => krunfw::library().and_then(|library| from_library(home, &library).ok()),
+    }
+}
+
+/// Every kernel is in a directory with what is said about it.
+fn ready(kernel: &GuestKernel, built: bool) -> Result<Ready> {
+    let directory = kernel.path.parent().unwrap_or(Path::new("/")).to_owned();
+    let (kernel, record) = flat::open(&directory)?;
+    Ok(Ready { kernel, directory, origin: record.origin, built })
+}
 
 /// What the user has named.
 fn named() -> Option<PathBuf> {
@@ -63,16 +154,20 @@ fn from_library(home: &Home, library: &Path) -> Result<GuestKernel> {
     flattened(home, &path, Origin::Libkrunfw)
 }
 
-/// The newest kernel that was built.
-fn built(home: &Home) -> Option<GuestKernel> {
+/// The newest kernel that was built, one with the options of this msb before all others.
+fn built(home: &Home) -> Option<(GuestKernel, Record)> {
     let entries = fs::read_dir(home.kernels()).ok()?.filter_map(Result::ok);
     let opened = entries.filter_map(|entry| {
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         if hidden { None } else { flat::open(&entry.path()).ok() }
     });
     let built = opened.filter(|(_, record)| record.origin == Origin::Built);
-    let newest = built.max_by_key(|(kernel, _)| numbers(&kernel.version));
-    newest.map(|(kernel, _)| kernel)
+    let ours = build::fragments();
+    built.max_by_key(|(kernel, record)| {
+        let ours = record.fragment.as_ref().is_some_and(|hash| ours.contains(hash));
+        let made = fs::metadata(&kernel.path).and_then(|meta| meta.modified()).ok();
+        (ours, numbers(&kernel.version), made)
+    })
 }
 
 /// For comparing versions: `6.12.9` is older than `6.12.115`.
