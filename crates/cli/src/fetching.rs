@@ -71,16 +71,11 @@ impl Progress for Bars {
         }
         match step {
             Step::Asking { .. } => {}
-            Step::Layer { digest, size } => {
-                let style = ProgressStyle::with_template(LINE).expect("a constant of ours");
-                let bar = self.all.add(ProgressBar::new(size).with_style(style));
-                bar.set_prefix(digest.short().to_owned());
-                bar.set_message("waiting");
-                self.bars.lock().expect("no holder panics").insert(digest.clone(), bar);
-            }
+            Step::Layer { digest, size } => self.add(digest, size, WAITING),
+            Step::Disk { digest, size } => self.add(digest, size, "packing for microVMs"),
             Step::Bytes { digest, done } => {
                 if let Some(bar) = self.bar(digest) {
-                    if bar.position() == 0 {
+                    if bar.message() == WAITING {
                         bar.set_message("pulling");
                         bar.reset_elapsed();
                     }
@@ -102,6 +97,14 @@ impl Progress for Bars {
 }
 
 impl Bars {
+    fn add(&self, digest: &Digest, size: u64, what: &'static str) {
+        let style = ProgressStyle::with_template(LINE).expect("a constant of ours");
+        let bar = self.all.add(ProgressBar::new(size).with_style(style));
+        bar.set_prefix(digest.short().to_owned());
+        bar.set_message(what);
+        self.bars.lock().expect("no holder panics").insert(digest.clone(), bar);
+    }
+
     fn say(&self, digest: &Digest, what: &'static str) {
         if let Some(bar) = self.bar(digest) {
             bar.set_message(what);
@@ -109,5 +112,7 @@ impl Bars {
     }
 }
 
+/// What is said of a layer whose turn has not come.
+const WAITING: &str = "waiting";
 /// Which layer, how much of it, how fast, and what is being done.
 const LINE: &str = "{prefix}  {bar:20}  {bytes:>10} of {total_bytes:10} {bytes_per_sec:>12}  {msg}";

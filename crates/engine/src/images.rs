@@ -7,7 +7,7 @@ pub use msb_image::{
     Wish, serve,
 };
 use msb_image::{InUse, Share};
-use msb_spec::{Digest, Error, ImageRef, Kind, Name, Reference, Result};
+use msb_spec::{Digest, Error, ImageRef, Kind, MachineBase, Name, Reference, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -290,6 +290,10 @@ impl Engine {
             }
             if let ImageRef::Name(reference) = plan.image {
                 in_use.images.insert(reference);
+            }
+            if let Some(MachineBase::Image { path, .. }) = plan.machine.map(|machine| machine.base)
+            {
+                in_use.disks.insert(path);
             }
         }
         in_use

@@ -22,7 +22,7 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(file: File) -> Self {
-        Self { file, at: 0, gathered: Vec::with_capacity(GATHERED) }
+        Self { file, at: 0, gathered: Vec::new() }
     }
 
     /// Where the next byte goes.

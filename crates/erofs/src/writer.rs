@@ -32,6 +32,8 @@ pub struct Finished {
     pub file: File,
     /// Its size.
     pub size: u64,
+    /// Where all directories are: at the end. Only the first block is written after them.
+    pub directories: Range<u64>,
     /// Bytes of files that were removed again. They can be made holes.
     pub unused: Vec<Range<u64>>,
 }
@@ -309,6 +311,7 @@ impl Writer {
                 self.out.put(leaf.number * SLOT + LINKS_AT, &leaf.links.to_le_bytes())?;
             }
         }
+        let directories = u64::from(self.out.next_block()?) * BLOCK;
         let places = self.place_directories()?;
         inodes += places.len() as u64;
         let root = self.put_directories(&places)?;
@@ -322,8 +325,8 @@ impl Writer {
             let start = u64::from(*start) * BLOCK;
             start..start + u64::from(*count) * BLOCK
         });
-        let unused = unused.collect();
-        Ok(Finished { file: self.out.finish()?, size: u64::from(blocks) * BLOCK, unused })
+        let (unused, size) = (unused.collect(), u64::from(blocks) * BLOCK);
+        Ok(Finished { file: self.out.finish()?, size, directories: directories..size, unused })
     }
 
     /// Decides where every directory goes: their blocks first, then their inodes. The root comes

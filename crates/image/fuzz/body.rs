@@ -1,9 +1,10 @@
-//! What is fuzzed: bytes from anybody, unpacked as a layer.
+//! What is fuzzed: bytes from anybody, unpacked as a layer and packed into a disk.
 //!
 //! Shared by the cargo-fuzz target and by `tests/layers.rs`, which runs it on made-up input.
 //! Unlike in a real unpacking no process is locked into the tree, so that a way out would be
 //! seen.
 
+use msb_image::pack::pack;
 use msb_image::unpack::{Bounds, unpack};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, Permissions};
@@ -58,6 +59,15 @@ impl Place {
         if let Ok(contents) = unpack(bytes, root.as_fd(), &BOUNDS, many_owners) {
             assert!(contents.bytes <= BOUNDS.bytes, "more bytes than the bound");
             assert!(contents.entries <= BOUNDS.entries, "more entries than the bound");
+        }
+        let disk = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC);
+        let disk = fs::File::from(disk.expect("a file in memory"));
+        let kept = disk.try_clone().expect("the same file");
+        // Twice, so that a layer also meets what it brought itself.
+        if let Ok(packed) = pack([bytes, bytes], disk, &BOUNDS, [0; 16]) {
+            assert_eq!(kept.metadata().expect("the file").len(), packed.size);
+            let most = 2 * (BOUNDS.bytes + BOUNDS.entries * 8192) + 8192;
+            assert!(packed.size <= most, "larger than the bound");
         }
         let beside = fs::read_dir(&self.path).expect("the directory").count();
         assert_eq!(beside, 1 + self.trees as usize, "something beside the tree");

@@ -112,7 +112,7 @@ impl Store {
 
     /// Removes what processes that were killed have left half made.
     fn sweep(&self) {
-        for directory in [self.layers(), self.partials()] {
+        for directory in [self.layers(), self.partials(), self.disks()] {
             let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
             for entry in entries.filter(|entry| is_debris(&entry.file_name().to_string_lossy())) {
                 let path = entry.path();
@@ -252,37 +252,9 @@ impl Partial {
     ) -> Result<Self> {
         let digest = &wanted.blob.digest;
         let path = store.partials().join(digest.hex());
-        let about = |error: io::Error| unusable(&path, error);
-        let (since, mut told) = (Instant::now(), false);
-        loop {
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)
-                .map_err(about)?;
-            if msb_sys::lock::try_lock(&file).map_err(about)? {
-                // Whoever had it may have moved it to its place; then the lock is on that.
-                let own = file.metadata().map_err(about)?.ino();
-                let same = rustix::fs::statat(CWD, &path, AtFlags::empty())
-                    .is_ok_and(|stat| stat.st_ino == own);
-                if same {
-                    return Ok(Self { path, file, done: false });
-                }
-                continue;
-            }
-            if !told {
-                progress.step(Step::Waiting { digest });
-                told = true;
-            }
-            if stop.load(Ordering::Relaxed) || since.elapsed() > WAIT_LIMIT {
-                return Err(Error::new(Kind::Timeout, "another msb has not finished this layer")
-                    .cause(digest));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let waiting = || progress.step(Step::Waiting { digest });
+        let file = hold(&path, digest, waiting, stop)?;
+        Ok(Self { path, file, done: false })
     }
 
     /// Fetches what is missing, as often as it takes.
@@ -407,6 +379,48 @@ impl Drop for Partial {
         if !self.done && self.file.metadata().is_ok_and(|meta| meta.len() == 0) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Opens a file that only one may have open at a time. Who waits for another says so once.
+pub(crate) fn hold(
+    path: &Path,
+    digest: &Digest,
+    waiting: impl FnOnce(),
+    stop: &AtomicBool,
+) -> Result<File> {
+    let about = |error: io::Error| unusable(path, error);
+    let (since, mut waiting) = (Instant::now(), Some(waiting));
+    loop {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(about)?;
+        if msb_sys::lock::try_lock(&file).map_err(about)? {
+            // Whoever had it may have moved it to its place; then the lock is on that.
+            let own = file.metadata().map_err(about)?.ino();
+            let same = rustix::fs::statat(CWD, path, AtFlags::empty())
+                .is_ok_and(|stat| stat.st_ino == own);
+            if same {
+                return Ok(file);
+            }
+            continue;
+        }
+        if let Some(waiting) = waiting.take() {
+            waiting();
+        }
+        if stop.load(Ordering::Relaxed) || since.elapsed() > WAIT_LIMIT {
+            return Err(Error::new(
+                Kind::Timeout,
+                "another msb has not finished this part of the image",
+            )
+            .cause(digest));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

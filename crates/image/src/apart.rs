@@ -5,7 +5,9 @@
 //! stdin; the answer goes to stdout, or to stderr where a layer goes to stdout.
 
 use crate::build::errand::{Copied, Errand};
+use crate::disks::MAKING;
 use crate::owners::Owners;
+use crate::pack::Packed;
 use crate::unpack::{Bounds, Contents, unpack};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -51,6 +53,8 @@ pub(crate) enum Task {
     Measure,
     /// Writes what a sandbox has written into the root, as a layer.
     Pack { shift: u32, missing: Vec<String>, latest: Option<i64> },
+    /// Packs the layers that come on stdin, one behind the other, into a disk in the root.
+    Disk { sizes: Vec<u64>, bounds: Bounds, uuid: [u8; 16] },
     /// Copies from the directories what the errand on stdin says, as a layer if it is wanted.
     Copy { write: bool },
 }
@@ -231,6 +235,7 @@ enum Answer {
     Tree((u64, u64)),
     Mended(bool),
     Copied(Copied),
+    Packed(Packed),
     /// Whether a layer holds anything.
     Any(bool),
     Done(()),
@@ -242,11 +247,17 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
     let root = rustix::fs::open("/", flags, Mode::empty()).map_err(failed)?;
     match task {
         Task::Unpack { bounds } => {
-            // Not the buffered one: the pipe is read in large pieces.
-            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
-            let stdin = stdin.map_err(|error| Error::host("cannot read a layer", error))?;
-            let contents = unpack(std::fs::File::from(stdin), root.as_fd(), bounds, many_owners)?;
+            let stdin = std::fs::File::from(layers_in()?);
+            let contents = unpack(stdin, root.as_fd(), bounds, many_owners)?;
             Ok(Answer::Contents(contents))
+        }
+        Task::Disk { sizes, bounds, uuid } => {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let mode = Mode::RUSR | Mode::WUSR;
+            let into = rustix::fs::openat(root, MAKING, flags, mode).map_err(failed)?;
+            let stdin = std::fs::File::from(layers_in()?);
+            let layers = sizes.iter().map(|size| (&stdin).take(*size));
+            crate::pack::pack(layers, into.into(), bounds, *uuid).map(Answer::Packed)
         }
         Task::Mend { into } => {
             let mut text = Vec::new();
@@ -279,6 +290,13 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
             copied.map(Answer::Copied)
         }
     }
+}
+
+/// Where layers come from: stdin, and not the buffered one, because the pipe is read in large
+/// pieces.
+fn layers_in() -> Result<OwnedFd> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+    stdin.map_err(|error| Error::host("cannot read a layer", error))
 }
 
 /// Where a layer goes: stdout, in large pieces.

@@ -51,6 +51,7 @@ impl Store {
             config: image.config,
             owners: image.owners,
             path: Vec::new(),
+            layers: image.layers,
         })
     }
 

@@ -7,6 +7,7 @@ mod apart;
 mod blank;
 pub mod build;
 mod credentials;
+mod disks;
 mod ensure;
 mod host;
 mod layout;
@@ -15,6 +16,7 @@ mod make;
 mod manifest;
 mod mend;
 mod owners;
+pub mod pack;
 mod progress;
 mod pull;
 mod registry;
@@ -58,13 +60,17 @@ pub struct Prepared {
     pub owners: bool,
     /// Directories that the image wants on PATH beyond the usual ones.
     pub path: Vec<String>,
+    /// Its layers, lowest first, of which [`Store::disk`] makes a disk; none if it is no image of
+    /// the store.
+    pub layers: Vec<Layer>,
 }
 
 impl Prepared {
     /// An image that says nothing about itself.
     fn plain(overlays: Vec<Overlay>, image: ImageRef) -> Self {
         let config = RunConfig::default();
-        Self { overlays, image, digest: None, config, owners: false, path: Vec::new() }
+        let (path, layers) = (Vec::new(), Vec::new());
+        Self { overlays, image, digest: None, config, owners: false, path, layers }
     }
 }
 

@@ -17,6 +17,13 @@ pub enum Step<'a> {
         /// Compressed bytes.
         size: u64,
     },
+    /// A disk is to be made of layers, this large.
+    Disk {
+        /// Which.
+        digest: &'a Digest,
+        /// Compressed bytes of its layers.
+        size: u64,
+    },
     /// So many of its bytes are here.
     Bytes {
         /// Which.

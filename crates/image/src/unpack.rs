@@ -15,7 +15,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-pub(crate) use tree::clean;
+pub(crate) use tree::{OPAQUE, WHITEOUT, WHITEOUT_META, below_no_directory, clean, named, split};
 use tree::{Tree, Writer};
 
 /// How a layer is compressed, found by its first bytes: media types are often wrong.
@@ -89,38 +89,51 @@ pub fn unpack(
     bounds: &Bounds,
     many_owners: bool,
 ) -> Result<Contents> {
+    let (diff_id, (counted, implied)) =
+        streamed(input, bounds, |archive| write(archive, into, bounds, many_owners))?;
+    let tree = match counted.replaced {
+        true => measure(into)?,
+        false => (counted.files, counted.bytes),
+    };
+    Ok(Contents {
+        diff_id,
+        entries: counted.entries,
+        bytes: counted.bytes,
+        owners: counted.owners,
+        devices: counted.devices,
+        tree,
+        implied,
+        boot: None,
+    })
+}
+
+/// Gives a layer to `take`, decompressed by another thread. Returns its digest, if all of it was
+/// read, and what `take` made of it.
+pub(crate) fn streamed<T>(
+    input: impl Read + Send,
+    bounds: &Bounds,
+    take: impl FnOnce(&mut Archive<Chunks>) -> Result<T>,
+) -> Result<(Digest, T)> {
     let (sender, receiver) = sync_channel(CHUNKS);
     let (giver, used) = sync_channel(CHUNKS);
     std::thread::scope(|scope| {
         let decompressing = scope.spawn(move || decompress(input, &sender, &used, bounds.bytes));
-        let counted = write(Chunks::new(receiver, giver), into, bounds, many_owners);
-        // The writer has dropped its end, so this thread is at its end too.
+        let mut archive = Archive::new(Chunks::new(receiver, giver));
+        let taken = take(&mut archive).and_then(|taken| archive.drain().map(|()| taken));
+        // Without a receiver the other thread is at its end too.
+        drop(archive);
         let diff_id = decompressing.join().map_err(|_| broken("it cannot be decompressed"))?;
-        let (counted, implied) = counted?;
-        let tree = match counted.replaced {
-            true => measure(into)?,
-            false => (counted.files, counted.bytes),
-        };
-        Ok(Contents {
-            diff_id: diff_id.ok_or_else(|| broken("it cannot be decompressed"))?,
-            entries: counted.entries,
-            bytes: counted.bytes,
-            owners: counted.owners,
-            devices: counted.devices,
-            tree,
-            implied,
-            boot: None,
-        })
+        let taken = taken?;
+        Ok((diff_id.ok_or_else(|| broken("it cannot be decompressed"))?, taken))
     })
 }
 
 fn write(
-    input: Chunks,
+    archive: &mut Archive<Chunks>,
     into: BorrowedFd<'_>,
     bounds: &Bounds,
     many_owners: bool,
 ) -> Result<(tree::Counted, Vec<Vec<u8>>)> {
-    let mut archive = Archive::new(input);
     let mut tree = Tree::new(into, bounds, many_owners);
     while let Some(entry) = archive.next()? {
         if let Some(file) = tree.put(&entry)? {
@@ -129,7 +142,6 @@ fn write(
             tree.finish_file(file.as_fd(), &entry)?;
         }
     }
-    archive.drain()?;
     tree.finish()
 }
 
@@ -208,7 +220,7 @@ fn start_of(input: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// The decompressed stream, as it comes from the other thread.
 #[derive(Debug)]
-struct Chunks {
+pub(crate) struct Chunks {
     from: Receiver<io::Result<Vec<u8>>>,
     used: SyncSender<Vec<u8>>,
     chunk: Vec<u8>,

@@ -1,5 +1,6 @@
 //! What images take on the disk, and how to get it back.
 
+use crate::disks;
 use crate::host;
 use crate::store::{Image, Store, is_debris, unusable};
 use msb_spec::{Digest, Error, Kind, Reference, Result};
@@ -15,6 +16,8 @@ use std::time::{Duration, SystemTime};
 pub struct InUse {
     /// Directories of layers.
     pub layers: BTreeSet<PathBuf>,
+    /// Disks of images.
+    pub disks: BTreeSet<PathBuf>,
     /// Names of images that sandboxes were made from.
     pub images: BTreeSet<Reference>,
 }
@@ -37,6 +40,8 @@ pub struct Pruned {
     pub images: Vec<Reference>,
     /// Unpacked layers.
     pub layers: u64,
+    /// Disks for microVMs.
+    pub disks: u64,
     /// Blobs.
     pub blobs: u64,
     /// Unfinished transfers and what died on the way.
@@ -56,6 +61,8 @@ pub struct Space {
     pub images: u64,
     /// Bytes of unpacked layers.
     pub layers: u64,
+    /// Bytes of disks for microVMs.
+    pub disks: u64,
     /// Bytes of blobs.
     pub blobs: u64,
     /// Bytes of unfinished transfers.
@@ -73,6 +80,17 @@ pub struct Share {
     pub own: u64,
 }
 
+/// What images that stay need.
+#[derive(Default)]
+struct Needed {
+    /// Names of blobs.
+    blobs: BTreeSet<String>,
+    /// Names of layers.
+    layers: BTreeSet<String>,
+    /// Disks.
+    disks: BTreeSet<PathBuf>,
+}
+
 /// What is there and could go.
 struct Find {
     path: PathBuf,
@@ -83,6 +101,7 @@ struct Find {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Layer,
+    Disk,
     Blob,
     Unfinished,
     HostLayer,
@@ -108,13 +127,13 @@ impl Store {
 
     /// What all images take together.
     pub fn space(&self) -> Space {
-        let nothing = (BTreeSet::new(), BTreeSet::new());
-        let found = self.find_all(&InUse::default(), &nothing, true);
+        let found = self.find_all(&InUse::default(), &Needed::default(), true);
         let sum =
             |sort: Sort| found.iter().filter(|find| find.sort == sort).map(|find| find.bytes).sum();
         Space {
             images: self.list().len() as u64,
             layers: sum(Sort::Layer),
+            disks: sum(Sort::Disk),
             blobs: sum(Sort::Blob),
             unfinished: sum(Sort::Unfinished),
             host_layers: sum(Sort::HostLayer),
@@ -151,10 +170,11 @@ impl Store {
             let path = self.mended(&image.diff_ids());
             Some(path.file_name()?.to_str()?.to_owned())
         });
-        let needed = (
-            blobs.iter().map(|digest| digest.hex().to_owned()).collect(),
-            layers.iter().map(|digest| digest.hex().to_owned()).chain(mended).collect(),
-        );
+        let needed = Needed {
+            blobs: blobs.iter().map(|digest| digest.hex().to_owned()).collect(),
+            layers: layers.iter().map(|digest| digest.hex().to_owned()).chain(mended).collect(),
+            disks: kept.iter().map(|image| self.disk_place(&image.layers)).collect(),
+        };
         for find in self.find_all(in_use, &needed, false) {
             if !prune.dry_run
                 && let Err(error) = self.remove_found(&find)
@@ -165,6 +185,7 @@ impl Store {
             pruned.bytes += find.bytes;
             match find.sort {
                 Sort::Layer => pruned.layers += 1,
+                Sort::Disk => pruned.disks += 1,
                 Sort::Blob => pruned.blobs += 1,
                 Sort::Unfinished => pruned.unfinished += 1,
                 Sort::HostLayer => pruned.host_layers += 1,
@@ -183,15 +204,10 @@ impl Store {
     }
 
     /// Everything that is not needed; everything at all if `all`.
-    fn find_all(
-        &self,
-        in_use: &InUse,
-        (blobs, layers): &(BTreeSet<String>, BTreeSet<String>),
-        all: bool,
-    ) -> Vec<Find> {
-        let mut found = Vec::new();
+    fn find_all(&self, in_use: &InUse, needed: &Needed, all: bool) -> Vec<Find> {
+        let mut found = self.find_disks(in_use, needed);
         for (name, path) in entries(&self.blobs()) {
-            if !blobs.contains(&name) {
+            if !needed.blobs.contains(&name) {
                 found.push(Find { bytes: size_of_file(&path), path, sort: Sort::Blob });
             }
         }
@@ -222,7 +238,9 @@ impl Store {
                         let bytes = size_of_tree(&path);
                         found.push(Find { bytes, path, sort: Sort::Unfinished });
                     }
-                } else if !layers.contains(&name) && !in_use.layers.contains(&path.join("fs")) {
+                } else if !needed.layers.contains(&name)
+                    && !in_use.layers.contains(&path.join("fs"))
+                {
                     let noted = fs::read(path.join("layer.json")).ok();
                     let noted = noted.and_then(|text| {
                         serde_json::from_slice::<crate::unpack::Contents>(&text).ok()
@@ -235,8 +253,30 @@ impl Store {
         found
     }
 
+    fn find_disks(&self, in_use: &InUse, needed: &Needed) -> Vec<Find> {
+        let mut found = Vec::new();
+        for (name, path) in entries(&self.disks()) {
+            let bytes = size_of_tree(&path);
+            if name.starts_with('.') {
+                if is_debris(&name) {
+                    found.push(Find { path, bytes, sort: Sort::Unfinished });
+                }
+            } else if name.ends_with(".erofs") {
+                if !needed.disks.contains(&path) && !in_use.disks.contains(&path) {
+                    found.push(Find { path, bytes, sort: Sort::Disk });
+                }
+            } else if !path.with_extension("erofs").exists() {
+                found.push(Find { path, bytes, sort: Sort::Unfinished });
+            }
+        }
+        found
+    }
+
     fn remove_found(&self, find: &Find) -> Result<()> {
         let path = &find.path;
+        if find.sort == Sort::Disk {
+            return disks::remove(path).map_err(|error| unusable(path, error));
+        }
         if !path.is_dir() {
             return fs::remove_file(path).map_err(|error| unusable(path, error));
         }

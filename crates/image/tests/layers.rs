@@ -58,3 +58,32 @@ fn noise_stays_inside_whatever_it_says() {
         body::meet(&bytes);
     }
 }
+
+#[test]
+fn disks_of_bent_layers_are_whole() {
+    let seeds = body::seeds();
+    let mut numbers = Numbers(7);
+    let path = std::env::temp_dir().join(format!("msb-bent-{}.erofs", std::process::id()));
+    let mut whole = 0;
+    for _ in 0..ROUNDS {
+        let mut layers = [Vec::new(), Vec::new()];
+        for _ in 0..=numbers.below(8) {
+            let layer = numbers.below(2);
+            layers[layer].extend_from_slice(&seeds[numbers.below(seeds.len())]);
+        }
+        let bounds = msb_image::unpack::Bounds { bytes: 1 << 20, entries: 40, depth: 6 };
+        let mut open = std::fs::File::options();
+        let file = open.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        let layers = layers.iter().map(Vec::as_slice);
+        if msb_image::pack::pack(layers, file, &bounds, [0; 16]).is_err() {
+            continue;
+        }
+        whole += 1;
+        let told = std::process::Command::new("fsck.erofs").arg("--extract").arg(&path).output();
+        let told = told.expect("erofs-utils is installed");
+        let text = String::from_utf8_lossy(&told.stderr) + String::from_utf8_lossy(&told.stdout);
+        assert!(told.status.success() && !text.contains("<E>"), "{text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(whole > 100, "{whole}");
+}

@@ -30,6 +30,7 @@ impl Act for Df {
         for (what, count, bytes) in [
             ("images, unpacked", Some(images.images), images.layers),
             ("images, as pulled", None, images.blobs),
+            ("images, for microVMs", None, images.disks),
             ("unfinished transfers", None, images.unfinished),
             ("layers of the host image", None, images.host_layers),
             ("build cache", None, usage.build_cache),

@@ -150,6 +150,7 @@ pub(crate) fn tell_pruned(pruned: &Pruned, dry_run: bool, json: bool) {
     for (count, what) in [
         (pruned.layers, "layers"),
         (pruned.blobs, "blobs"),
+        (pruned.disks, "disks for microVMs"),
         (pruned.unfinished, "unfinished transfers"),
         (pruned.host_layers, "outdated layers of the host image"),
     ] {

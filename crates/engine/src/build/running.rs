@@ -116,6 +116,7 @@ impl Sandboxed<'_> {
                 config: RunConfig::default(),
                 owners: true,
                 path: Vec::new(),
+                layers: Vec::new(),
             };
             Ok((prepared, MachineBase::Shares))
         };

@@ -26,8 +26,17 @@ pub(crate) enum Kind {
     Symlink,
     HardLink,
     Fifo,
-    /// A device: known, never made.
+    /// A device: known, and made nowhere but on a disk.
     Device,
+}
+
+/// Which device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// A block device, or else a character device.
+    pub(crate) block: bool,
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
 }
 
 /// One entry, complete with what headers before it have said.
@@ -46,6 +55,8 @@ pub(crate) struct Entry {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where the data of a sparse file belongs; none for an ordinary one.
     pub(crate) pieces: Option<Vec<Piece>>,
+    /// Which device, if it is one whose numbers can be read.
+    pub(crate) device: Option<Device>,
 }
 
 /// A run of data in a sparse file.
@@ -298,6 +309,7 @@ impl<R: BufRead> Archive<R> {
             size,
             xattrs: said.xattrs,
             pieces,
+            device: device(header).filter(|_| kind == Kind::Device),
             path,
             link,
         })
@@ -412,6 +424,14 @@ fn kind(header: &Header, path: &[u8]) -> Result<Kind> {
         EntryType::Fifo => Kind::Fifo,
         EntryType::Char | EntryType::Block => Kind::Device,
         _ => return Err(broken("an entry of unknown type")),
+    })
+}
+
+fn device(header: &Header) -> Option<Device> {
+    Some(Device {
+        block: header.entry_type() == EntryType::Block,
+        major: header.device_major().ok()??,
+        minor: header.device_minor().ok()??,
     })
 }
 

@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// Marks what a layer removes from those below it.
-const WHITEOUT: &[u8] = b".wh.";
+pub(crate) const WHITEOUT: &[u8] = b".wh.";
 /// Marks a directory whose contents below are all removed.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Other marks of a file system that nobody uses any more.
-const WHITEOUT_META: &[u8] = b".wh..wh.";
+pub(crate) const WHITEOUT_META: &[u8] = b".wh..wh.";
 const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
 /// Directories kept open: archives are sorted, so few are enough.
 const OPEN_LIMIT: usize = 64;
@@ -523,7 +523,7 @@ fn set_opaque(directory: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::fsetxattr(directory, OPAQUE_ATTRIBUTE, b"y", XattrFlags::empty()).map_err(failed)
 }
 
-fn below_no_directory() -> Error {
+pub(crate) fn below_no_directory() -> Error {
     broken("a name below something that is not a directory")
 }
 
@@ -590,7 +590,7 @@ fn times(entry: &Entry) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     if path.is_empty() {
         return None;
     }
@@ -612,7 +612,7 @@ fn shown(name: &[u8]) -> String {
     format!("`{}`", msb_spec::shown(&String::from_utf8_lossy(name)))
 }
 
-fn named(error: Error, path: &[u8]) -> Error {
+pub(crate) fn named(error: Error, path: &[u8]) -> Error {
     match error.kind() {
         msb_spec::Kind::Limit => error,
         _ => error.cause(format!("at {}", shown(path))),
