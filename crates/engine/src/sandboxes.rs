@@ -190,8 +190,8 @@ impl Engine {
         match isolation {
             Isolation::Process => Ok(shares(prepared)),
             Isolation::Vm => {
-                let message = "images on the microVM tier are not in this version of msb";
-                Err(Error::unsupported(message).hint("a directory, a disk or `host` runs"))
+                let path = images.disk(&prepared.layers, fetching.progress)?;
+                Ok((prepared, MachineBase::Image { path, fstype: "erofs".to_owned() }))
             }
         }
     }
