@@ -26,6 +26,7 @@ mod runner;
 mod start;
 mod stopwatch;
 mod table;
+mod vm;
 mod warm;
 
 use std::fs;
@@ -43,6 +44,7 @@ use options::Options;
 use place::Place;
 pub(crate) use stopwatch::serve as stopwatch;
 use table::Table;
+pub(crate) use vm::inside;
 
 const NEEDS: &[Need] = &[
     Need::Command("bwrap", "bubblewrap"),
@@ -70,13 +72,13 @@ struct Record {
 
 pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
     let options = Options::parse(options)?;
+    if options.lab {
+        return vm::command(&options);
+    }
     let user = test_user::ensure()?
         .context("the benchmark becomes an ordinary user by itself: run it as root")?;
     packages::install(NEEDS)?;
-    let msb = match &options.msb {
-        Some(msb) => fs::canonicalize(msb).with_context(|| format!("no `{}`", msb.display()))?,
-        None => workspace::build(&["--release"], "msb")?,
-    };
+    let msb = options.build()?;
 
     let record = Record {
         versions: versions(&msb)?,

@@ -24,7 +24,8 @@ use crate::report::Report;
 use crate::tally::Tally;
 use crate::workspace;
 use kernel::Kernel;
-use nested::Nested;
+pub(crate) use machine::Kind;
+pub(crate) use nested::Nested;
 use options::{Options, Part};
 
 const NEEDS: &[Need] = &[
@@ -57,7 +58,7 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
     };
 
     let lab = Lab::ready()?.context(NO_KERNEL)?;
-    let nested = Nested { dir: &lab.dir, kernel: &lab.kernel, msb: &msb, with: &options.with };
+    let nested = Nested::new(&lab, &msb, &options.with);
     match &options.part {
         Part::Script(script) => nested.script(script),
         Part::Shell => nested.shell(),
@@ -75,7 +76,7 @@ pub(crate) fn stages(report: &mut Report, msb: &Path) {
         let Some(lab) = Lab::ready()? else {
             return Ok(skipped());
         };
-        Nested { dir: &lab.dir, kernel: &lab.kernel, msb, with: &[] }.tests(None)
+        Nested::new(&lab, msb, &[]).tests(None)
     });
 }
 
@@ -96,14 +97,14 @@ fn skipped() -> Tally {
 }
 
 /// Where the lab is kept and what its machines boot.
-struct Lab {
+pub(crate) struct Lab {
     dir: PathBuf,
     kernel: Kernel,
 }
 
 impl Lab {
     /// None where there is no kernel for it.
-    fn ready() -> Result<Option<Self>> {
+    pub(crate) fn ready() -> Result<Option<Self>> {
         if !cfg!(target_arch = "x86_64") {
             return Ok(None);
         }
@@ -111,5 +112,9 @@ impl Lab {
         let dir = workspace::target().join("lab");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
         Ok(Kernel::cached_or_fetched(&dir)?.map(|kernel| Self { dir, kernel }))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 }

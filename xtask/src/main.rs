@@ -41,6 +41,8 @@ usage: cargo xtask COMMAND
   bench [--msb MSB] [--rounds N] [--pulls N] [--json FILE]
              times and sizes beside bubblewrap, crun, runc, podman, skopeo and umoci, with MSB
              or a release build
+  bench --lab [--msb MSB] [--rounds N] [--json FILE]
+             microVMs beside those of microsandbox, in the nested lab, by counted instructions
 ";
 
 fn main() -> ExitCode {
@@ -61,6 +63,7 @@ fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
         ["kernel"] => kernel::command(),
         ["bench", options @ ..] => bench::command(options),
         // Not for people: `bench` calls itself with this.
+        ["bench-inside", rounds] => bench::inside(rounds),
         ["stopwatch", stderr] => bench::stopwatch(stderr),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

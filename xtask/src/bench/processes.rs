@@ -18,7 +18,7 @@ pub(super) fn resident(word: &str, payload: &str) -> Result<u64> {
     let mut sum = 0;
     for pid in pids {
         if name(pid) != payload {
-            sum += proportional(pid)?;
+            sum += sizes(pid)?.proportional;
         }
     }
     Ok(sum)
@@ -48,7 +48,7 @@ fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
-fn all() -> Vec<u32> {
+pub(super) fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
@@ -58,7 +58,7 @@ fn has_argument(pid: u32, word: &str) -> bool {
     line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes())
 }
 
-fn name(pid: u32) -> String {
+pub(super) fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
@@ -67,10 +67,20 @@ fn parent(pid: u32) -> Option<u32> {
     number_after(&status, "PPid:")?.try_into().ok()
 }
 
-fn proportional(pid: u32) -> Result<u64> {
+/// What memory a process takes, in KiB.
+pub(super) struct Sizes {
+    /// Its own pages, and its part of those it shares.
+    pub(super) proportional: u64,
+    /// All pages it has.
+    pub(super) resident: u64,
+}
+
+/// Fails for a thread of the kernel, which has none.
+pub(super) fn sizes(pid: u32) -> Result<Sizes> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read `{path}`"))?;
-    number_after(&text, "Pss:").with_context(|| format!("no size in `{path}`"))
+    let size = |label| number_after(&text, label).with_context(|| format!("no size in `{path}`"));
+    Ok(Sizes { proportional: size("Pss:")?, resident: size("Rss:")? })
 }
 
 fn number_after(text: &str, label: &str) -> Option<u64> {

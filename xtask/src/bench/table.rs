@@ -113,6 +113,11 @@ impl Table {
         self
     }
 
+    /// Whether a row of ours could not be measured.
+    pub(super) fn lacks_ours(&self) -> bool {
+        self.rows.iter().any(|row| row.ours && row.median().is_none())
+    }
+
     pub(super) fn note(&mut self, name: &str, note: String) {
         if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
             row.note = Some(note);

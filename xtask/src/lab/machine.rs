@@ -12,6 +12,8 @@ pub(crate) enum Kind {
     Cgroups,
     /// AMD's virtualisation, so that its kernel has a real /dev/kvm.
     Nested,
+    /// The same, where time is a count of instructions: repeatable whatever else the host does.
+    Counted,
 }
 
 impl Kind {
@@ -23,6 +25,18 @@ impl Kind {
             Kind::Nested => {
                 &["-accel", "tcg,thread=multi", "-cpu", "max,+svm", "-smp", "2", "-m", "4096"]
             }
+            Kind::Counted => &[
+                "-accel",
+                "tcg,thread=single",
+                "-icount",
+                "shift=0,sleep=off",
+                "-cpu",
+                "max,+svm",
+                "-smp",
+                "1",
+                "-m",
+                "4096",
+            ],
         }
     }
 }

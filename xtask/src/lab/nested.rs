@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::Lab;
 use super::kernel::Kernel;
 use super::machine::{self, Kind};
 use super::root::{Root, USER};
@@ -33,18 +34,28 @@ const SIZE: u64 = 8 << 30;
 const END: &str = "LAB END ";
 
 /// What the tests call and busybox does not have, or not all of it.
-const PROGRAMS: &[&str] =
-    &["/usr/bin/newuidmap", "/usr/bin/newgidmap", "/usr/bin/setpriv", "/usr/bin/script"];
+const PROGRAMS: &[&str] = &[
+    "/usr/bin/newuidmap",
+    "/usr/bin/newgidmap",
+    "/usr/bin/setpriv",
+    "/usr/bin/setsid",
+    "/usr/bin/script",
+];
 
 /// What a disk of this machine is made of.
 pub(crate) struct Nested<'a> {
-    pub(crate) dir: &'a Path,
-    pub(crate) kernel: &'a Kernel,
-    pub(crate) msb: &'a Path,
-    pub(crate) with: &'a [PathBuf],
+    dir: &'a Path,
+    kernel: &'a Kernel,
+    msb: &'a Path,
+    /// Files and directories for `/lab/with`.
+    with: &'a [PathBuf],
 }
 
-impl Nested<'_> {
+impl<'a> Nested<'a> {
+    pub(crate) fn new(lab: &'a Lab, msb: &'a Path, with: &'a [PathBuf]) -> Self {
+        Self { dir: &lab.dir, kernel: &lab.kernel, msb, with }
+    }
+
     /// Runs the tests of the vm tier whose names contain the filter.
     pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
         let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
@@ -126,7 +137,7 @@ impl Nested<'_> {
         }
 
         let mut environment = format!(
-            "export MSB_LAB=1 MSB_BIN=/usr/bin/msb MSB_TEST_USER={USER} LAB_ROOTFS=/lab/rootfs\n"
+            "export MSB_LAB=/lab MSB_TEST_ISOLATION=vm MSB_BIN=/usr/bin/msb MSB_TEST_USER={USER} LAB_ROOTFS=/lab/rootfs\n"
         );
         if let Some(kernel) = guest_kernel() {
             root.file("lab/kernel", &kernel)?;

@@ -28,10 +28,15 @@ impl Root {
             fs::remove_dir_all(dir)?;
         }
         let root = Self { dir: dir.to_owned() };
-        for dir in ["usr/bin", "etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "lab"] {
+        for dir in ["etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "lab", "var/tmp"] {
             fs::create_dir_all(root.path(dir))?;
         }
-        busybox(dir)?;
+        // As every distribution has it by now; the `host` image takes all from /usr.
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            fs::create_dir_all(root.path("usr").join(name))?;
+            symlink(format!("usr/{name}"), root.path(name))?;
+        }
+        busybox(&root.path("usr/bin"))?;
         users(dir)?;
         root.program("init", init)?;
         root.program("lab/setup.sh", SETUP)?;
@@ -48,8 +53,9 @@ impl Root {
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent)?;
         }
-        // By `cp`, which keeps holes, links and modes as they are.
-        workspace::run(Command::new("cp").arg("-a").arg("--dereference").arg(from).arg(&to))
+        // By `cp`, which keeps holes and modes; without the link of busybox that may be there.
+        let cp = &mut Command::new("cp");
+        workspace::run(cp.args(["-aL", "--remove-destination"]).arg(from).arg(&to))
     }
 
     pub(super) fn program(&self, inside: &str, text: &str) -> Result<()> {
@@ -82,10 +88,10 @@ impl Root {
     /// A root filesystem for sandboxes.
     pub(super) fn rootfs(&self, inside: &str) -> Result<()> {
         let rootfs = self.path(inside);
-        for dir in ["etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "usr"] {
+        for dir in ["bin", "etc", "root", "home/lab", "proc", "sys", "dev", "tmp", "usr"] {
             fs::create_dir_all(rootfs.join(dir))?;
         }
-        busybox(&rootfs)?;
+        busybox(&rootfs.join("bin"))?;
         users(&rootfs)
     }
 
@@ -105,10 +111,8 @@ impl Root {
     }
 }
 
-/// Puts busybox and a link for each of its programs into `bin`.
-fn busybox(root: &Path) -> Result<()> {
-    let bin = root.join("bin");
-    fs::create_dir(&bin)?;
+/// Puts busybox and a link for each of its programs into a directory.
+fn busybox(bin: &Path) -> Result<()> {
     fs::copy("/bin/busybox", bin.join("busybox"))?;
     let programs = workspace::output(Command::new("/bin/busybox").arg("--list"))?;
     for name in programs.lines().filter(|&name| name != "busybox") {
