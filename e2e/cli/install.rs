@@ -1,8 +1,8 @@
 //! `msb install`: an image as a command of the host.
 
-use crate::pty_unsafe::Terminal;
 use msb_e2e::images::Layout;
 use msb_e2e::registry::Registry;
+use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{Gave, Msb, ends};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -13,7 +13,6 @@ mod limits;
 mod logs;
 mod many;
 mod patches;
-mod pty_unsafe;
 mod registry;
 mod repair;
 mod run;

@@ -1,8 +1,8 @@
 //! `msb registry`: logins, against a real registry.
 
-use crate::pty_unsafe::Terminal;
 use msb_e2e::images::Layout;
 use msb_e2e::registry::{PASSWORD, Registry, USER};
+use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{Gave, Msb, ends};
 use serde_json::json;
 use std::fs::{self, Permissions};

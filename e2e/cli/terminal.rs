@@ -1,6 +1,6 @@
 //! At a terminal: its size, its keys, and leaving a command running.
 
-use crate::pty_unsafe::Terminal;
+use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{Msb, eventually};
 use serde_json::json;
 

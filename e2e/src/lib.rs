@@ -11,6 +11,7 @@ mod programs;
 pub mod registry;
 pub mod relay;
 pub mod tar;
+pub mod terminal_unsafe;
 pub mod tokens;
 
 pub use programs::{as_stranger, compiled};
@@ -24,8 +25,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// Far longer than anything here takes on a busy machine: what is not over by then hangs.
-pub const HANG: Duration = Duration::from_secs(45);
+/// Far longer than anything here takes on a busy machine, or on an emulated one: what is not over
+/// by then hangs.
+pub const HANG: Duration = Duration::from_secs(120);
 
 /// The user of every Debian to whom /etc/subuid grants nothing.
 const NOBODY: &str = "nobody";
@@ -271,7 +273,7 @@ impl Msb {
         root
     }
 
-    /// The command, to be changed further. Isolation is `process`, so that nothing is noted.
+    /// The command, to be changed further. Isolation is said, so that nothing is noted.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.as_whom(shared().join("msb"));
         command.args(args);
@@ -297,7 +299,8 @@ impl Msb {
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &self.scratch)
             .env("MSB_HOME", self.home())
-            .env("MSB_ISOLATION", "process")
+            .env("MSB_ISOLATION", isolation())
+            .envs(std::env::var_os("MSB_KERNEL").map(|kernel| ("MSB_KERNEL", kernel)))
             .current_dir(&self.scratch)
             .stdin(Stdio::null());
         command
@@ -488,6 +491,11 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 #[expect(clippy::print_stderr, reason = "the tally of xtask reads it")]
 pub fn skip(reason: &str) {
     eprintln!("SKIP: {reason}");
+}
+
+/// The tier that is tested: `process` where nobody says otherwise.
+fn isolation() -> String {
+    std::env::var("MSB_TEST_ISOLATION").unwrap_or_else(|_| "process".to_owned())
 }
 
 const SHARED_PREFIX: &str = "msb-e2e-";

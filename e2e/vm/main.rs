@@ -1,13 +1,21 @@
-//! The vm tier, in the nested lab: `cargo xtask lab --nested`. A host without KVM skips it whole.
+//! The vm tier, in the nested lab: `cargo xtask lab --nested [FILTER]`.
+//!
+//! Outside the lab no test does anything. On a host with KVM it is enough to say that it is one:
+//! `MSB_LAB` names a directory with the program `inside`, `MSB_TEST_ISOLATION` is `vm`.
 
-/// Whether this is a machine on which microVMs can be tested.
-fn has_kvm() -> bool {
-    std::env::var_os("MSB_LAB").is_some()
-}
+mod attacks;
+mod execs;
+mod files;
+mod lab;
+mod life;
+mod limits;
+mod looks;
+mod mounts;
+mod roots;
 
 #[test]
-fn this_machine_has_kvm() {
-    if !has_kvm() {
+fn this_machine_is_the_lab() {
+    if !lab::is_here() {
         msb_e2e::skip("no test of the vm tier: they run in the lab, `cargo xtask lab --nested`");
     }
 }

@@ -40,6 +40,8 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/setpriv",
     "/usr/bin/setsid",
     "/usr/bin/script",
+    "/usr/sbin/mkfs.ext4",
+    "/usr/sbin/e2fsck",
 ];
 
 /// What a disk of this machine is made of.
@@ -60,8 +62,11 @@ impl<'a> Nested<'a> {
     pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
         let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
         let tests = workspace::build(&tests, "vm")?;
+        let inside = ["--package", "msb-e2e", "--profile", "ci", "--bin", "inside"];
+        let inside = workspace::build(&inside, "inside")?;
         let root = self.root(TESTS, &[("LAB_FILTER", filter.unwrap_or_default())])?;
         root.file("lab/vm", &tests)?;
+        root.file("lab/inside", &inside)?;
         let disk = root.disk(&self.dir.join("nested.img"), SIZE)?;
 
         let mut log = Log::default();

@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use msb_e2e::{Gave, HANG, ends, eventually, signal_pid};
+use crate::{Gave, HANG, ends, eventually, signal_pid};
 
 /// A program at a terminal of its own, and everything that it has shown there.
-pub(crate) struct Terminal {
+pub struct Terminal {
     keyboard: File,
     child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
@@ -19,7 +19,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// Starts a program at a terminal of this size.
-    pub(crate) fn start(command: &Command, rows: u16, cols: u16) -> Self {
+    pub fn start(command: &Command, rows: u16, cols: u16) -> Self {
         let (mut ours, mut theirs) = (-1, -1);
         let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the two places and the size live on this stack; no name and no settings are
@@ -62,19 +62,19 @@ impl Terminal {
     }
 
     /// Types.
-    pub(crate) fn types(&mut self, keys: &str) {
+    pub fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("a terminal takes what is typed");
     }
 
     /// All that was shown, without carriage returns.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let shown = self.shown.lock().expect("no reader panics");
         String::from_utf8_lossy(&shown).replace('\r', "")
     }
 
     /// Waits until some text is shown.
     #[track_caller]
-    pub(crate) fn shows(&self, text: &str) {
+    pub fn shows(&self, text: &str) {
         let begun = std::time::Instant::now();
         while !self.shown().contains(text) {
             assert!(begun.elapsed() < HANG, "`{text}` is not shown: {:?}", self.shown());
@@ -83,7 +83,7 @@ impl Terminal {
     }
 
     /// Changes the size of the window.
-    pub(crate) fn resize(&self, rows: u16, cols: u16) {
+    pub fn resize(&self, rows: u16, cols: u16) {
         let size = libc::winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the descriptor is open as long as `self`, and the kernel reads one `winsize`.
         let set =
@@ -92,13 +92,13 @@ impl Terminal {
     }
 
     /// Whether the program still runs.
-    pub(crate) fn is_open(&mut self) -> bool {
+    pub fn is_open(&mut self) -> bool {
         self.child.try_wait().expect("our own child").is_none()
     }
 
     /// Waits for the end of the program: its exit code, and all that was shown.
     #[track_caller]
-    pub(crate) fn ends(mut self) -> (i32, String) {
+    pub fn ends(mut self) -> (i32, String) {
         eventually("the program at the terminal ends", || !self.is_open());
         let Gave { code, .. } = ends(self.child);
         // What was shown last may still be on its way.
@@ -108,7 +108,7 @@ impl Terminal {
     }
 
     /// What a terminal does to its programs when its window is closed.
-    pub(crate) fn hang_up(self) {
+    pub fn hang_up(self) {
         signal_pid(self.child.id(), "HUP");
         self.ends();
     }
