@@ -5,6 +5,7 @@
 
 mod inside;
 mod peer;
+mod timeline;
 
 use std::env;
 use std::fs;

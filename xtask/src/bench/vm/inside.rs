@@ -8,9 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use super::MARK;
 use super::peer;
+use super::timeline::{self, Step};
 use crate::bench::processes;
 use crate::bench::rounds::{Series, milliseconds};
 use crate::bench::table::{Goal, Table, Unit};
@@ -75,7 +77,28 @@ pub(crate) fn command(rounds: &str) -> Result<ExitCode> {
     for table in boxes(rounds) {
         show(&table)?;
     }
+    match timeline() {
+        Ok(steps) => println!("{MARK}{}", json!({"work": TIMELINE, "steps": steps})),
+        Err(error) => println!("no timeline of a start: {error:#}"),
+    }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+const TIMELINE: &str = "where the time of one run goes";
+
+/// Of one run of ours, beside the rounds: a trace has its price.
+fn timeline() -> Result<Vec<Step>> {
+    let [ours, _] = &CONTENDERS;
+    let steps = timeline::watch(|has_output| {
+        let words = [ours.run, SIZES, &[ROOTFS, "--", "echo", "out"]].concat();
+        ours.timed_telling(&words, "out\n", has_output).map(drop)
+    })?;
+    println!("{TIMELINE} ({}, traced)", ours.name);
+    for step in &steps {
+        println!("  {step}");
+    }
+    println!();
+    Ok(steps)
 }
 
 /// What a command gave: until its first byte, and until its end.
@@ -208,6 +231,11 @@ impl Contender {
 
     /// Runs it to its end; it must have said just this.
     fn timed(&self, words: &[&str], wanted: &str) -> Result<Times> {
+        self.timed_telling(words, wanted, &|| ())
+    }
+
+    /// The same, and tells when the first output is there.
+    fn timed_telling(&self, words: &[&str], wanted: &str, has_output: &dyn Fn()) -> Result<Times> {
         let mut command = self.command(words);
         let start = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -215,6 +243,7 @@ impl Contender {
         let mut said = vec![0; 1];
         let got = stdout.read(&mut said)?;
         let first = milliseconds(start.elapsed());
+        has_output();
         said.truncate(got);
         stdout.read_to_end(&mut said)?;
         let output = child.wait_with_output()?;
