@@ -43,7 +43,8 @@ pub(crate) struct Exec {
     pub(crate) wired: Option<Wired>,
     remote: bool,
     size: Option<TermSize>,
-    signals: Vec<i32>,
+    /// Signals for a command in a microVM that does not run yet.
+    pub(crate) signals: Vec<i32>,
     recent: VecDeque<u8>,
 }
 
@@ -140,19 +141,6 @@ impl Exec {
             self.resize(size);
         }
         self.write_stdin();
-        for signal in std::mem::take(&mut self.signals) {
-            self.signal(signal);
-        }
-    }
-
-    /// Sends a signal to a command in a microVM; false if this is not one.
-    pub(crate) fn signal(&mut self, signal: i32) -> bool {
-        match &mut self.wired {
-            Some(wired) => wired.send(&encode(FrameKind::Signal, &signal)),
-            None if self.remote => self.signals.push(signal),
-            None => return false,
-        }
-        true
     }
 
     /// Takes the terminal that the guest has made.

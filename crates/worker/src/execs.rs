@@ -8,7 +8,7 @@ use crate::processes;
 use crate::worker::Worker;
 use msb_spec::{By, Ending, Error, Exit, Kind, Reached, Stage};
 use msb_wire::record::{ExecRecord, Source};
-use msb_wire::{FrameKind, FromGuest, Hit, Reply, SpawnFailure};
+use msb_wire::{FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToMachine};
 use std::collections::BTreeMap;
 
 impl Worker {
@@ -42,6 +42,11 @@ impl Worker {
                 }
                 exec.running = true;
                 exec.pid = pid;
+                if let Way::Machine(machine) = &mut self.guest.way {
+                    for signal in exec.signals.drain(..) {
+                        machine.tell(&ToMachine::Signal { id, signal });
+                    }
+                }
                 let record = ExecRecord::Started {
                     exec: id,
                     time: exec.started,

@@ -10,7 +10,8 @@ use msb_spec::{Command, Ending, Error, Kind};
 use msb_sys::signal;
 use msb_wire::record::Happened;
 use msb_wire::{
-    ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, WorkerStatus, encode,
+    ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, ToMachine, WorkerStatus,
+    encode,
 };
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -210,9 +211,15 @@ impl Worker {
         if !(0..=64).contains(&signal) {
             return Reply::Failed(Error::invalid(format!("no such signal: `{signal}`")));
         }
-        match &self.guest.way {
+        match &mut self.guest.way {
+            // Not on its own connection, where it would wait behind what the command does not
+            // read.
+            Way::Machine(machine) if exec.running => {
+                machine.tell(&ToMachine::Signal { id, signal });
+                Reply::Done
+            }
             Way::Machine(_) => {
-                exec.signal(signal);
+                exec.signals.push(signal);
                 Reply::Done
             }
             Way::Jailed(jailed) => match jailed.ask(&ToGuest::Signal { id, signal }, &[]) {

@@ -74,7 +74,7 @@ pub(super) fn limits(spec: &Spec) -> Result<Limits> {
 }
 
 fn is_whole(cpus: Cpus) -> bool {
-    cpus.millis % 1000 == 0
+    cpus.millis.is_multiple_of(1000)
 }
 
 fn too_small(what: &str, asked: Bytes, least: Bytes) -> Error {
