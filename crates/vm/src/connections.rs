@@ -3,13 +3,14 @@
 
 use crate::link::{Link, Report};
 use msb_krun::backends::vsock::{
-    VsockConnectRequest, VsockNotifier, VsockPortBackend, VsockShutdown, VsockStreamBackend,
+    VsockConnectRequest, VsockConnectState, VsockNotifier, VsockPortBackend, VsockShutdown,
+    VsockStreamBackend,
 };
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// More than a worker has clients; a guest that opens more is refused.
 const MOST: usize = 768;
@@ -40,7 +41,7 @@ impl VsockPortBackend for Port {
         let (ours, theirs) = msb_sys::socket::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         self.link.tell(&Report::Connection(theirs))?;
-        Ok(Box::new(Connection { socket: ours, _counted: counted }))
+        Ok(Box::new(Connection { socket: ours, begun: AtomicBool::new(false), _counted: counted }))
     }
 }
 
@@ -55,10 +56,21 @@ impl Drop for Counted {
 
 struct Connection {
     socket: OwnedFd,
+    /// Whether the VMM has asked for the state before.
+    begun: AtomicBool,
     _counted: Counted,
 }
 
 impl VsockStreamBackend for Connection {
+    /// Not up when first asked, so that the thread which passes bytes on also tells the guest that
+    /// it is up. Otherwise bytes of the worker overtake that, and the guest refuses the connection.
+    fn connect_state(&self) -> io::Result<VsockConnectState> {
+        Ok(match self.begun.swap(true, Ordering::Relaxed) {
+            false => VsockConnectState::Connecting,
+            true => VsockConnectState::Connected,
+        })
+    }
+
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let (read, _) = rustix::net::recv(&self.socket, buf, RecvFlags::empty())?;
         Ok(read)
