@@ -25,7 +25,21 @@ pub(crate) fn meet(bytes: &[u8]) {
     let mut place = Place::new();
     place.unpack(bytes);
     place.unpack(&mended(bytes));
-    place.unpack(&assembled(bytes));
+    let assembled = assembled(bytes);
+    place.unpack(&assembled);
+    packed(&assembled);
+}
+
+/// Packs a layer into a disk, twice, so that it also meets what it brought itself.
+fn packed(bytes: &[u8]) {
+    let disk = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC);
+    let disk = fs::File::from(disk.expect("a file in memory"));
+    let kept = disk.try_clone().expect("the same file");
+    if let Ok(packed) = pack([bytes, bytes], disk, &BOUNDS, [0; 16]) {
+        assert_eq!(kept.metadata().expect("the file").len(), packed.size);
+        let most = 2 * (BOUNDS.bytes + BOUNDS.entries * 8192) + 8192;
+        assert!(packed.size <= most, "larger than the bound");
+    }
 }
 
 /// A directory with the tree and a canary; it is gone when it is dropped.
@@ -59,15 +73,6 @@ impl Place {
         if let Ok(contents) = unpack(bytes, root.as_fd(), &BOUNDS, many_owners) {
             assert!(contents.bytes <= BOUNDS.bytes, "more bytes than the bound");
             assert!(contents.entries <= BOUNDS.entries, "more entries than the bound");
-        }
-        let disk = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC);
-        let disk = fs::File::from(disk.expect("a file in memory"));
-        let kept = disk.try_clone().expect("the same file");
-        // Twice, so that a layer also meets what it brought itself.
-        if let Ok(packed) = pack([bytes, bytes], disk, &BOUNDS, [0; 16]) {
-            assert_eq!(kept.metadata().expect("the file").len(), packed.size);
-            let most = 2 * (BOUNDS.bytes + BOUNDS.entries * 8192) + 8192;
-            assert!(packed.size <= most, "larger than the bound");
         }
         let beside = fs::read_dir(&self.path).expect("the directory").count();
         assert_eq!(beside, 1 + self.trees as usize, "something beside the tree");

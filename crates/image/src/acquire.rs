@@ -111,7 +111,7 @@ impl Store {
     }
 
     /// Removes what processes that were killed have left half made.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         for directory in [self.layers(), self.partials(), self.disks()] {
             let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
             for entry in entries.filter(|entry| is_debris(&entry.file_name().to_string_lossy())) {

@@ -115,6 +115,7 @@ impl Store {
         place: &Path,
         progress: &dyn Progress,
     ) -> Result<()> {
+        self.sweep();
         let aside = Aside(self.disks().join(passing("making")));
         let about = |error| unusable(&aside.0, error);
         make_directories(&self.disks()).map_err(about)?;
