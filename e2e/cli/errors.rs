@@ -76,7 +76,6 @@ fn errors_say_what_failed_why_and_what_to_do() {
         "exec -w /no/such web -- true",
         "exec -u nobody-here web -- true",
         "exec web",
-        "run --isolation vm -- true",
         "run --isolation jail -- true",
         "run --timeout 100ms -- sleep 9",
         "run --max-duration 100ms -- sleep 9",

@@ -302,7 +302,7 @@ fn listings_without_json_are_tables_with_headings() {
         assert_eq!(headings("ls"), "NAME STATUS IMAGE ISOLATION AGE LABELS");
         assert_eq!(headings("ps"), "NAME STATUS EXECS MEMORY PIDS AGE");
         assert_eq!(headings("ps --execs"), "SANDBOX ID PID STATUS AGE COMMAND");
-        assert_eq!(headings("metrics"), "NAME CPU CPU TIME MEMORY LIMIT PIDS DISK UP");
+        assert_eq!(headings("metrics"), "NAME CPU CPU TIME MEMORY INSIDE LIMIT PIDS DISK UP");
     }
 }
 
