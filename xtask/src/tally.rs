@@ -87,6 +87,14 @@ pub(crate) struct Log {
     part: Part,
     /// Passed tests that printed a SKIP; the runner has counted them as passed.
     skipped_but_passed: usize,
+    /// Verdicts whose sum the runner has not told yet; it never does if it is killed.
+    loose: Loose,
+}
+
+#[derive(Default)]
+struct Loose {
+    passed: usize,
+    failed: usize,
 }
 
 #[derive(Default)]
@@ -111,6 +119,7 @@ impl Log {
     pub(crate) fn read(&mut self, line: &str) -> Show {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.part = Part::Verdicts;
+            self.loose = Loose::default();
             self.count(counts);
             return Show::Yes;
         }
@@ -129,6 +138,9 @@ impl Log {
                     self.tally.skip(reason);
                 } else if let Some(test) = failed_test(line) {
                     self.tally.failures.push(test.to_owned());
+                    self.loose.failed += 1;
+                } else if line.starts_with("test ") && line.ends_with(" ... ok") {
+                    self.loose.passed += 1;
                 }
                 Show::Yes
             }
@@ -169,6 +181,8 @@ impl Log {
     }
 
     pub(crate) fn tally(mut self) -> Tally {
+        self.tally.failed += self.loose.failed;
+        self.tally.passed += self.loose.passed;
         self.tally.passed = self.tally.passed.saturating_sub(self.skipped_but_passed);
         self.tally
     }
@@ -235,6 +249,13 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.to_string(), "0 passed, 0 failed, 2 skipped");
         assert_eq!(tally.skips, ["net: no /dev/net/tun", "vm: no /dev/kvm"]);
         assert!(!shown.contains(&"chatter"));
+    }
+
+    #[test]
+    fn a_runner_that_was_killed_leaves_the_verdicts_it_gave() {
+        let (tally, _) = read("test a ... ok\ntest b ... FAILED\ntest c ... ok\n");
+
+        assert_eq!(tally.to_string(), "2 passed, 1 failed, 0 skipped");
     }
 
     #[test]
