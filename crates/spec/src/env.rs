@@ -8,6 +8,9 @@ pub const PATH: &str = "MSB_PATH";
 pub const ISOLATION: &str = "MSB_ISOLATION";
 /// The kernel of microVMs: the directory of a flat image, or an ELF `vmlinux`.
 pub const KERNEL: &str = "MSB_KERNEL";
+/// For the test of a microVM's jail: instead of being the machine, its process tries to reach this
+/// file and much else from inside the jail, and fails with what it found.
+pub const TEST_COMPROMISED: &str = "MSB_TEST_COMPROMISED";
 /// The keys that leave an attached terminal, as in `ctrl-p,ctrl-q`.
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.

@@ -69,6 +69,11 @@ impl Link {
         }
     }
 
+    /// Tells the worker why there is no machine.
+    pub fn fail(&self, reason: &str) {
+        let _ = self.tell(&Report::Failed(reason.to_owned()));
+    }
+
     pub(crate) fn tell(&self, what: &Report) -> io::Result<()> {
         let send =
             |bytes: &[u8], fds: &[BorrowedFd<'_>]| socket::send_all(self.socket(), bytes, fds);

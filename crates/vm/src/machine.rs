@@ -61,7 +61,7 @@ pub fn enter(machine: &Machine, link: &Link) -> Error {
     match start(machine, link) {
         Ok(never) => match never {},
         Err(error) => {
-            let _ = link.tell(&Report::Failed(error.to_string()));
+            link.fail(&error.to_string());
             error
         }
     }

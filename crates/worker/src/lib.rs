@@ -5,6 +5,7 @@
 
 mod boot_disk;
 mod client;
+mod compromised;
 mod ending;
 mod exec;
 mod execs;

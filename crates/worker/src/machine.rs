@@ -1,9 +1,10 @@
 //! The worker's end of a microVM: its process, its console and the guest's connections.
 
+use crate::compromised;
 use crate::relay::Relay;
 use crate::wired::Wired;
 use msb_jail::{Confined, Shown, ShownIds};
-use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper};
+use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper, env};
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
@@ -79,8 +80,13 @@ impl Machine {
         let laid = Laid::out(plan, directory)?;
         let (ours, theirs) = socket::pair().map_err(broken)?;
         let machine = laid.machine;
+        let canary = std::env::var_os(env::TEST_COMPROMISED);
         let confined = msb_jail::start_machine(plan, &laid.shown, theirs.as_fd(), move |link| {
-            msb_vm::enter(&machine, &Link::new(link));
+            let link = Link::new(link);
+            match canary {
+                Some(canary) => link.fail(&compromised::report(&canary)),
+                None => drop(msb_vm::enter(&machine, &link)),
+            }
             125
         })?;
         let machine = Self {

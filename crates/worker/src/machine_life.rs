@@ -22,6 +22,9 @@ const MEASURE_LIMIT: Duration = Duration::from_secs(2);
 /// would be with the power.
 const SWITCH_OFF_LIMIT: Duration = Duration::from_secs(15);
 
+/// A machine whose connections have closed is gone by then, if it is going.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
 impl Worker {
     /// Waits until a machine is ready, or tells why it is not.
     pub(crate) fn await_machine(&mut self) -> Result<()> {
@@ -174,12 +177,7 @@ impl Worker {
             let frame = match wired.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) if alive => return,
-                // It ended without a word: the guest was made to close it.
-                Ok(None) => {
-                    exec.wired = None;
-                    exec.running = true;
-                    return self.exited(id, (None, Some(signal::SIGKILL)), None);
-                }
+                Ok(None) => return self.cut_off(id),
                 Err(_) => return self.finish(Ending::Crashed, None),
             };
             let stream = match frame.kind {
@@ -199,6 +197,21 @@ impl Worker {
             };
             exec.remember(&frame.payload);
             execs::tell(&mut self.output, &mut self.clients, exec, stream, &frame.payload);
+        }
+    }
+
+    /// A command's connection ended without a word: its machine is ending, or the guest was made
+    /// to close it.
+    fn cut_off(&mut self, id: u64) {
+        let mut waits = [PollFd::new(&self.guest.confined.pidfd, PollFlags::IN)];
+        let limit = Timespec { tv_sec: 0, tv_nsec: END_LIMIT.subsec_nanos().into() };
+        if matches!(rustix::event::poll(&mut waits, Some(&limit)), Ok(1..)) {
+            return self.died();
+        }
+        if let Some(exec) = self.execs.get_mut(&id) {
+            exec.wired = None;
+            exec.running = true;
+            self.exited(id, (None, Some(signal::SIGKILL)), None);
         }
     }
 
