@@ -69,6 +69,7 @@ pub(crate) fn command() -> ExitCode {
             report.not_run("sdk tests");
             report.not_run("e2e tests");
             report.not_run("lab");
+            report.not_run("guest kernel");
             report.not_run("nested lab");
         }
     }

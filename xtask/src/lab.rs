@@ -72,6 +72,10 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
 /// All machines, one after the other.
 pub(crate) fn stages(report: &mut Report, msb: &Path) {
     report.stage("lab", || cgroups(msb));
+    report.stage("guest kernel", || {
+        crate::kernel::made_by(msb)?;
+        Ok(Tally::default())
+    });
     report.stage("nested lab", || {
         let Some(lab) = Lab::ready()? else {
             return Ok(skipped());

@@ -59,6 +59,8 @@ pub(crate) struct Machine {
     pub(crate) link: Link,
     pub(crate) console: Option<OwnedFd>,
     pub(crate) control: Option<Wired>,
+    /// There is one first connection: whoever comes after it is lost cannot be the guest.
+    connected: bool,
     pub(crate) unproven: VecDeque<(Wired, Instant)>,
     spares: VecDeque<Wired>,
     asked: VecDeque<Asked>,
@@ -93,6 +95,7 @@ impl Machine {
             link: Link::new(ours),
             console: None,
             control: None,
+            connected: false,
             unproven: VecDeque::new(),
             spares: VecDeque::new(),
             asked: VecDeque::new(),
@@ -135,7 +138,8 @@ impl Machine {
     /// The first connection is the guest's before anything else runs inside.
     fn connected(&mut self, socket: OwnedFd) {
         let Ok(mut wired) = Wired::new(socket) else { return };
-        if self.control.is_none() {
+        if !self.connected {
+            self.connected = true;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             self.boot.time_ns = u64::try_from(now.as_nanos()).unwrap_or(0);
             wired.send(&encode(FrameKind::Control, &self.boot));

@@ -1,7 +1,6 @@
 //! The machine with KVM: QEMU emulates AMD's virtualisation, so the microVMs of `msb` boot in it
 //! on any host, slowly. It covers AMD's paths on x86_64 only.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -144,10 +143,8 @@ impl<'a> Nested<'a> {
         let mut environment = format!(
             "export MSB_LAB=/lab MSB_TEST_ISOLATION=vm MSB_BIN=/usr/bin/msb MSB_TEST_USER={USER} LAB_ROOTFS=/lab/rootfs\n"
         );
-        if let Some(kernel) = guest_kernel() {
-            root.file("lab/kernel", &kernel)?;
-            environment += "export MSB_KERNEL=/lab/kernel\n";
-        }
+        root.file("lab/kernel", &crate::kernel::made_by(self.msb)?)?;
+        environment += "export MSB_KERNEL=/lab/kernel\n";
         for (name, value) in variables {
             environment += &format!("export {name}='{value}'\n");
         }
@@ -155,11 +152,6 @@ impl<'a> Nested<'a> {
         root.program("lab/job.sh", job)?;
         Ok(root)
     }
-}
-
-/// The kernel of the microVMs: a directory with a flat image or an ELF file.
-fn guest_kernel() -> Option<PathBuf> {
-    env::var_os("MSB_KERNEL").map(PathBuf::from)
 }
 
 fn why(end: &End, limit: Duration) -> String {
