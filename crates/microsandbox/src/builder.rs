@@ -43,7 +43,8 @@ impl SandboxBuilder {
     }
 
     /// What it starts from: the name of an image such as `python:3.13`, a directory such as
-    /// `./rootfs`, or `host`, the default. An image that is not here is pulled by `create`.
+    /// `./rootfs`, a disk for a microVM such as `./disk.img`, or `host`, the default. An image that
+    /// is not here is pulled by `create`.
     #[must_use]
     pub fn image(self, image: &str) -> Self {
         self.with(ImageRef::parse(image), |spec, image| spec.image = image)
@@ -62,14 +63,15 @@ impl SandboxBuilder {
         self.with(Platform::parse(platform), |spec, platform| spec.platform = Some(platform))
     }
 
-    /// Processors, in thousandths at the finest: `1`, `0.5`.
+    /// Processors, in thousandths at the finest: `1`, `0.5`. A microVM has as many as that takes,
+    /// and one unless told.
     #[must_use]
     pub fn cpus(self, cpus: impl Into<f64>) -> Self {
         let cpus = Cpus::parse(&format!("{:.3}", cpus.into()));
         self.with(cpus, |spec, cpus| spec.cpus = Some(cpus))
     }
 
-    /// Memory of all its processes, in MiB.
+    /// Memory of all its processes, in MiB. A microVM has so much in all, and 1024 unless told.
     #[must_use]
     pub fn memory(self, mib: u64) -> Self {
         self.with(mebibytes(mib), |spec, memory| spec.memory = Some(memory))
@@ -82,7 +84,8 @@ impl SandboxBuilder {
         self
     }
 
-    /// Size of its writable layer, in MiB.
+    /// Size of its writable layer, in MiB. In a microVM it is a disk of 10240 unless told, which
+    /// takes no more room than was written.
     #[must_use]
     pub fn disk(self, mib: u64) -> Self {
         self.with(mebibytes(mib), |spec, disk| spec.disk = Some(disk))
@@ -190,7 +193,9 @@ impl SandboxBuilder {
         self.with(Rlimit::parse(limit), |spec, limit| spec.rlimits.push(limit))
     }
 
-    /// The tier; where nobody says, `MSB_ISOLATION` or else `auto`.
+    /// The tier; where nobody says, `MSB_ISOLATION` or else `auto`, which takes a microVM where one
+    /// works and namespaces elsewhere. Its [`Plan`](crate::Plan) says which it became, and why it
+    /// is not a microVM.
     #[must_use]
     pub fn isolation(mut self, isolation: IsolationChoice) -> Self {
         self.isolation = Some(isolation);

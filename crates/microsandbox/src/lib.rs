@@ -22,6 +22,9 @@
 //!   [`exec_with`](Sandbox::exec_with) capture what they say, [`exec_stream`](Sandbox::exec_stream)
 //!   gives it as it comes.
 //! - [`Fs`] reads, writes and copies files inside, whole or in pieces.
+//! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
+//!   seccomp and Landlock. Everything here is the same for both, but for
+//!   [`pause`](Sandbox::pause).
 //! - [`Sandboxes`] is for another state directory than the user's own.
 //! - [`Error`] has a [`Kind`] to decide on, a message, causes, and a hint.
 //!

@@ -224,7 +224,8 @@ impl Sandbox {
         self.worker.blocking(|engine, name| engine.drain(name)).await
     }
 
-    /// Stops everything inside where it is; it uses no processor until it is resumed.
+    /// Stops everything inside where it is; it uses no processor until it is resumed. Only a
+    /// microVM can be paused so far: for any other it is [`Kind::Unsupported`].
     pub async fn pause(&self) -> Result<()> {
         self.worker.blocking(|engine, name| engine.pause(name)).await
     }
