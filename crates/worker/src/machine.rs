@@ -17,6 +17,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What is kept of the console for whoever asks why the machine ended.
 const TAIL: usize = 8 << 10;
+/// How many lines of it are shown.
+const LAST_LINES: usize = 8;
+/// What a kernel says that gives up.
+const PANIC: &str = "Kernel panic";
 /// Connections that have not yet said the word. Only the guest knows it.
 const MOST_UNPROVEN: usize = 32;
 /// A connection says the word at once.
@@ -225,18 +229,20 @@ impl Machine {
     /// Whether its kernel has given up.
     pub(crate) fn panicked(&mut self) -> bool {
         let text = String::from_utf8_lossy(self.tail.make_contiguous());
-        text.contains("Kernel panic")
+        text.contains(PANIC)
     }
 
-    /// The last lines of the console, without anything that a terminal would obey.
-    pub(crate) fn last_lines(&mut self) -> String {
+    /// What the console said of the end, then its last lines, without anything that a terminal
+    /// would obey.
+    pub(crate) fn last_lines(&mut self) -> Vec<String> {
         let text = String::from_utf8_lossy(self.tail.make_contiguous()).into_owned();
         let shown = |line: &str| -> String {
             line.chars().filter(|letter| !letter.is_control()).take(200).collect()
         };
         let lines: Vec<String> = text.lines().map(shown).filter(|line| !line.is_empty()).collect();
-        let first = lines.len().saturating_sub(12);
-        lines[first..].join("\n")
+        let first = lines.len().saturating_sub(LAST_LINES);
+        let reason = lines[..first].iter().rev().find(|line| line.contains(PANIC));
+        reason.into_iter().chain(&lines[first..]).cloned().collect()
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

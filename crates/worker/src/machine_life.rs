@@ -296,8 +296,8 @@ impl Worker {
             return None;
         }
         let lines = self.guest.machine_mut()?.last_lines();
-        let error = Error::new(Kind::Host, "the kernel of the microVM panicked");
-        Some(error.cause(lines).at(Stage::Boot))
+        let error = Error::new(Kind::Host, "the kernel of the microVM panicked").at(Stage::Exec);
+        Some(lines.into_iter().fold(error, Error::cause))
     }
 
     /// Has a machine that lasts write everything to disk and end.
@@ -361,6 +361,6 @@ fn unready(machine: &mut Machine, late: bool) -> Error {
     let error = Error::new(Kind::Host, message).at(Stage::Boot);
     match machine.last_lines() {
         lines if lines.is_empty() => error.hint("`msb doctor` tells what this host lacks"),
-        lines => error.cause(lines),
+        lines => lines.into_iter().fold(error, Error::cause),
     }
 }
