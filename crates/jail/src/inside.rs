@@ -228,7 +228,7 @@ pub(crate) fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<Ow
 
 /// The host ids of the user that runs Execs. A user given by name is only known inside, so a
 /// mount belongs to root there.
-pub(crate) fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
+fn host_user(plan: &Plan, range: IdRange) -> (u32, u32) {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
     let user = plan.user.as_ref();
     let uid = number(user.map(UserRef::user)).unwrap_or(0);

@@ -26,8 +26,6 @@ use std::path::{Path, PathBuf};
 pub enum Ids {
     /// Its owner outside is root inside, and nobody else exists.
     Owner,
-    /// Its owner outside is the user that runs Execs.
-    User,
     /// They are ids of the sandbox.
     Sandbox,
     /// They stay the host's, so that only what everybody may read can be read.
@@ -82,7 +80,7 @@ fn prepare(plan: &Plan, shown: &[Shown], pid: u32, child: BorrowedFd<'_>) -> Res
             let namespace = idmap::namespace_of(pid)?;
             send(&[devices_for(*range)?.as_fd()])?;
             for shown in shown {
-                send(&[shifted(plan, shown, *range, namespace.as_fd())?.as_fd()])?;
+                send(&[shifted(shown, *range, namespace.as_fd())?.as_fd()])?;
             }
             Ok(())
         }
@@ -90,25 +88,15 @@ fn prepare(plan: &Plan, shown: &[Shown], pid: u32, child: BorrowedFd<'_>) -> Res
 }
 
 /// Something shown, with ids as they are inside.
-fn shifted(
-    plan: &Plan,
-    shown: &Shown,
-    range: IdRange,
-    namespace: BorrowedFd<'_>,
-) -> Result<OwnedFd> {
-    let owner = match shown.ids {
-        Ids::Owner => Some((range.start, range.start)),
-        Ids::User => Some(inside::host_user(plan, range)),
-        Ids::Sandbox | Ids::Host => None,
-    };
-    if let Some(owner) = owner {
+fn shifted(shown: &Shown, range: IdRange, namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
+    if shown.ids == Ids::Owner {
         let mount = PlannedMount {
             host: shown.from.clone(),
             guest: String::new(),
             read_only: shown.read_only,
             file: shown.file,
         };
-        return inside::shifted_mount(&mount, owner);
+        return inside::shifted_mount(&mount, (range.start, range.start));
     }
     let tree = layers::detach(&shown.from, true)?;
     let id_map = (shown.ids == Ids::Sandbox).then_some(namespace);

@@ -9,6 +9,7 @@ mod connections;
 mod kernel_unsafe;
 mod link;
 mod machine;
+mod share;
 
 pub use link::{Link, Order, Report};
 pub use machine::{Disk, Machine, Share, enter};

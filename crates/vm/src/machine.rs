@@ -4,6 +4,7 @@ use crate::arch;
 use crate::connections::Port;
 use crate::kernel_unsafe;
 use crate::link::{Link, Order, Report};
+use crate::share::HostDirectory;
 use msb_krun::{CacheMode, DiskImageFormat, SyncMode, VmBuilder, VmControl, VmPauseGeneration};
 use msb_spec::{Error, GuestKernel, Result, Stage};
 use std::convert::Infallible;
@@ -28,8 +29,13 @@ pub struct Disk {
 pub struct Share {
     /// The name it is mounted by.
     pub tag: String,
-    /// The directory. If it is read-only, its mount is.
+    /// The directory.
     pub path: PathBuf,
+    /// Whether writing is refused. Its mount refuses it as well.
+    pub read_only: bool,
+    /// The user and group of the guest that own what this process owns outside. Without them it
+    /// is a layer of an overlay, and its ids are shown as they are.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// One microVM.
@@ -100,7 +106,9 @@ fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
         });
     }
     for share in &machine.shares {
-        builder = builder.fs(|f| f.tag(&share.tag).path(&share.path));
+        let directory = HostDirectory::new(&share.path, share.read_only, share.owner)
+            .map_err(|error| Error::host("cannot share a directory", error).at(Stage::Boot))?;
+        builder = builder.fs(|f| f.tag(&share.tag).custom(Box::new(directory)));
     }
     let refused = |error: msb_krun::Error| {
         Error::unsupported("the microVM could not be started")

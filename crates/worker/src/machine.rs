@@ -4,7 +4,7 @@ use crate::compromised;
 use crate::relay::Relay;
 use crate::wired::Wired;
 use msb_jail::{Confined, Shown, ShownIds};
-use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper, env};
+use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper, UserRef, env};
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
@@ -343,7 +343,8 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         let ids = if lower.owned { ShownIds::Sandbox } else { ShownIds::Host };
         let from = lower.path.clone();
         shown.push(Shown { from, to: tag.clone(), file: false, read_only: true, ids });
-        machine.shares.push(Share { tag: tag.clone(), path: Path::new("/").join(&tag) });
+        let path = Path::new("/").join(&tag);
+        machine.shares.push(Share { tag: tag.clone(), path, read_only: true, owner: None });
         tag
     };
     let overlay = |overlay: &msb_spec::Overlay| ShareOverlay {
@@ -356,17 +357,29 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
 /// Host paths of the user's, each a share of its own.
 fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) -> Vec<MachineMount> {
     let mut mounts = Vec::new();
+    let owner = mount_owner(plan);
     for (index, mount) in plan.mounts.iter().enumerate() {
         let tag = format!("mount{index}");
         // A share is a directory; a single file is alone in one.
         let file = mount.file.then(|| "file".to_owned());
         let to = file.as_ref().map_or_else(|| tag.clone(), |file| format!("{tag}/{file}"));
         let (from, read_only) = (mount.host.clone(), mount.read_only);
-        shown.push(Shown { from, to, file: mount.file, read_only, ids: ShownIds::User });
-        machine.shares.push(Share { tag: tag.clone(), path: Path::new("/").join(&tag) });
+        // Its files are root's for the machine's process, which may write nobody else's; the
+        // share gives them to the user inside.
+        shown.push(Shown { from, to, file: mount.file, read_only, ids: ShownIds::Owner });
+        let path = Path::new("/").join(&tag);
+        machine.shares.push(Share { tag: tag.clone(), path, read_only, owner: Some(owner) });
         mounts.push(MachineMount { tag, guest: mount.guest.clone(), read_only, file });
     }
     mounts
+}
+
+/// The user that runs Execs, if it is known outside: a name is only known inside, so a mount
+/// belongs to root there.
+fn mount_owner(plan: &Plan) -> (u32, u32) {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let user = plan.user.as_ref();
+    (number(user.map(UserRef::user)), number(user.and_then(UserRef::group)))
 }
 
 /// The disk that holds the guest, written once for all machines.
