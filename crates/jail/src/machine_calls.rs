@@ -65,6 +65,8 @@ const ALLOWED: &[i64] = &[
     libc::SYS_madvise,
     libc::SYS_membarrier,
     libc::SYS_mkdirat,
+    // Pipes and sockets of a share. Landlock and the lack of capabilities refuse devices.
+    libc::SYS_mknodat,
     libc::SYS_mmap,
     libc::SYS_mprotect,
     libc::SYS_mremap,
