@@ -3,6 +3,7 @@
 //! Everything happens inside the sandbox, under its Landlock and seccomp rules, so no path can
 //! lead out of it whatever links it meets.
 
+use crate::machine::PACKET;
 use crate::{tree, users};
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
@@ -47,7 +48,7 @@ impl<T> Doing<T> for io::Result<T> {
 pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
     let Some(socket) = fds.pop() else { return };
     if let Ok(true) = msb_sys::process::fork() {
-        let _ = answer(user, socket);
+        let _ = answer(user, socket, usize::MAX);
         msb_sys::process::leave(0);
     }
 }
@@ -62,7 +63,7 @@ pub(crate) fn serve_aside(
     if let Fork::Child = msb_sys::process::fork_into(0, group)? {
         // Nothing that owns a descriptor is dropped from here on.
         if let Ok(socket) = msb_sys::process::keep_only(socket.as_fd()) {
-            let mut stream = answer(user, socket);
+            let mut stream = answer(user, socket, PACKET);
             while stream.socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
         }
         msb_sys::process::leave(0);
@@ -70,11 +71,12 @@ pub(crate) fn serve_aside(
     Ok(())
 }
 
-/// Becomes the user, does what is asked and tells how it went. For a child.
-fn answer(user: Option<&UserRef>, socket: OwnedFd) -> Stream {
+/// Becomes the user, does what is asked and tells how it went, at most so many bytes at once. For
+/// a child.
+fn answer(user: Option<&UserRef>, socket: OwnedFd, most: usize) -> Stream {
     msb_sys::signal::reset();
     msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
-    let mut stream = Stream::new(socket);
+    let mut stream = Stream::new(socket, most);
     let _ = become_user(user).and_then(|()| serve(&mut stream)).or_else(|failure| {
         let errno = failure.error.raw_os_error().unwrap_or(0);
         let failed = FileFailure { doing: failure.doing, errno };
@@ -295,11 +297,14 @@ pub(crate) struct Stream {
     decoder: Decoder,
     out: Vec<u8>,
     buffer: Vec<u8>,
+    /// The connection takes no more than this at once.
+    most: usize,
 }
 
 impl Stream {
-    fn new(socket: OwnedFd) -> Self {
+    fn new(socket: OwnedFd, most: usize) -> Self {
         Self {
+            most,
             socket: File::from(socket),
             decoder: Decoder::new(MAX_REQUEST),
             out: Vec::with_capacity(MAX_CHUNK + HEADER),
@@ -337,7 +342,7 @@ impl Stream {
         self.flush()?;
         let mut sent = 0;
         while sent < length {
-            match rustix::fs::sendfile(&self.socket, file, None, length - sent) {
+            match rustix::fs::sendfile(&self.socket, file, None, self.most.min(length - sent)) {
                 Ok(0) => break,
                 Ok(n) => sent += n,
                 Err(rustix::io::Errno::INTR) => {}
@@ -373,8 +378,9 @@ impl Stream {
     }
 
     fn flush(&mut self) -> Done<()> {
-        let sent = self.socket.write_all(&self.out).doing("tell", Path::new("the client"));
+        let mut pieces = self.out.chunks(self.most);
+        let sent = pieces.try_for_each(|piece| self.socket.write_all(piece));
         self.out.clear();
-        sent
+        sent.doing("tell", Path::new("the client"))
     }
 }

@@ -41,6 +41,9 @@ const CLOCK_TOLERANCE: u64 = 500_000_000;
 /// Long enough for the worker to read why there is no sandbox.
 const FAREWELL: Duration = Duration::from_secs(2);
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The most that one call may send to the worker. From about 32 KiB on, newer kernels spread a
+/// packet over several buffers; the VMM takes one, and drops the packet.
+pub(crate) const PACKET: usize = 28 << 10;
 
 /// Is PID 1 until the sandbox is over, and switches the machine off.
 pub fn run() -> ! {

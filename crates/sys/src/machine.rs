@@ -6,6 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// The host, as every machine addresses it.
 pub const HOST: u32 = libc::VMADDR_CID_HOST;
 
+/// What may be on its way in one direction: as much as the VMM promises to hold. It tells how much
+/// it has passed on when that is half of this, and a kernel never has more on its way than its own
+/// end would hold, so that with the usual 256 KiB both would wait for each other.
+const WINDOW: u64 = 8 << 20;
+
 /// Begins a vsock connection that never makes its owner wait: it can be written to once it is up.
 pub fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -16,6 +21,23 @@ pub fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel returned a new descriptor that nobody else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // `SO_VM_SOCKETS_BUFFER_MAX_SIZE` and `SO_VM_SOCKETS_BUFFER_SIZE`, which the libc crate lacks.
+    for option in [2, 0] {
+        let window = WINDOW;
+        // SAFETY: the kernel reads the number, which outlives the call, up to its size.
+        let done = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::AF_VSOCK,
+                option,
+                (&raw const window).cast(),
+                size_of::<u64>() as libc::socklen_t,
+            )
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
     // SAFETY: all-zero is a valid sockaddr_vm.
     let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
     address.svm_family = libc::AF_VSOCK as libc::sa_family_t;

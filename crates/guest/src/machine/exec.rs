@@ -3,6 +3,7 @@
 //! What the command says is passed on as it comes, and no more of it is read than the worker
 //! takes; what it is told waits here until it reads, and no more is taken from the worker meanwhile.
 
+use super::PACKET;
 use crate::commands::{Asked, Commands};
 use msb_spec::TermSize;
 use msb_sys::signal::SIGKILL;
@@ -16,8 +17,8 @@ use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// As much as a pipe holds.
-pub(super) const CHUNK: usize = 64 << 10;
+/// What is read at once: with its header it is one packet.
+pub(super) const CHUNK: usize = PACKET - HEADER;
 /// What is kept for a command that does not read; more waits in the connection.
 const STDIN_BACKLOG: usize = 64 << 10;
 /// More than a terminal keeps of what a command wrote before it ended.
@@ -200,7 +201,8 @@ impl Exec {
         loop {
             while self.sent < self.out.len() {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                match rustix::net::send(&self.socket, &self.out[self.sent..], flags) {
+                let end = self.out.len().min(self.sent + PACKET);
+                match rustix::net::send(&self.socket, &self.out[self.sent..end], flags) {
                     Ok(n) => self.sent += n,
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => return Ok(()),
