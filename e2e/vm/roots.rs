@@ -118,15 +118,17 @@ fn disk(msb: &Msb) -> PathBuf {
 }
 
 #[test]
-fn a_disk_is_a_root_of_its_own_that_keeps_what_is_written() {
+fn a_disk_is_an_image_that_no_sandbox_changes() {
     let Some(msb) = lab::user() else { return };
     let disk = disk(&msb);
     let plain = disk.display().to_string();
     let typed = format!("{plain}:fstype=ext4");
-    let write = "grep -o ' / ext4' /proc/mounts; echo kept > /kept; sync; cat /kept";
+    let before = fs::read(&disk).unwrap();
+    let write = "echo changed > /etc/passwd; echo new > /new; sync; cat /new /etc/passwd";
     let gave = msb.run(["run", &typed, "--", "sh", "-c", write]);
-    assert_eq!(gave.line(), " / ext4\nkept");
-    assert_eq!(msb.run(["run", &plain, "--", "cat", "/kept"]).line(), "kept");
+    assert_eq!(gave.line(), "new\nchanged");
+    assert_eq!(msb.run(["run", &plain, "--", "ls", "/new"]).code, 1);
+    assert!(fs::read(&disk).unwrap() == before, "the disk was changed");
     gives(Command::new("e2fsck").args(["-f", "-n"]).arg(&disk)).ok();
 }
 
