@@ -238,6 +238,8 @@ fn build_root(shown: &[Shown], trees: &[OwnedFd], nodes: &[OwnedFd], proc: &Owne
 fn limit() -> Result<()> {
     let failed = |error| Error::host("cannot limit the machine", error);
     process::set_rlimit(libc::RLIMIT_CORE, 0, 0).map_err(failed)?;
+    // A guest touches a page here and there, and each would take two megabytes of the host.
+    rustix::thread::disable_transparent_huge_pages(true).map_err(|error| failed(error.into()))?;
     // A share holds a descriptor for every file that the guest has in its cache.
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     if let Some(files) = files {
