@@ -63,6 +63,11 @@ pub fn run() -> ! {
     }
 }
 
+/// Leaves a word on the console, where it is found when the machine is gone.
+fn say(word: &str) {
+    let _ = std::fs::write("/dev/kmsg", format!("<0>msb-guest: {word}"));
+}
+
 /// What is left of a sandbox.
 #[derive(Default)]
 struct Ended {
@@ -93,7 +98,9 @@ fn live(mut worker: Worker) -> Ended {
     drop((boot, kernel));
     serving.worker().tell(&FromMachine::Ready);
     // However it ended, there is nobody left to serve.
-    serving.run();
+    if serving.run() == serve::End::WorkerGone {
+        say("the worker has gone");
+    }
     Ended { writable: inside.writable, ephemeral }
 }
 

@@ -62,10 +62,14 @@ impl Link {
     pub(crate) fn next_order(&self) -> Option<Order> {
         let mut letter = [0];
         let mut fds = Vec::new();
-        match socket::receive(self.socket(), &mut letter, &mut fds) {
-            Ok(1) if letter == *b"P" => Some(Order::Pause),
-            Ok(1) if letter == *b"R" => Some(Order::Resume),
-            _ => None,
+        loop {
+            return match socket::receive(self.socket(), &mut letter, &mut fds) {
+                Ok(1) if letter == *b"P" => Some(Order::Pause),
+                Ok(1) if letter == *b"R" => Some(Order::Resume),
+                // Signals are for the VMM's own threads, and may still come here.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                _ => None,
+            };
         }
     }
 
