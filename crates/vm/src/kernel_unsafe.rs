@@ -24,8 +24,8 @@ struct Image {
 /// One machine a process, so one kernel.
 static IMAGE: OnceLock<Image> = OnceLock::new();
 
-/// Maps the kernel for the VMM to find.
-pub(crate) fn map(kernel: &GuestKernel) -> Result<()> {
+/// Maps the kernel for the VMM to find. Returns how many MiB of memory it is.
+pub(crate) fn map(kernel: &GuestKernel) -> Result<u32> {
     let shown = kernel.path.display();
     let about = |error: std::io::Error| Error::host(format!("cannot map `{shown}`"), error);
     let file = File::open(&kernel.path).map_err(about)?;
@@ -42,7 +42,8 @@ pub(crate) fn map(kernel: &GuestKernel) -> Result<()> {
     let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), size, read_write, private, &file, 0) };
     let address = mapped.map_err(|error| about(error.into()))? as usize;
     let image = Image { address, size, load: kernel.load, entry: kernel.entry };
-    IMAGE.set(image).map_err(|_| Error::invalid("this process already is a machine"))
+    IMAGE.set(image).map_err(|_| Error::invalid("this process already is a machine"))?;
+    Ok(u32::try_from(size.div_ceil(1 << 20)).unwrap_or(u32::MAX))
 }
 
 /// Where the VMM asks for the kernel. `path` is not used: there is one.

@@ -45,7 +45,7 @@ pub struct Machine {
     pub kernel: GuestKernel,
     /// Processors.
     pub cpus: u8,
-    /// Memory in MiB.
+    /// Memory in MiB, of which the kernel's image is a part.
     pub memory_mib: u32,
     /// The port of the host that the guest may connect to.
     pub port: u32,
@@ -75,14 +75,14 @@ pub fn enter(machine: &Machine, link: &Link) -> Error {
 
 fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
     let broken = |error: std::io::Error| Error::host("cannot make a pipe", error).at(Stage::Boot);
-    kernel_unsafe::map(&machine.kernel)?;
+    let kernel_mib = kernel_unsafe::map(&machine.kernel)?;
     let (console, output) = std::io::pipe().map_err(broken)?;
     link.tell(&Report::Console(console.into())).map_err(broken)?;
     let devices = USUAL_DEVICES + machine.disks.len() + machine.shares.len();
     let mut builder = VmBuilder::new()
         .machine(|m| {
             m.vcpus(machine.cpus)
-                .memory_mib(machine.memory_mib as usize)
+                .memory_mib(machine.memory_mib.saturating_sub(kernel_mib) as usize)
                 .split_irqchip(devices > arch::SHARED_INTERRUPTS)
                 // Free memory goes back to the host as the guest reports it.
                 .balloon(true)
