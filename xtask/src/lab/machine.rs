@@ -58,8 +58,8 @@ pub(crate) fn command(kind: Kind, kernel: &Kernel, disk: &Path) -> Command {
         // `panic=-1` with `-no-reboot`: a panic ends the machine at once.
         .arg("-append")
         .arg(
-            "console=ttyS0 quiet loglevel=1 panic=-1 cgroup_no_v1=all \
-             root=/dev/nvme0n1 rw init=/init",
+            "console=ttyS0 quiet loglevel=1 panic=-1 watchdog_thresh=45 softlockup_panic=1 \
+             cgroup_no_v1=all root=/dev/nvme0n1 rw init=/init",
         );
     command
 }
