@@ -168,10 +168,6 @@ fn a_guest_kernel_that_panics_is_reported_with_its_last_words() {
     assert!(console.contains("Kernel panic - not syncing"), "{console}");
     msb.words("start -q box").ok();
     assert_eq!(msb.words("exec box -- echo again").line(), "again");
-
-    let gave = msb.shell_with(["-m", "128M"], PANIC);
-    assert_eq!(gave.code, 125, "{gave:#?}");
-    assert!(gave.stderr.to_lowercase().contains("panic"), "{gave:#?}");
 }
 
 /// What root may do to its own kernel.
