@@ -19,6 +19,9 @@ use crate::workspace;
 /// Of the whole suite, on two cores that have other work too.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
+/// Less is not enough to try anything again.
+const AGAIN: Duration = Duration::from_secs(3 * 60);
+
 /// Of a developer's script, who may well be looking for something that hangs.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -66,9 +69,8 @@ impl<'a> Nested<'a> {
 
     /// Runs the tests of the vm tier whose names contain the filter.
     ///
-    /// QEMU's emulation of a machine in a machine hangs now and then when its two processors wait
-    /// for each other, which the kernel notices and ends. What has not passed is then tried again on
-    /// a new machine, and said to have been.
+    /// QEMU's emulation of a machine in a machine hangs now and then, which the kernel notices and
+    /// ends. What has not passed is then tried again on a new machine, and said to have been.
     pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
         let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
         let tests = workspace::build(&tests, "vm")?;
@@ -80,7 +82,8 @@ impl<'a> Nested<'a> {
         loop {
             let left = LIMIT.saturating_sub(begun.elapsed());
             let mut round = self.round(&tests, &inside, &words, left)?;
-            let again = round.tally.failed > 0 && filter.is_none() && begun.elapsed() < LIMIT / 2;
+            let again =
+                round.tally.failed > 0 && filter.is_none() && begun.elapsed() + AGAIN < LIMIT;
             if !again {
                 round.tally.passed += passed.len();
                 return Ok(round.tally);
