@@ -17,7 +17,7 @@ use crate::tally::{Log, Show, Tally};
 use crate::workspace;
 
 /// Of the whole suite, on two cores that have other work too.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// Less is not enough to try anything again.
 const AGAIN: Duration = Duration::from_secs(3 * 60);
