@@ -10,6 +10,7 @@ use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
     Boot, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, ToMachine, encode,
 };
+use rustix::net::sockopt::Timeout;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ const TAIL: usize = 8 << 10;
 const LAST_LINES: usize = 8;
 /// What a kernel says that gives up.
 const PANIC: &str = "Kernel panic";
+/// What is said on the link is a few bytes, which are there at once.
+const LINK_LIMIT: Duration = Duration::from_secs(1);
 /// Connections that have not yet said the word. Only the guest knows it.
 const MOST_UNPROVEN: usize = 32;
 /// A connection says the word at once.
@@ -85,6 +88,11 @@ impl Machine {
         };
         let laid = Laid::out(plan, directory)?;
         let (ours, theirs) = socket::pair().map_err(broken)?;
+        // A machine that was taken over may say half a word, or read none.
+        for way in [Timeout::Recv, Timeout::Send] {
+            rustix::net::sockopt::set_socket_timeout(&ours, way, Some(LINK_LIMIT))
+                .map_err(|error| broken(error.into()))?;
+        }
         let machine = laid.machine;
         let canary = std::env::var_os(env::TEST_COMPROMISED);
         let confined = msb_jail::start_machine(plan, &laid.shown, theirs.as_fd(), move |link| {

@@ -68,7 +68,9 @@ impl Worker {
             let refused = || Error::new(Kind::Host, "the microVM could not be paused or resumed");
             let reply = if obeyed { Reply::Done } else { Reply::Failed(refused()) };
             let paused = self.guest.machine().is_some_and(|machine| machine.paused);
-            self.record(if paused { Happened::Paused } else { Happened::Resumed });
+            if obeyed {
+                self.record(if paused { Happened::Paused } else { Happened::Resumed });
+            }
             self.answer(client, &reply);
         }
         self.use_connections();
