@@ -7,9 +7,9 @@ use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
-    By, Bytes, Command, Error, GuestKernel, GuestPath, Hostname, Ids, Isolation, IsolationChoice,
-    Limit, Limits, Lower, MachineBase, Name, PLAN_VERSION, Patch, Plan, PlannedMount, Result,
-    Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
+    By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, Isolation,
+    IsolationChoice, Limit, Limits, Lower, MachineBase, Name, PLAN_VERSION, Patch, Plan,
+    PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -210,11 +210,7 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
         Some(value) if controllers.has("cpu") => Some(Limit { value, by: By::Cgroup }),
         Some(value) if value.millis % 1000 == 0 => Some(Limit { value, by: By::Affinity }),
         Some(value) => {
-            return Err(Error::unsupported(format!(
-                "cannot limit to {value} cpus without cgroups"
-            ))
-            .hint("ask for whole cpus, or have a cgroup delegated; `msb doctor` tells how")
-            .at(Stage::Plan));
+            return Err(no_part_of_a_cpu(value));
         }
         None => None,
     };
@@ -243,6 +239,12 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
     }
     let cgroup = controllers.only(&wanted);
     Ok(Limits { memory, cpus, pids, disk, cgroup, cgroup_owner: String::new() })
+}
+
+fn no_part_of_a_cpu(value: Cpus) -> Error {
+    Error::unsupported(format!("cannot limit to {value} cpus without cgroups"))
+        .hint("ask for whole cpus, or have a cgroup delegated; `msb doctor` tells how")
+        .at(Stage::Plan)
 }
 
 /// A file system needs room for itself.

@@ -22,7 +22,11 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 /// so there the filter of system calls refuses it instead.
 pub(crate) fn drop(security: &Security) -> Result<()> {
     let gives = security.allow_setid || security.allow_userns;
-    let kept = if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
+    keep_only(if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) })
+}
+
+/// Drops every other capability, for good.
+pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
     let refused = |error| Error::host("cannot drop capabilities", error);
     for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {

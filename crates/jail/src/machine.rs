@@ -5,7 +5,7 @@
 
 use crate::idmap;
 use crate::inside::{self, Confined};
-use crate::{devices, layers, machine_calls};
+use crate::{capabilities, devices, layers, machine_calls};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, Scope,
@@ -16,7 +16,7 @@ use msb_sys::process;
 use msb_sys::socket;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::thread::CapabilitySet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -187,7 +187,7 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
     inside::leave_keyrings()?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(|error| Error::host("cannot hide the machine's memory", error))?;
-    drop_capabilities()?;
+    capabilities::keep_only(KEPT)?;
     rustix::thread::set_no_new_privs(true)
         .map_err(|error| Error::host("cannot give up new privileges", error))?;
     let missing = |error: &dyn std::fmt::Display| {
@@ -248,22 +248,9 @@ fn limit() -> Result<()> {
     Ok(())
 }
 
-/// Only what reads the files of a directory image, whatever ids they have inside. It reaches
-/// nothing whose ids are not mapped.
-fn drop_capabilities() -> Result<()> {
-    let refused = |error| Error::host("cannot drop capabilities", error);
-    let kept = CapabilitySet::DAC_READ_SEARCH;
-    for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-            Err(error) => return Err(refused(error)),
-        }
-    }
-    rustix::thread::clear_ambient_capability_set().map_err(refused)?;
-    let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    rustix::thread::set_capabilities(None, sets).map_err(refused)
-}
+/// What reads the files of a directory image, whatever ids they have inside. It reaches nothing
+/// whose ids are not mapped.
+const KEPT: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Everything that is shown can be read; what is shown for writing can be written.
 fn confine(shown: &[Shown]) -> Result<(), Box<dyn std::error::Error>> {

@@ -50,11 +50,7 @@ pub(super) fn limits(spec: &Spec) -> Result<Limits> {
         Some(value) if is_whole(value) => Some(Limit { value, by: By::Machine }),
         Some(value) if controllers.has("cpu") => Some(Limit { value, by: By::Cgroup }),
         Some(value) => {
-            return Err(Error::unsupported(format!(
-                "cannot limit to {value} cpus without cgroups"
-            ))
-            .hint("ask for whole cpus, or have a cgroup delegated; `msb doctor` tells how")
-            .at(Stage::Plan));
+            return Err(super::no_part_of_a_cpu(value));
         }
         None => None,
     };
