@@ -34,11 +34,13 @@ mod image;
 mod limits;
 mod mount;
 mod name;
+mod network;
 mod patch;
 mod plan;
 mod platform;
 mod quantity;
 mod reference;
+mod rule;
 mod spec;
 pub mod state;
 
@@ -49,6 +51,10 @@ pub use image::ImageRef;
 pub use limits::{By, Cgroup, Limit, Limits};
 pub use mount::{GuestPath, Mount, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
+pub use network::{
+    DEFAULT_CONNECTIONS, Network, NetworkSpec, PlannedSecret, Protocol, Published, Reach, Resolver,
+    Secret, SecretPlace, SecretSource,
+};
 pub use patch::{Patch, Script};
 pub use plan::{
     GuestKernel, Isolation, Lower, Machine, MachineBase, Overlay, PLAN_VERSION, Plan, PlannedMount,
@@ -57,4 +63,8 @@ pub use plan::{
 pub use platform::{Platform, PullWhen};
 pub use quantity::{Bytes, Cpus, Span};
 pub use reference::{Digest, Reference, registry};
+pub use rule::{
+    Decision, Direction, DomainName, Group, NamePattern, Policy, Ports, Range, Rule, Target,
+    Traffic, addresses,
+};
 pub use spec::{IsolationChoice, Profile, Spec};

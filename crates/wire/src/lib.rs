@@ -8,6 +8,7 @@ mod control;
 mod files;
 mod frame;
 mod machine;
+mod network;
 pub mod record;
 mod request;
 
@@ -17,6 +18,10 @@ pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, he
 pub use machine::{
     Boot, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage, SPARE_CONNECTIONS,
     ShareOverlay, ToMachine,
+};
+pub use network::{
+    FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, ToGateway,
+    Verdict,
 };
 pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
 

@@ -1,0 +1,652 @@
+//! Network rules: who may be reached, by name or by address.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What a rule says of the flows that it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// They pass.
+    Allow,
+    /// They are refused.
+    Deny,
+}
+
+impl std::str::FromStr for Decision {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "allow" => Ok(Self::Allow),
+            "deny" => Ok(Self::Deny),
+            other => Err(Error::invalid(format!("neither `allow` nor `deny`: `{other}`"))),
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// Which end opens the flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// The sandbox.
+    Egress,
+    /// Somebody outside, through a published port.
+    Ingress,
+}
+
+/// A host name: lower case, without the dot at its end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DomainName(String);
+
+impl DomainName {
+    /// Takes letters, digits, `-` and `_` in labels of up to 63, up to 253 in all.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            let error = Error::invalid(format!("not a host name: `{}`", crate::shown(text)));
+            match text.is_ascii() {
+                true => error,
+                false => error.hint("write international names in their `xn--` form"),
+            }
+        };
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let label = |label: &str| {
+            let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            (1..=63).contains(&label.len()) && label.bytes().all(known)
+        };
+        // All digits at the end is an address that is not one, such as `1.2.3`.
+        let last = name.rsplit('.').next().unwrap_or_default();
+        let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
+        match name.len() <= 253 && name.split('.').all(label) && !numeric {
+            true => Ok(Self(name)),
+            false => Err(wrong()),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it lies below `zone`; a name does not lie below itself.
+    pub fn is_below(&self, zone: &Self) -> bool {
+        self.0.strip_suffix(zone.as_str()).is_some_and(|rest| rest.ends_with('.'))
+    }
+}
+
+impl fmt::Display for DomainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One name, or all that lie below it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum NamePattern {
+    /// `example.com`.
+    Exactly(DomainName),
+    /// `*.example.com`.
+    Below(DomainName),
+}
+
+impl NamePattern {
+    /// Parses `example.com` or `*.example.com`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.strip_prefix("*.") {
+            Some(zone) => Ok(Self::Below(DomainName::parse(zone)?)),
+            None => Ok(Self::Exactly(DomainName::parse(text)?)),
+        }
+    }
+
+    /// Whether `name` is meant.
+    pub fn matches(&self, name: &DomainName) -> bool {
+        match self {
+            Self::Exactly(own) => own == name,
+            Self::Below(zone) => name.is_below(zone),
+        }
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(name) => name.fmt(f),
+            Self::Below(zone) => write!(f, "*.{zone}"),
+        }
+    }
+}
+
+/// An address, or all that begin like it: `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Range {
+    /// The first of them.
+    address: IpAddr,
+    /// How many bits all of them have in common.
+    bits: u8,
+}
+
+impl Range {
+    /// Parses an address with or without `/BITS`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = || Error::invalid(format!("not an address: `{}`", crate::shown(text)));
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let address: IpAddr = bare.unwrap_or(address).parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => most,
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
+        };
+        Ok(Self { address, bits })
+    }
+
+    /// Whether `address` is one of them. An IPv4 address written as IPv6 is the IPv4 address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address.to_canonical(), address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let bits =
+                    if self.address.is_ipv6() { self.bits.saturating_sub(96) } else { self.bits };
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                own.to_bits() & mask == other.to_bits() & mask
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0);
+                own.to_bits() & mask == other.to_bits() & mask
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.address, self.bits) {
+            (address @ IpAddr::V4(_), 32) => address.fmt(f),
+            (address @ IpAddr::V4(_), bits) => write!(f, "{address}/{bits}"),
+            (address, 128) => write!(f, "[{address}]"),
+            (address, bits) => write!(f, "[{address}]/{bits}"),
+        }
+    }
+}
+
+/// Addresses that have something in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// The internet: everything that is in no other group.
+    Public,
+    /// Networks of homes, offices and providers, and what is on the same link.
+    Private,
+    /// The machine that the sandbox runs on, by any of its addresses.
+    Host,
+    /// Where clouds tell a machine its credentials.
+    Metadata,
+    /// Addresses that mean whoever uses them.
+    Loopback,
+}
+
+impl Group {
+    const ALL: [(&str, Self); 5] = [
+        ("public", Self::Public),
+        ("private", Self::Private),
+        ("host", Self::Host),
+        ("metadata", Self::Metadata),
+        ("loopback", Self::Loopback),
+    ];
+
+    /// The group of an address, whoever's it is; none for what nobody can be reached by, such as
+    /// multicast. `Host` is not known here.
+    pub fn of(address: IpAddr) -> Option<Self> {
+        let address = embedded(address);
+        let within = |ranges: &[&str]| {
+            ranges
+                .iter()
+                .any(|range| Range::parse(range).is_ok_and(|range| range.contains(address)))
+        };
+        if within(METADATA) {
+            Some(Self::Metadata)
+        } else if address.is_loopback() {
+            Some(Self::Loopback)
+        } else if within(PRIVATE) {
+            Some(Self::Private)
+        } else if within(NOBODY) {
+            None
+        } else {
+            Some(Self::Public)
+        }
+    }
+}
+
+/// AWS and most others, AWS over IPv6, AWS containers, Alibaba, Azure.
+const METADATA: &[&str] = &[
+    "169.254.169.254",
+    "fd00:ec2::254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "fd00:ec2::23",
+    "100.100.100.200",
+    "168.63.129.16",
+];
+
+const PRIVATE: &[&str] = &[
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+    "169.254.0.0/16",
+    "192.0.0.0/24",
+    "198.18.0.0/15",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "64:ff9b:1::/48",
+];
+
+const NOBODY: &[&str] = &["0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::", "ff00::/8", "100::/64"];
+
+/// The IPv4 address inside an IPv6 one that leads to it, by any of the ways there are.
+fn embedded(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(six) = address.to_canonical() else { return address.to_canonical() };
+    let parts = six.segments();
+    let low = || IpAddr::V4(Ipv4Addr::from_bits(u32::from(parts[6]) << 16 | u32::from(parts[7])));
+    match parts {
+        // NAT64 and the old compatible form; `::` and `::1` are themselves.
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => low(),
+        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => low(),
+        // 6to4 has it behind its first word.
+        [0x2002, a, b, ..] => IpAddr::V4(Ipv4Addr::from_bits(u32::from(a) << 16 | u32::from(b))),
+        _ => IpAddr::V6(six),
+    }
+}
+
+/// Whom a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// Everybody.
+    Any,
+    /// Whoever a name leads to.
+    Name(NamePattern),
+    /// Addresses.
+    Range(Range),
+    /// Addresses that have something in common.
+    Group(Group),
+}
+
+impl Target {
+    fn parse(text: &str) -> Result<Self> {
+        if matches!(text, "any" | "*") {
+            return Ok(Self::Any);
+        }
+        if let Some((_, group)) = Group::ALL.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Group(*group));
+        }
+        if let Ok(range) = Range::parse(text) {
+            return Ok(Self::Range(range));
+        }
+        NamePattern::parse(text).map(Self::Name)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Name(name) => name.fmt(f),
+            Self::Range(range) => range.fmt(f),
+            Self::Group(group) => {
+                let name = Group::ALL.iter().find(|(_, other)| other == group);
+                f.write_str(name.map_or("", |(name, _)| name))
+            }
+        }
+    }
+}
+
+/// Ports, from and to. None at all means every port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Ports(Vec<(u16, u16)>);
+
+impl Ports {
+    fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::invalid(format!("not ports: `{}`", crate::shown(text)))
+                .hint("write them as `443`, `80,443` or `8000-8999`")
+        };
+        let ports = text.split(',').map(|part| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let (from, to) = (from.parse().ok()?, to.parse().ok()?);
+            (1 <= from && from <= to).then_some((from, to))
+        });
+        ports.collect::<Option<_>>().map(Self).ok_or_else(wrong)
+    }
+
+    /// Whether every port is meant, because none was named.
+    pub fn is_any(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `port` is one of them.
+    pub fn contains(&self, port: u16) -> bool {
+        self.is_any() || self.0.iter().any(|(from, to)| (*from..=*to).contains(&port))
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (from, to)) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            match from == to {
+                true => from.fmt(f)?,
+                false => write!(f, "{from}-{to}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traffic {
+    /// TCP, UDP and echoes. DNS to other servers and QUIC, which hide whom they are for, are only
+    /// meant by a rule that names UDP and the port, or TCP and port 53 or 853.
+    Any,
+    /// TCP.
+    Tcp(Ports),
+    /// UDP.
+    Udp(Ports),
+    /// ICMP echo.
+    Icmp,
+    /// Requests of HTTP, which makes the gateway look into what is encrypted.
+    Http {
+        /// In capitals; none means every method.
+        methods: Vec<String>,
+        /// What the path begins with.
+        path: String,
+    },
+}
+
+/// A rule: `allow|deny[:egress|ingress]@TARGET[:PROTOCOL[:PORTS]]`, or for HTTP
+/// `…@NAME:http[:METHODS[:PATH]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rule {
+    /// What becomes of the flows it matches.
+    pub decision: Decision,
+    /// Which end opens them.
+    pub direction: Direction,
+    /// Whom they are with.
+    pub target: Target,
+    /// What they are.
+    pub traffic: Traffic,
+}
+
+impl Rule {
+    /// Parses a rule.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = |why: &str| {
+            Error::invalid(format!("not a network rule: `{}`", crate::shown(text))).cause(why).hint(
+                "write it as `allow@example.com`, `deny@10.0.0.0/8:tcp:22` or \
+                 `allow@api.example.com:http:GET:/v1/`",
+            )
+        };
+        let (head, rest) = text.split_once('@').ok_or_else(|| wrong("it has no `@`"))?;
+        let (decision, direction) = head.split_once(':').unwrap_or((head, "egress"));
+        let decision =
+            decision.parse().map_err(|_| wrong("it begins with neither `allow` nor `deny`"))?;
+        let direction = match direction {
+            "egress" => Direction::Egress,
+            "ingress" => Direction::Ingress,
+            _ => return Err(wrong("its direction is neither `egress` nor `ingress`")),
+        };
+        let (target, traffic) = split_target(rest);
+        let target = Target::parse(target).map_err(|error| wrong(error.message()))?;
+        let traffic = parse_traffic(traffic).map_err(|error| wrong(error.message()))?;
+        if matches!(traffic, Traffic::Http { .. }) {
+            if !matches!(target, Target::Name(_)) {
+                return Err(wrong("requests of HTTP are ruled by name"));
+            }
+            if direction == Direction::Ingress {
+                return Err(wrong("requests of HTTP are ruled on their way out"));
+            }
+        }
+        if direction == Direction::Ingress && matches!(target, Target::Name(_)) {
+            return Err(wrong("who comes in has an address and no name"));
+        }
+        Ok(Self { decision, direction, target, traffic })
+    }
+}
+
+/// The target ends at the first colon that is not part of an IPv6 address.
+fn split_target(rest: &str) -> (&str, &str) {
+    if Range::parse(rest).is_ok() {
+        return (rest, "");
+    }
+    let from = match rest.starts_with('[') {
+        true => rest.find(']').unwrap_or(0),
+        false => 0,
+    };
+    match rest[from..].find(':') {
+        Some(colon) => (&rest[..from + colon], &rest[from + colon + 1..]),
+        None => (rest, ""),
+    }
+}
+
+fn parse_traffic(text: &str) -> Result<Traffic> {
+    let (protocol, rest) = text.split_once(':').unwrap_or((text, ""));
+    let ports = || if rest.is_empty() { Ok(Ports::default()) } else { Ports::parse(rest) };
+    match protocol {
+        "" | "any" if rest.is_empty() => Ok(Traffic::Any),
+        "tcp" => Ok(Traffic::Tcp(ports()?)),
+        "udp" => Ok(Traffic::Udp(ports()?)),
+        "icmp" if rest.is_empty() => Ok(Traffic::Icmp),
+        "http" => {
+            let (methods, path) = rest.split_once(':').unwrap_or((rest, "/"));
+            let every = methods.is_empty() || methods == "*";
+            let methods: Vec<String> = match every {
+                true => Vec::new(),
+                false => methods.split(',').map(str::to_ascii_uppercase).collect(),
+            };
+            let word =
+                |word: &String| !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase());
+            let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#%\\".contains(&byte);
+            if !methods.iter().all(word) {
+                return Err(Error::invalid("its methods are not words"));
+            }
+            if !path.starts_with('/') || !path.bytes().all(plain) || path.contains("/.") {
+                return Err(Error::invalid("its path is not the plain begin of one"));
+            }
+            Ok(Traffic::Http { methods, path: path.to_owned() })
+        }
+        _ => Err(Error::invalid("its protocol is not `tcp`, `udp`, `icmp` or `http`")),
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.decision.fmt(f)?;
+        if self.direction == Direction::Ingress {
+            f.write_str(":ingress")?;
+        }
+        write!(f, "@{}", self.target)?;
+        let mut port = |name: &str, ports: &Ports| match ports.is_any() {
+            true => write!(f, ":{name}"),
+            false => write!(f, ":{name}:{ports}"),
+        };
+        match &self.traffic {
+            Traffic::Any => Ok(()),
+            Traffic::Tcp(ports) => port("tcp", ports),
+            Traffic::Udp(ports) => port("udp", ports),
+            Traffic::Icmp => f.write_str(":icmp"),
+            Traffic::Http { methods, path } if methods.is_empty() => write!(f, ":http:*:{path}"),
+            Traffic::Http { methods, path } => write!(f, ":http:{}:{path}", methods.join(",")),
+        }
+    }
+}
+
+/// The rules of a sandbox. The first that matches decides; where none does, `default`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// In order.
+    pub rules: Vec<Rule>,
+    /// For what no rule is about.
+    pub default: Decision,
+}
+
+impl Policy {
+    /// The names whose requests are ruled one by one.
+    pub fn names_with_http_rules(&self) -> impl Iterator<Item = &NamePattern> {
+        self.rules.iter().filter_map(|rule| match (&rule.traffic, &rule.target) {
+            (Traffic::Http { .. }, Target::Name(name)) => Some(name),
+            _ => None,
+        })
+    }
+
+    /// Whether names decide at all: something is allowed by its name, and not everything else.
+    pub fn decides_by_name(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.target, Target::Name(_)))
+    }
+}
+
+written_as_text!(DomainName, NamePattern, Range, Rule);
+
+/// The sandbox's own side of the network: the same in every sandbox.
+pub mod addresses {
+    use super::{Ipv4Addr, Ipv6Addr};
+
+    /// The gateway, which is also the only DNS server, and the host where that is allowed.
+    pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+    /// The sandbox.
+    pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+    /// The bits of the network that both are in.
+    pub const BITS: u8 = 24;
+    /// The gateway over IPv6.
+    pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x7362, 0, 0, 0, 0, 0, 1);
+    /// The sandbox over IPv6.
+    pub const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x7362, 0, 0, 0, 0, 0, 2);
+    /// The bits of the network that both are in.
+    pub const BITS6: u8 = 64;
+    /// The first of the addresses that stand for joined sandboxes.
+    pub const JOINED: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
+    /// The gateway's link address.
+    pub const GATEWAY_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 1];
+    /// The sandbox's link address.
+    pub const GUEST_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 2];
+    /// The largest packet: nothing on the way is a real wire.
+    pub const MTU: u16 = 65520;
+    /// The name by which a sandbox calls the machine it runs on.
+    pub const HOST_NAMES: [&str; 2] = ["host.msb.internal", "host.microsandbox.internal"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_written_as_they_are_read() {
+        for text in [
+            "allow@example.com",
+            "allow@*.example.org:tcp:443",
+            "deny:ingress@10.0.0.0/8:tcp:22",
+            "allow@[2001:db8::]/32:udp:53,1000-2000",
+            "deny@[fe80::1]",
+            "allow@any:icmp",
+            "allow@public",
+            "allow@api.example.com:http:GET,HEAD:/v1/",
+            "deny@api.example.com:http:*:/admin",
+        ] {
+            assert_eq!(Rule::parse(text).unwrap().to_string(), text);
+        }
+        let bare = Rule::parse("deny@fe80::1/10").unwrap();
+        assert_eq!(bare.to_string(), "deny@[fe80::1]/10");
+    }
+
+    #[test]
+    fn what_is_not_a_rule_is_refused() {
+        for text in [
+            "",
+            "allow",
+            "allow@",
+            "perhaps@example.com",
+            "allow:sideways@example.com",
+            "allow@exa mple.com",
+            "allow@example.com:sctp",
+            "allow@example.com:tcp:0",
+            "allow@example.com:tcp:9-1",
+            "allow@example.com:icmp:1",
+            "allow@10.0.0.0/33",
+            "allow@1.2.3",
+            "allow@public:http:GET:/",
+            "allow@example.com:http:GET:v1",
+            "allow@example.com:http:GET:/v1/../x",
+            "allow@example.com:http:G T:/",
+            "allow:ingress@example.com",
+            "allow@b\u{fc}cher.de",
+        ] {
+            assert!(Rule::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_star_is_below_and_not_the_name_itself() {
+        let pattern = NamePattern::parse("*.example.org").unwrap();
+        let name = |text: &str| DomainName::parse(text).unwrap();
+        assert!(pattern.matches(&name("a.example.org")));
+        assert!(pattern.matches(&name("A.B.Example.Org.")));
+        assert!(!pattern.matches(&name("example.org")));
+        assert!(!pattern.matches(&name("badexample.org")));
+    }
+
+    #[test]
+    fn every_way_of_writing_an_address_has_the_same_group() {
+        let of = |text: &str| Group::of(text.parse().unwrap());
+        for text in
+            ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "::10.1.2.3", "2002:a01:203::1"]
+        {
+            assert_eq!(of(text), Some(Group::Private), "{text}");
+        }
+        for text in ["169.254.169.254", "::ffff:169.254.169.254", "fd00:ec2::254"] {
+            assert_eq!(of(text), Some(Group::Metadata), "{text}");
+        }
+        for text in ["127.0.0.1", "::1", "::ffff:127.9.9.9"] {
+            assert_eq!(of(text), Some(Group::Loopback), "{text}");
+        }
+        for text in ["224.0.0.1", "255.255.255.255", "ff02::1", "::", "0.0.0.0"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        for text in ["1.1.1.1", "2606:4700::1111", "172.32.0.1"] {
+            assert_eq!(of(text), Some(Group::Public), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_hold_what_begins_like_them() {
+        let range = |text: &str| Range::parse(text).unwrap();
+        let address = |text: &str| text.parse().unwrap();
+        assert!(range("10.0.0.0/8").contains(address("10.255.0.1")));
+        assert!(range("10.0.0.0/8").contains(address("::ffff:10.0.0.1")));
+        assert!(!range("10.0.0.0/8").contains(address("11.0.0.1")));
+        assert!(range("0.0.0.0/0").contains(address("1.2.3.4")));
+        assert!(range("::/0").contains(address("2001::1")));
+        assert!(!range("::/0").contains(address("1.2.3.4")));
+        assert!(range("fe80::/10").contains(address("fe80::5")));
+    }
+}
