@@ -3,6 +3,7 @@
 //! One list for all its threads, because the VMM starts them itself.
 
 use crate::filter::{Action, Test, compile};
+use crate::syscalls::{CREATES, SET_ID_BITS};
 
 /// Memory, threads and waiting; files of its own root, for disks and shares; the descriptors that
 /// connect it with its worker.
@@ -151,6 +152,9 @@ pub(crate) fn program() -> Vec<msb_sys::seccomp::Instruction> {
         bits: namespaces.cast_unsigned(),
         errno: libc::EPERM as u16,
     }]);
+    // A file of a writable share that runs as its owner would be a way out of the sandbox.
+    let set_id = |argument| Test::AnyBit { argument, bits: SET_ID_BITS, errno: libc::EPERM as u16 };
+    let creates = Test::PassWithout { argument: 2, bits: CREATES };
     let mut allowed: Vec<u32> = ALLOWED.iter().chain(LOCAL).map(|call| number(*call)).collect();
     allowed.sort_unstable();
     let mut ranges = vec![(0, refused.clone())];
@@ -160,6 +164,11 @@ pub(crate) fn program() -> Vec<msb_sys::seccomp::Instruction> {
             // Its flags lie in memory, where a filter cannot see them; the C library then takes
             // `clone`.
             libc::SYS_clone3 => Action::Errno(libc::ENOSYS as u16),
+            libc::SYS_fchmod => Action::Depends(vec![set_id(1)]),
+            libc::SYS_fchmodat | libc::SYS_mkdirat | libc::SYS_mknodat => {
+                Action::Depends(vec![set_id(2)])
+            }
+            libc::SYS_openat => Action::Depends(vec![creates.clone(), set_id(3)]),
             _ => Action::Allow,
         };
         ranges.retain(|(first, _)| *first != call);

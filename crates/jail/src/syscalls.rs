@@ -151,8 +151,8 @@ const FAMILIES: [u32; 4] =
 /// Personalities that only change what a program sees of itself; the last asks for the present one.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-const SET_ID_BITS: u32 = 0o6000;
-const CREATES: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
+pub(crate) const SET_ID_BITS: u32 = 0o6000;
+pub(crate) const CREATES: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
 
 /// The filter of a sandbox.
 pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {

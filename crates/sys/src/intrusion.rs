@@ -8,7 +8,7 @@ pub fn attempts() -> Vec<(&'static str, bool)> {
     let none = 0 as libc::c_long;
     let argv: [*const libc::c_char; 1] = [ptr::null()];
     let argv = argv.as_ptr() as libc::c_long;
-    let tried: [(&'static str, libc::c_long, [libc::c_long; 3]); 20] = [
+    let tried: [(&'static str, libc::c_long, [libc::c_long; 3]); 22] = [
         ("exec", libc::SYS_execve, [path, argv, argv]),
         ("execveat", libc::SYS_execveat, [libc::AT_FDCWD.into(), path, argv]),
         ("inet socket", libc::SYS_socket, [libc::AF_INET.into(), libc::SOCK_STREAM.into(), none]),
@@ -22,6 +22,8 @@ pub fn attempts() -> Vec<(&'static str, bool)> {
         ("new user namespace", libc::SYS_unshare, [libc::CLONE_NEWUSER.into(), none, none]),
         ("new mount namespace", libc::SYS_unshare, [libc::CLONE_NEWNS.into(), none, none]),
         ("chroot", libc::SYS_chroot, [c"/".as_ptr() as libc::c_long, none, none]),
+        ("a file that runs as its owner", libc::SYS_fchmod, [0, 0o4755, none]),
+        ("a directory of its group", libc::SYS_mkdirat, [libc::AT_FDCWD.into(), path, 0o2755]),
         ("bpf", libc::SYS_bpf, [none, none, none]),
         ("io_uring", libc::SYS_io_uring_setup, [8, none, none]),
         ("userfaultfd", libc::SYS_userfaultfd, [none, none, none]),
