@@ -17,6 +17,8 @@ pub(crate) enum End {
     /// It exited, but something it started still holds its output open.
     LeftBehind(ExitStatus),
     TimedOut,
+    /// It said nothing for so long that nothing more was to be expected.
+    Silent,
 }
 
 /// Between two looks at whether the program still runs while it is silent.
@@ -25,12 +27,19 @@ const LOOK: Duration = Duration::from_millis(100);
 /// For children that are just being reaped when their parent exits.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub(crate) fn lines(
+pub(crate) fn lines(command: &mut Command, limit: Duration, each: impl FnMut(&str)) -> Result<End> {
+    lines_unless_silent(command, limit, limit, each)
+}
+
+/// The same for a program that is to say something now and then.
+pub(crate) fn lines_unless_silent(
     command: &mut Command,
     limit: Duration,
+    silence: Duration,
     mut each: impl FnMut(&str),
 ) -> Result<End> {
     let deadline = Instant::now() + limit;
+    let mut heard = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -41,7 +50,10 @@ pub(crate) fn lines(
     let mut exited: Option<(ExitStatus, Instant)> = None;
     loop {
         match output.recv_timeout(LOOK) {
-            Ok(line) => each(&line),
+            Ok(line) => {
+                heard = Instant::now();
+                each(&line);
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) if exited.is_none() => thread::sleep(LOOK),
             Err(RecvTimeoutError::Disconnected) => {}
@@ -56,6 +68,11 @@ pub(crate) fn lines(
                 end(&mut child)?;
                 closed(&output, &mut each);
                 return Ok(End::TimedOut);
+            }
+            None if heard.elapsed() > silence => {
+                end(&mut child)?;
+                closed(&output, &mut each);
+                return Ok(End::Silent);
             }
             _ => {}
         }
@@ -166,6 +183,17 @@ mod tests {
             thread::sleep(LOOK);
         }
         assert!(!runs());
+    }
+
+    #[test]
+    fn a_program_that_falls_silent_is_ended() {
+        let mut seen = 0;
+        let script = "for i in 1 2 3; do echo $i; sleep 0.2; done; sleep 600";
+        let silence = Duration::from_secs(1);
+        let end = lines_unless_silent(&mut shell(script), silence * 600, silence, |_| seen += 1);
+
+        assert!(matches!(end.unwrap(), End::Silent));
+        assert_eq!(seen, 3);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) fn cargo_test(command: &mut Command) -> Result<Tally> {
         }
         End::Exited(_) => {}
         End::LeftBehind(_) => tally.fail("a test left a process behind that holds its output"),
-        End::TimedOut => {
+        End::TimedOut | End::Silent => {
             tally.fail(format!("not done after {} minutes", TEST_LIMIT.as_secs() / 60))
         }
     }

@@ -40,7 +40,9 @@ pub(super) fn run(dir: &Path, kernel: &Kernel, msb: &Path) -> Result<Tally> {
     let end = stream::lines(&mut machine, LIMIT, |line| console.read(line))?;
     let why = match end {
         End::Exited(status) | End::LeftBehind(status) => format!("the machine ended: {status}"),
-        End::TimedOut => format!("the machine still ran after {} s", LIMIT.as_secs()),
+        End::TimedOut | End::Silent => {
+            format!("the machine still ran after {} s", LIMIT.as_secs())
+        }
     };
     Ok(console.finish(&why))
 }

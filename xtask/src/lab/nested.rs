@@ -22,6 +22,9 @@ const LIMIT: Duration = Duration::from_secs(25 * 60);
 /// Less is not enough to try anything again.
 const AGAIN: Duration = Duration::from_secs(3 * 60);
 
+/// No test takes as long without a word; a machine that has hung says nothing.
+const SILENCE: Duration = Duration::from_secs(4 * 60);
+
 /// Of a developer's script, who may well be looking for something that hangs.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
@@ -69,8 +72,8 @@ impl<'a> Nested<'a> {
 
     /// Runs the tests of the vm tier whose names contain the filter.
     ///
-    /// QEMU's emulation of a machine in a machine hangs now and then, which the kernel notices and
-    /// ends. What has not passed is then tried again on a new machine, and said to have been.
+    /// QEMU's emulation of a machine in a machine hangs now and then, which shows by its silence. What
+    /// has not passed is then tried again on a new machine, and said to have been.
     pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
         let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
         let tests = workspace::build(&tests, "vm")?;
@@ -111,7 +114,7 @@ impl<'a> Nested<'a> {
         let mut code = None;
         let mut passed = Vec::new();
         let mut machine = machine::command(Kind::Nested, self.kernel, &disk);
-        let end = stream::lines(&mut machine, limit, |line| match line.strip_prefix(END) {
+        let each = |line: &str| match line.strip_prefix(END) {
             Some(said) => code = Some(said.to_owned()),
             None => {
                 let name = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok"));
@@ -120,7 +123,8 @@ impl<'a> Nested<'a> {
                     println!("{line}");
                 }
             }
-        })?;
+        };
+        let end = stream::lines_unless_silent(&mut machine, limit, SILENCE, each)?;
         let mut tally = log.tally();
         match code.as_deref() {
             None => tally.fail(format!("nested lab: {}", why(&end, limit))),
@@ -201,6 +205,7 @@ fn why(end: &End, limit: Duration) -> String {
         End::Exited(status) | End::LeftBehind(status) => {
             format!("the machine ended before its job did: {status}")
         }
+        End::Silent => format!("the machine said nothing for {} min", SILENCE.as_secs() / 60),
         End::TimedOut => format!("the machine still ran after {} min", limit.as_secs() / 60),
     }
 }
