@@ -6,6 +6,8 @@ pub const HOME: &str = "MSB_HOME";
 pub const PATH: &str = "MSB_PATH";
 /// The isolation tier where no flag says otherwise: `auto`, `vm` or `process`.
 pub const ISOLATION: &str = "MSB_ISOLATION";
+/// The network where no flag says otherwise: `public`, `private`, `host`, `all` or `none`.
+pub const NET: &str = "MSB_NET";
 /// The kernel of microVMs: the directory of a flat image, or an ELF `vmlinux`.
 pub const KERNEL: &str = "MSB_KERNEL";
 /// For the test of a microVM's jail: instead of being the machine, its process tries to reach this
@@ -21,3 +23,18 @@ pub const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 pub const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
 /// Reproducible builds' own: the time that what is built bears, in seconds since 1970.
 pub const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+/// The usual names of an HTTP proxy, the first that is set.
+pub const PROXIES: [&str; 6] =
+    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"];
+/// Who is reached without it.
+pub const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+/// OpenSSL's own: certificates of authorities beside the system's.
+pub const SSL_CERT_FILE: &str = "SSL_CERT_FILE";
+/// Set in a sandbox whose gateway looks into something, to the certificates that are trusted there.
+pub const TRUST: [&str; 5] = [
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+];

@@ -32,6 +32,7 @@ mod exec;
 mod ids;
 mod image;
 mod limits;
+pub mod lookup;
 mod mount;
 mod name;
 mod network;

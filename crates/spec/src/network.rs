@@ -302,15 +302,26 @@ impl NetworkSpec {
         self.reach != Some(Reach::None)
     }
 
-    /// Checks what no single field can check.
-    pub fn validate(&self) -> Result<()> {
-        self.secrets.iter().try_for_each(Secret::check)?;
-        let asks = !self.rules.is_empty()
+    fn asks_for_something(&self) -> bool {
+        !self.rules.is_empty()
             || self.default.is_some()
             || !self.ports.is_empty()
             || !self.secrets.is_empty()
-            || self.join.is_some();
-        if !self.is_wanted() && asks {
+            || self.join.is_some()
+    }
+
+    /// Reaches as far as is usual here, unless something was said about it.
+    pub fn or_usual(mut self, usual: Option<&str>) -> Result<Self> {
+        if self.reach.is_none() && !self.asks_for_something() {
+            self.reach = usual.map(str::parse).transpose()?;
+        }
+        Ok(self)
+    }
+
+    /// Checks what no single field can check.
+    pub fn validate(&self) -> Result<()> {
+        self.secrets.iter().try_for_each(Secret::check)?;
+        if !self.is_wanted() && self.asks_for_something() {
             return Err(Error::invalid("a sandbox without a network has no use for network rules")
                 .hint("leave out `--no-net`, or leave out rules, ports, secrets and `--join`"));
         }

@@ -1,10 +1,10 @@
 //! What was decided: complete, printable, and all that a worker needs to know.
 //!
-//! Empty means closed: no mounts, no host files; only the environment listed here.
+//! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Patch, Profile, Result, Rlimit, Span,
-    Tmpfs, UserRef,
+    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, Profile, Result,
+    Rlimit, Span, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -184,6 +184,9 @@ pub struct Plan {
     pub user: Option<UserRef>,
     /// The shell of the sandbox.
     pub shell: String,
+    /// Its network; none has only loopback.
+    #[serde(default)]
+    pub network: Option<Network>,
     /// Host paths shown inside.
     pub mounts: Vec<PlannedMount>,
     /// Memory file systems inside.

@@ -1,8 +1,8 @@
 //! What was asked for, in one value: flags, a file or the SDK fill it in.
 
 use crate::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, Patch, Platform, PullWhen, Result, Rlimit,
-    Script, Span, Tmpfs, UserRef,
+    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, NetworkSpec, Patch, Platform, PullWhen,
+    Result, Rlimit, Script, Span, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -90,6 +90,8 @@ pub struct Spec {
     pub disk: Option<Bytes>,
     /// Resource limits of every Exec.
     pub rlimits: Vec<Rlimit>,
+    /// Its network; none has only loopback.
+    pub network: Option<NetworkSpec>,
     /// Host paths shown inside.
     pub mounts: Vec<Mount>,
     /// Memory file systems inside.
@@ -133,6 +135,16 @@ impl Spec {
                 "the working directory is not absolute: `{}`",
                 dir
             )));
+        }
+        if let Some(network) = &self.network {
+            network.validate()?;
+            if let Some(secret) = network.secrets.iter().find(|s| self.env.contains_key(&s.name)) {
+                return Err(Error::invalid(format!(
+                    "`{}` is both a secret and a variable",
+                    secret.name
+                ))
+                .hint("a secret's variable holds its placeholder; leave out `--env`"));
+            }
         }
         if self.pids == Some(0) {
             return Err(Error::invalid("a sandbox needs at least one process"));

@@ -15,6 +15,8 @@ pub const OUTPUT: &str = "output.log";
 pub const EXECS: &str = "execs.log";
 /// What has happened, a JSON line each.
 pub const EVENTS: &str = "events.log";
+/// What was decided for its flows, a JSON line each.
+pub const NETWORK: &str = "net.log";
 /// Behind the name of a log that was full.
 pub const ROTATED: &str = ".1";
 /// The writable layer, as a directory.

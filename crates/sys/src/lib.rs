@@ -10,6 +10,7 @@ pub mod loopback_disk;
 pub mod machine;
 pub mod mount;
 pub mod net;
+pub mod netlink;
 pub mod process;
 pub mod seccomp;
 pub mod signal;

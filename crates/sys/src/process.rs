@@ -99,6 +99,28 @@ pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
 }
 
+/// Closes every descriptor but the standard streams and these.
+///
+/// For a forked child that never returns to its caller: whatever still owns another descriptor must
+/// not be dropped any more.
+pub fn close_others(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut numbers: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).filter(|fd| *fd > 2).collect();
+    numbers.sort_unstable();
+    numbers.push(i32::MAX);
+    let mut first = 3;
+    for number in numbers {
+        if first < number {
+            // SAFETY: closes descriptors that nothing of this process uses any more.
+            let done = unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
+            if done < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        first = number.saturating_add(1);
+    }
+    Ok(())
+}
+
 /// Wipes the arguments and the environment that this process was started with. Anybody in the
 /// same pid namespace may read the former.
 ///

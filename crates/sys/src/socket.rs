@@ -26,6 +26,19 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
+/// A connected pair of sockets that keep messages apart, with room for many packets.
+pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    /// The kernel gives as much of it as the host allows.
+    const ROOM: usize = 4 << 20;
+    let kind = SocketType::SEQPACKET;
+    let (one, other) =
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    for socket in [&one, &other] {
+        rustix::net::sockopt::set_socket_send_buffer_size(socket, ROOM)?;
+    }
+    Ok((one, other))
+}
+
 /// Sends all bytes; the descriptors go with the first of them.
 pub fn send_all(
     socket: BorrowedFd<'_>,

@@ -16,8 +16,8 @@ pub use control::{FromGuest, Hit, SpawnFailure, ToGuest};
 pub use files::{Entry, EntryKind, FileFailure, FileReply, FileRequest, Meta};
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
 pub use machine::{
-    Boot, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage, SPARE_CONNECTIONS,
-    ShareOverlay, ToMachine,
+    Boot, BootNetwork, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage,
+    SPARE_CONNECTIONS, ShareOverlay, ToMachine,
 };
 pub use network::{
     FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, ToGateway,
@@ -26,7 +26,7 @@ pub use network::{
 pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

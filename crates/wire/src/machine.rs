@@ -46,6 +46,15 @@ pub struct Boot {
     pub restricted: bool,
     /// Whether the sandbox ends with its first command and keeps nothing.
     pub ephemeral: bool,
+    /// Its network, if it has one.
+    pub network: Option<BootNetwork>,
+}
+
+/// What a guest cannot know of its network; all else is the same in every sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootNetwork {
+    /// The certificate of the gateway's own authority, in PEM, if it looks into anything.
+    pub authority: Option<String>,
 }
 
 /// What the root of a machine is made of.

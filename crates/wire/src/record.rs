@@ -136,6 +136,8 @@ pub enum Happened {
     Paused,
     /// It goes on.
     Resumed,
+    /// Its gateway has ended, and with it every way out.
+    Disconnected,
     /// It is over.
     Stopped {
         /// Why.

@@ -1,6 +1,7 @@
 //! What a client asks a worker, and what it is told.
 
 use crate::machine::MachineUsage;
+use crate::network::{FromGateway, ToGateway};
 use msb_spec::{Command, Ending, Error, Exit, UserRef};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,8 @@ pub enum Request {
     Pause,
     /// Let it go on.
     Resume,
+    /// Something for the gateway, which answers.
+    Network(ToGateway),
     /// Answered when the sandbox is over, however it ends.
     Wait,
     /// Keep this connection; the sandbox ends when it closes.
@@ -87,6 +90,8 @@ pub enum Reply {
     Status(WorkerStatus),
     /// How much it uses.
     Usage(Usage),
+    /// What the gateway answers.
+    Network(FromGateway),
     /// The sandbox is over.
     Stopped(Stopped),
     /// Done, nothing to say.
