@@ -44,6 +44,14 @@ const NEEDS: &[Need] = &[
     Need::Command("zstd", "zstd"),
     Need::Command("xz", "xz-utils"),
     Need::Command("bzip2", "bzip2"),
+    // The servers and clients of the world in which networks are tested.
+    Need::Command("ip", "iproute2"),
+    Need::Command("nginx", "nginx-light"),
+    Need::Command("dnsmasq", "dnsmasq-base"),
+    Need::Command("fcgiwrap", "fcgiwrap"),
+    Need::Command("curl", "curl"),
+    Need::Command("ping", "iputils-ping"),
+    Need::Package("python3-requests"),
 ];
 
 pub(crate) fn command() -> ExitCode {
@@ -92,7 +100,8 @@ fn sdk(msb: &Path) -> Result<Tally> {
 
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
-    command.args(["--test", "cli", "--test", "escape", "--test", "images"]).env("MSB_BIN", msb);
+    command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "network"]);
+    command.env("MSB_BIN", msb);
     if let Some(user) = test_user::ensure()? {
         command.env("MSB_TEST_USER", user);
     }

@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-wire", &["msb-spec"]),
     ("msb-api", &["msb-spec"]),
     ("msb-image", &["msb-erofs", "msb-ext4", "msb-spec", "msb-sys"]),
-    ("msb-gateway", &["msb-spec", "msb-sys"]),
+    ("msb-gateway", &["msb-wire", "msb-spec", "msb-sys"]),
     ("msb-jail", &["msb-spec", "msb-sys"]),
     ("msb-vm", &["msb-spec", "msb-sys"]),
     ("msb-guest", &["msb-wire", "msb-spec", "msb-sys"]),

@@ -1,0 +1,172 @@
+//! Looks into flows whose requests are ruled one by one, or may carry Secrets.
+//!
+//! One thread with everything that waits on it. The event loop hands flows over as sockets and
+//! takes Verdicts back; neither waits for the other. Opens no files.
+//!
+//! Locks, none of them held while waiting: the certificates (`Shared::issuing`), the idle
+//! connection of a flow (`line`) and its first trouble (`exchange`), what a flow's reading and
+//! answering sides tell each other (`guarded::Gate`). No two of them are ever held at once.
+
+mod authority;
+mod body;
+mod event;
+mod exchange;
+pub(crate) mod fuzz;
+mod guarded;
+mod head;
+mod line;
+mod path;
+pub(crate) mod patterns;
+pub(crate) mod refusal;
+mod request;
+mod scrub;
+mod secrets;
+mod serve;
+mod stall;
+#[cfg(test)]
+mod tests;
+mod upstream;
+mod websocket;
+
+use crate::proxy::Proxy;
+use crate::secret_value::SecretValue;
+pub(crate) use authority::Authority;
+use authority::Issuing;
+use event::{Events, Happened};
+use msb_spec::{DomainName, Error, Kind, PlannedSecret, Policy, Result};
+use msb_wire::NetEvent;
+use secrets::Secrets;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::rustls::ServerConfig;
+use upstream::{Protocol, Upstream};
+
+/// Bodies that are read whole at a time, which bounds the memory for it.
+const BUFFERS: usize = 4;
+
+/// What interception is to do.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// The rules.
+    pub(crate) policy: Policy,
+    /// The Secrets and their values.
+    pub(crate) secrets: Vec<(PlannedSecret, SecretValue)>,
+    /// The proxy of the host.
+    pub(crate) proxy: Option<Arc<Proxy>>,
+    /// Authorities that the other side is verified with, in DER.
+    pub(crate) roots: Vec<Vec<u8>>,
+    /// The host's own addresses.
+    pub(crate) host_addresses: Vec<IpAddr>,
+}
+
+/// A flow to be looked into.
+#[derive(Debug)]
+pub(crate) struct Intercepted {
+    /// Its number.
+    pub(crate) flow: u64,
+    /// A unix stream: the client's bytes from the first on.
+    pub(crate) socket: OwnedFd,
+    /// Whom it is for, as its first bytes showed.
+    pub(crate) name: DomainName,
+    /// Where that is; already decided.
+    pub(crate) address: SocketAddr,
+    /// Whether the client speaks TLS.
+    pub(crate) tls: bool,
+}
+
+/// The thread that looks into flows. It ends when this is dropped.
+pub(crate) struct Interceptor {
+    flows: mpsc::UnboundedSender<Intercepted>,
+    policy: watch::Sender<Arc<Policy>>,
+    happened: Happened,
+}
+
+/// What all flows share.
+struct Shared {
+    secrets: Arc<Secrets>,
+    policy: watch::Receiver<Arc<Policy>>,
+    upstream: Arc<Upstream>,
+    /// None where nobody inside trusts us, and only plain requests are looked into.
+    issuing: Option<Mutex<Issuing>>,
+    events: Events,
+    host_addresses: Vec<IpAddr>,
+    buffers: Semaphore,
+}
+
+impl Shared {
+    fn config(&self, name: &DomainName, protocol: Protocol) -> Result<Arc<ServerConfig>> {
+        let issuing = self.issuing.as_ref();
+        let issuing =
+            issuing.ok_or_else(|| Error::new(Kind::Unsupported, "nobody inside trusts us"))?;
+        issuing.lock().unwrap_or_else(PoisonError::into_inner).config(name, protocol)
+    }
+}
+
+impl Interceptor {
+    /// Makes the certificate authority and starts the thread.
+    pub(crate) fn start(settings: Settings) -> Result<(Self, Authority)> {
+        let (issuing, authority) = Issuing::new()?;
+        Ok((Self::begin(settings, Some(issuing))?, authority))
+    }
+
+    /// Starts the thread for plain requests only, which costs next to nothing.
+    pub(crate) fn start_plain(settings: Settings) -> Result<Self> {
+        Self::begin(settings, None)
+    }
+
+    fn begin(settings: Settings, issuing: Option<Issuing>) -> Result<Self> {
+        let failed = |cause: std::io::Error| Error::host("cannot start to look into flows", cause);
+        let (events, happened) = event::queue()?;
+        let (policy, rules) = watch::channel(Arc::new(settings.policy));
+        let (flows, mut taken) = mpsc::unbounded_channel::<Intercepted>();
+        let shared = Arc::new(Shared {
+            secrets: Arc::new(Secrets::new(settings.secrets)),
+            policy: rules,
+            upstream: Arc::new(Upstream::new(settings.roots, settings.proxy)),
+            issuing: issuing.map(Mutex::new),
+            events,
+            host_addresses: settings.host_addresses,
+            buffers: Semaphore::new(BUFFERS),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(failed)?;
+        let serve = move || {
+            if shared.issuing.is_some() {
+                shared.upstream.warm_up();
+            }
+            runtime.block_on(async {
+                while let Some(flow) = taken.recv().await {
+                    tokio::spawn(serve::serve(Arc::clone(&shared), flow));
+                }
+            });
+        };
+        std::thread::Builder::new().name("intercept".to_owned()).spawn(serve).map_err(failed)?;
+        Ok(Self { flows, policy, happened })
+    }
+
+    /// Looks into a flow from now on. Never waits: who hands flows over bounds their number.
+    pub(crate) fn take(&self, flow: Intercepted) {
+        // Without the thread the socket is closed, which ends the flow.
+        let _ = self.flows.send(flow);
+    }
+
+    /// Decides by these rules from the next request on.
+    pub(crate) fn rules(&self, policy: Policy) {
+        self.policy.send_replace(Arc::new(policy));
+    }
+
+    /// The next thing to record, without waiting.
+    pub(crate) fn next(&self) -> Option<NetEvent> {
+        self.happened.next()
+    }
+
+    /// Readable when there may be something to record.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.happened.wake()
+    }
+}

@@ -1,0 +1,450 @@
+//! Decides what may pass: flows, questions for names, answers to them, and who comes in.
+//!
+//! Pure: no sockets, no clock, nothing looked up. The names that an address was given for come
+//! from `names`; an address without such a name is judged as an address alone.
+
+use crate::intercept::patterns::Patterns;
+use crate::interest::Interest;
+use crate::sniff::Sniffed;
+use crate::watching::Watching;
+use msb_spec::{
+    Decision, Direction, DomainName, Group, NamePattern, PlannedSecret, Policy, Range, Rule,
+    Target, Traffic, addresses,
+};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a flow is, as far as rules can tell flows apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// A stream to this port.
+    Tcp(u16),
+    /// Datagrams to this port.
+    Udp(u16),
+    /// Echoes.
+    Echo,
+}
+
+/// What a flow that may pass has to show first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Nothing: its address was allowed, and no name is refused.
+    None,
+    /// Its address was allowed; it is looked at because it could be for a name that is refused,
+    /// or one whose requests are ruled.
+    Harmless,
+    /// It was allowed for a name, and has to show that name.
+    Name,
+    /// It was let in because its requests are ruled one by one: they must be readable.
+    Requests,
+}
+
+/// What was decided for a flow, and by which rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    pub(crate) decision: Decision,
+    /// The rule as it is written, or why no rule was asked.
+    pub(crate) rule: String,
+    /// The name that the rule matched.
+    pub(crate) name: Option<DomainName>,
+    pub(crate) proof: Proof,
+}
+
+impl Judgement {
+    fn new(decision: Decision, rule: impl Into<String>) -> Self {
+        Self { decision, rule: rule.into(), name: None, proof: Proof::None }
+    }
+
+    /// A refusal that no rule made.
+    pub(crate) fn refused(rule: impl Into<String>) -> Self {
+        Self::new(Decision::Deny, rule)
+    }
+
+    pub(crate) fn allows(&self) -> bool {
+        self.decision == Decision::Allow
+    }
+}
+
+/// What becomes of a flow whose first bytes were looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It goes on as it is, for this name if it showed one.
+    Pass(Option<DomainName>),
+    /// It is looked into, for this name.
+    Intercept(DomainName),
+    /// It is ended.
+    Refuse(Judgement),
+}
+
+/// Where an address lies.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    address: IpAddr,
+    group: Group,
+    /// The machine that the sandbox runs on is reached by it.
+    host: bool,
+    /// It is the gateway's own, which stands for the host.
+    gateway: bool,
+}
+
+/// The rules in force and what they are read together with.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    policy: Policy,
+    host: Vec<IpAddr>,
+    secrets: Vec<PlannedSecret>,
+    /// What stands for the Secrets, by their number.
+    placeholders: Arc<Patterns>,
+    bypass: Vec<NamePattern>,
+    interest: Interest,
+    /// Whether what passes by its address is looked at.
+    looks: bool,
+}
+
+impl Rules {
+    pub(crate) fn new(
+        policy: Policy,
+        host: &[IpAddr],
+        secrets: Vec<PlannedSecret>,
+        bypass: Vec<NamePattern>,
+    ) -> Self {
+        let host = host.iter().map(IpAddr::to_canonical).collect();
+        let interest = Interest::default();
+        let texts = secrets.iter().map(|planned| planned.placeholder.as_bytes());
+        let placeholders = Arc::new(Patterns::of(texts.enumerate()));
+        let mut rules =
+            Self { policy, host, secrets, placeholders, bypass, interest, looks: false };
+        rules.read();
+        rules
+    }
+
+    /// Decides by other rules from now on.
+    pub(crate) fn replace(&mut self, policy: Policy) {
+        self.policy = policy;
+        self.read();
+    }
+
+    fn read(&mut self) {
+        self.interest = Interest::of(&self.policy, &self.secrets, &self.bypass);
+        let refuses =
+            |rule: &Rule| rule.decision == Decision::Deny && matches!(rule.target, Target::Name(_));
+        self.looks = self.egress().any(refuses)
+            || self.policy.names_with_http_rules().next().is_some()
+            || !self.secrets.is_empty();
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    fn egress(&self) -> impl Iterator<Item = &Rule> {
+        self.policy.rules.iter().filter(|rule| rule.direction == Direction::Egress)
+    }
+
+    /// None for what nobody can be reached by, whatever the rules say.
+    fn place(&self, address: IpAddr) -> Option<Place> {
+        let address = address.to_canonical();
+        if is_gateway(address) {
+            return Some(Place { address, group: Group::Host, host: true, gateway: true });
+        }
+        if is_own_network(address) {
+            return None;
+        }
+        let group = Group::of(address)?;
+        let host = group == Group::Loopback || self.host.contains(&address);
+        Some(Place { address, group, host, gateway: false })
+    }
+
+    /// Decides a flow out of the sandbox. `tied` are the names that the address was given for.
+    pub(crate) fn judge(&self, flow: Flow, address: IpAddr, tied: &[DomainName]) -> Judgement {
+        let Some(place) = self.place(address) else {
+            return Judgement::refused("no such address");
+        };
+        for rule in self.egress() {
+            if !covers(rule, flow) {
+                continue;
+            }
+            let Some(name) = self.matches(rule, &place, tied) else { continue };
+            let http = matches!(rule.traffic, Traffic::Http { .. });
+            let decision = if http { Decision::Allow } else { rule.decision };
+            let proof = match (flow, &rule.target) {
+                (Flow::Udp(_) | Flow::Echo, _) => Proof::None,
+                _ if http => Proof::Requests,
+                (_, Target::Name(_)) => Proof::Name,
+                _ if self.looks => Proof::Harmless,
+                _ => Proof::None,
+            };
+            let name = name.or_else(|| tied.first()).cloned();
+            return Judgement { decision, rule: rule.to_string(), name, proof };
+        }
+        let decision = match self.policy.default {
+            Decision::Allow if !is_hidden(flow) => Decision::Allow,
+            _ => Decision::Deny,
+        };
+        let looked = self.looks && matches!(flow, Flow::Tcp(_));
+        let proof = if looked { Proof::Harmless } else { Proof::None };
+        Judgement { decision, rule: "default".to_owned(), name: tied.first().cloned(), proof }
+    }
+
+    /// Decides a flow to a sandbox of the same named network: joining allows it, and rules for its
+    /// name may say otherwise.
+    pub(crate) fn judge_neighbour(&self, flow: Flow, name: &DomainName) -> Judgement {
+        let meant = |rule: &&Rule| {
+            let named = matches!(&rule.target, Target::Name(pattern) if pattern.matches(name));
+            named && covers(rule, flow)
+        };
+        let mut judgement = match self.egress().find(meant) {
+            Some(rule) => Judgement::new(rule.decision, rule.to_string()),
+            None => Judgement::new(Decision::Allow, "--join"),
+        };
+        judgement.name = Some(name.clone());
+        judgement
+    }
+
+    /// Whether the rule is about this place; with the name that it matched, if it was a name.
+    fn matches<'a>(
+        &self,
+        rule: &Rule,
+        place: &Place,
+        tied: &'a [DomainName],
+    ) -> Option<Option<&'a DomainName>> {
+        let allows = rule.decision == Decision::Allow;
+        match &rule.target {
+            Target::Name(pattern) => {
+                let name = tied.iter().find(|name| pattern.matches(name))?;
+                let reachable = !allows || self.is_for_names(pattern, place);
+                reachable.then_some(Some(name))
+            }
+            target => covers_place(target, place, allows).then_some(None),
+        }
+    }
+
+    /// Whether a name alone may lead to this place. Else anybody who answers for the name could
+    /// send a flow to the neighbours.
+    fn is_for_names(&self, pattern: &NamePattern, place: &Place) -> bool {
+        let exact = matches!(pattern, NamePattern::Exactly(_));
+        let public = place.group == Group::Public && (!place.host || exact);
+        public || self.is_allowed_by_address(place)
+    }
+
+    /// Whether some flow to this place is allowed, whatever its name.
+    fn is_allowed_by_address(&self, place: &Place) -> bool {
+        for rule in self.egress() {
+            let allows = rule.decision == Decision::Allow;
+            if matches!(rule.target, Target::Name(_)) || !covers_place(&rule.target, place, allows)
+            {
+                continue;
+            }
+            if allows || rule.traffic == Traffic::Any {
+                return allows;
+            }
+        }
+        self.policy.default == Decision::Allow
+    }
+
+    /// Whether the sandbox may reach the machine that it runs on, so that it has a name for it.
+    pub(crate) fn reaches_host(&self) -> bool {
+        let place = self.place(IpAddr::V4(addresses::GATEWAY));
+        place.is_some_and(|place| self.is_allowed_by_address(&place))
+    }
+
+    fn is_bypassed(&self, name: &DomainName) -> bool {
+        self.bypass.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Whether an address is one of the internet, and not the host's own.
+    pub(crate) fn is_public(&self, address: IpAddr) -> bool {
+        let place = self.place(address);
+        place.is_some_and(|place| place.group == Group::Public && !place.host)
+    }
+
+    /// Whether a flow has to be accepted and read before anybody is connected to: one of its
+    /// names may have to be looked into.
+    pub(crate) fn reads_first(&self, flow: Flow, address: IpAddr, tied: &[DomainName]) -> bool {
+        // Elsewhere servers may speak first, and would never be heard.
+        if !matches!(flow, Flow::Tcp(80 | 443)) {
+            return false;
+        }
+        tied.iter().any(|name| {
+            (self.interest.must_intercept(name) || flow == Flow::Tcp(80))
+                && self.judge(flow, address, std::slice::from_ref(name)).allows()
+        })
+    }
+
+    /// Decides what becomes of an admitted stream by its first bytes.
+    pub(crate) fn look(
+        &self,
+        port: u16,
+        address: IpAddr,
+        tied: &[DomainName],
+        proof: Proof,
+        sniffed: &Sniffed,
+    ) -> Seen {
+        let strict = matches!(proof, Proof::Name | Proof::Requests);
+        let refuse = |why: &str| Seen::Refuse(Judgement::refused(why));
+        let name = match sniffed {
+            Sniffed::Tls { name: Some(name) } | Sniffed::Http { host: Some(name) } => name,
+            Sniffed::Tls { .. } if strict => return refuse("no server name was shown"),
+            Sniffed::Http { .. } if strict => return refuse("no host was named"),
+            _ if strict && port == 443 => return refuse("not TLS"),
+            _ if strict && port == 80 => return refuse("not HTTP"),
+            _ if proof == Proof::Requests => return refuse("not HTTP"),
+            _ => return Seen::Pass(tied.first().cloned()),
+        };
+        if strict && !tied.contains(name) {
+            let mut refused = Judgement::refused("the name shown is not the one asked for");
+            refused.name = Some(name.clone());
+            return Seen::Refuse(refused);
+        }
+        let names = if strict { vec![] } else { tied.to_vec() };
+        let names = [&[name.clone()][..], &names].concat();
+        let judgement = self.judge(Flow::Tcp(port), address, &names);
+        if !judgement.allows() {
+            return Seen::Refuse(Judgement { name: Some(name.clone()), ..judgement });
+        }
+        // A request shows its name, and the next one on the same stream may show another: where
+        // names decide, each has to be read.
+        let each = strict && matches!(sniffed, Sniffed::Http { .. });
+        match self.interest.must_intercept(name) || (each && !self.is_bypassed(name)) {
+            true => Seen::Intercept(name.clone()),
+            false => Seen::Pass(Some(name.clone())),
+        }
+    }
+
+    /// The search that a stream which passes goes through: a plain request must not carry a
+    /// placeholder to anybody.
+    pub(crate) fn watching(
+        &self,
+        sniffed: &Sniffed,
+        name: Option<&DomainName>,
+    ) -> Option<Box<Watching>> {
+        let plain = matches!(sniffed, Sniffed::Http { .. });
+        let watched = plain && !self.placeholders.is_empty();
+        let watched = watched && !name.is_some_and(|name| self.is_bypassed(name));
+        watched.then(|| Box::new(Watching::new(Arc::clone(&self.placeholders))))
+    }
+
+    /// The name of a Secret by its number.
+    pub(crate) fn secret(&self, of: usize) -> Option<&str> {
+        self.secrets.get(of).map(|planned| planned.secret.name.as_str())
+    }
+
+    /// Decides whether a name may be asked for: whether some flow to it could be allowed.
+    pub(crate) fn judge_question(&self, name: &DomainName) -> Judgement {
+        let judged = |decision, rule: String| {
+            let name = Some(name.clone());
+            Judgement { decision, rule, name, proof: Proof::None }
+        };
+        for rule in self.egress() {
+            let allows = rule.decision == Decision::Allow;
+            let meant = match &rule.target {
+                Target::Name(pattern) => pattern.matches(name),
+                Target::Any => true,
+                // The host has names of its own, and credentials are asked for by address: a name
+                // of anybody's that leads there is a way out for data, and no way in.
+                Target::Group(Group::Host | Group::Loopback | Group::Metadata) => false,
+                Target::Range(_) | Target::Group(_) => allows,
+            };
+            if meant && (allows || rule.traffic == Traffic::Any) {
+                return judged(rule.decision, rule.to_string());
+            }
+        }
+        judged(self.policy.default, "default".to_owned())
+    }
+
+    /// Whether the sandbox may learn this address of that name.
+    pub(crate) fn may_answer(&self, name: &DomainName, address: IpAddr) -> bool {
+        let Some(place) = self.place(address) else { return false };
+        if place.gateway {
+            return false;
+        }
+        if place.group == Group::Public && !place.host {
+            return true;
+        }
+        let exactly = |rule: &Rule| match &rule.target {
+            Target::Name(pattern @ NamePattern::Exactly(_)) => {
+                rule.decision == Decision::Allow && pattern.matches(name)
+            }
+            _ => false,
+        };
+        let named = place.group == Group::Public && self.egress().any(exactly);
+        named || self.is_allowed_by_address(&place)
+    }
+
+    /// Decides who may come in through a published port.
+    pub(crate) fn judge_peer(&self, flow: Flow, peer: IpAddr) -> Judgement {
+        let peer = peer.to_canonical();
+        let group = Group::of(peer);
+        let host = group == Some(Group::Loopback) || self.host.contains(&peer);
+        let ingress = self.policy.rules.iter().filter(|rule| rule.direction == Direction::Ingress);
+        for rule in ingress {
+            let meant = match &rule.target {
+                Target::Any => true,
+                Target::Name(_) => false,
+                Target::Range(range) => range.contains(peer),
+                Target::Group(wanted) => group == Some(*wanted) || (host && *wanted == Group::Host),
+            };
+            let spoken = match (&rule.traffic, flow) {
+                (Traffic::Any, _) => true,
+                (Traffic::Tcp(ports), Flow::Tcp(port)) | (Traffic::Udp(ports), Flow::Udp(port)) => {
+                    ports.contains(port)
+                }
+                _ => false,
+            };
+            if meant && spoken {
+                return Judgement::new(rule.decision, rule.to_string());
+            }
+        }
+        Judgement::new(Decision::Allow, "published")
+    }
+}
+
+/// Whether the rule speaks of what this flow carries.
+fn covers(rule: &Rule, flow: Flow) -> bool {
+    // What refuses without naming ports refuses all of them.
+    let all = rule.decision == Decision::Deny || !is_hidden(flow);
+    match (&rule.traffic, flow) {
+        (Traffic::Any, _) => all,
+        (Traffic::Tcp(ports), Flow::Tcp(port)) | (Traffic::Udp(ports), Flow::Udp(port)) => {
+            ports.contains(port) && (all || !ports.is_any())
+        }
+        (Traffic::Icmp, Flow::Echo) | (Traffic::Http { .. }, Flow::Tcp(_)) => true,
+        _ => false,
+    }
+}
+
+/// DNS to other servers and QUIC do not show whom they are for: they must be named.
+fn is_hidden(flow: Flow) -> bool {
+    matches!(flow, Flow::Tcp(53 | 853) | Flow::Udp(53 | 443 | 853))
+}
+
+fn covers_place(target: &Target, place: &Place, allows: bool) -> bool {
+    match target {
+        Target::Any => true,
+        Target::Name(_) => false,
+        // The gateway's own addresses are nobody's by number: they are the host.
+        Target::Range(range) => range.contains(place.address) && !(place.gateway && allows),
+        Target::Group(Group::Host) => place.host,
+        // Allowing the neighbours does not allow the host because it lives among them.
+        Target::Group(group) => {
+            *group == place.group && (!allows || !place.host || *group == Group::Loopback)
+        }
+    }
+}
+
+/// Whether it is one of the addresses that the sandbox knows the gateway by.
+pub(crate) fn is_gateway(address: IpAddr) -> bool {
+    address == IpAddr::V4(addresses::GATEWAY) || address == IpAddr::V6(addresses::GATEWAY6)
+}
+
+/// The network between sandbox and gateway, where there is nobody else, and what stands for
+/// joined sandboxes, which are not reached by rules.
+fn is_own_network(address: IpAddr) -> bool {
+    ["198.18.0.0/16", "fd6d:7362::/64"]
+        .iter()
+        .any(|range| Range::parse(range).is_ok_and(|range| range.contains(address)))
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;
