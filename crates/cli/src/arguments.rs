@@ -1,6 +1,7 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
 use crate::fetching::{Bars, FetchArgs};
+use crate::network_arguments::NetworkArgs;
 use crate::selection::pair;
 use crate::{listing, plan_text, terminal, words};
 use clap::Args;
@@ -45,9 +46,8 @@ pub(crate) struct SandboxArgs {
     /// Allow user namespaces inside (weaker: hands back parts of the kernel)
     #[arg(long, help_heading = ISOLATION)]
     allow_userns: bool,
-    /// No network but loopback; the only setting in this version, and the default
-    #[arg(long, help_heading = ISOLATION)]
-    no_net: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
     /// Processors, as in `2` or `0.5`
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     cpus: Option<Cpus>,
@@ -186,6 +186,7 @@ impl SandboxArgs {
             spec.platform.clone_from(&self.platform);
         }
         self.isolation(&mut spec)?;
+        spec.network = Some(self.network.network(spec.network.take())?);
         self.limits(&mut spec);
         self.inside(&mut spec)?;
         self.files(&mut spec)?;

@@ -6,8 +6,11 @@
 mod arguments;
 mod clock;
 mod fetching;
+mod gateway;
 mod image_text;
 mod listing;
+mod net_text;
+mod network_arguments;
 mod plan_text;
 mod selection;
 mod session;
@@ -42,8 +45,14 @@ pub(crate) fn launcher() -> Launcher {
 }
 
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { plan, directory, lock, caller, last_event, last_exec } = start;
-    let start = msb_worker::Start { plan, directory, lock, caller, last_event, last_exec };
+    let WorkerStart { plan, directory, lock, caller, last_event, last_exec, secrets } = start;
+    let has_secrets = !secrets.is_empty();
+    let gateway = gateway::start(&plan, &directory, secrets);
+    // The worker reads what a hostile guest sends, and the variables have values of Secrets.
+    if has_secrets && msb_sys::process::forget_origin().is_err() {
+        return i32::from(words::OUR_FAILURE);
+    }
+    let start = msb_worker::Start { plan, directory, lock, caller, last_event, last_exec, gateway };
     msb_worker::run(start)
 }
 

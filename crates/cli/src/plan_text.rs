@@ -1,6 +1,6 @@
 //! A Plan as people read it; `--json` has every field.
 
-use msb_spec::{Ids, Limit, Plan, Profile, Upper};
+use msb_spec::{Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, Upper};
 use std::fmt::{Display, Write};
 
 /// The Plan, a line for each thing that was decided.
@@ -32,7 +32,10 @@ pub(crate) fn written(plan: &Plan) -> String {
     line("ids", ids(&plan.ids));
     line("workdir", plan.workdir.clone());
     line("host name", plan.hostname.as_str().to_owned());
-    line("network", "none but loopback".to_owned());
+    match &plan.network {
+        None => line("network", "none but loopback".to_owned()),
+        Some(network) => network_lines(network, &mut line),
+    }
     line("security", security(plan));
     line(
         "writable",
@@ -66,6 +69,39 @@ pub(crate) fn written(plan: &Plan) -> String {
         line("changes", format!("{} before the first command", plan.patches.len()));
     }
     text
+}
+
+fn network_lines(network: &Network, line: &mut impl FnMut(&str, String)) {
+    for rule in &network.policy.rules {
+        line("network", rule.to_string());
+    }
+    line("network", format!("{} everything else", network.policy.default));
+    for resolver in &network.dns {
+        line("dns", resolver.to_string());
+    }
+    for port in &network.ports {
+        line("port", port.to_string());
+    }
+    for PlannedSecret { secret, .. } in &network.secrets {
+        let hosts: Vec<String> = secret.hosts.iter().map(ToString::to_string).collect();
+        let from = match &secret.source {
+            SecretSource::Variable(name) => format!("the variable {name}"),
+            SecretSource::File(path) => path.display().to_string(),
+            SecretSource::Command(_) => "a command".to_owned(),
+            SecretSource::Given => "the program that starts it".to_owned(),
+        };
+        line("secret", format!("{} for {}, from {from}", secret.name, hosts.join(", ")));
+    }
+    for name in &network.bypass {
+        line("network", format!("never looks into {name}"));
+    }
+    line("connections", format!("{} at a time", network.max_connections));
+    if let Some(rate) = network.egress_rate {
+        line("rate out", format!("{} a second", msb_spec::Bytes(rate)));
+    }
+    if let Some(join) = &network.join {
+        line("joined", join.to_string());
+    }
 }
 
 fn limit<T: Display>(limit: Option<Limit<T>>) -> String {

@@ -52,6 +52,7 @@ const GROUPS: [&str; 5] = [RUN, LIFE, LOOK, IMAGES, MORE];
 const TABLE: Table = Table {
     families: &[
         Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
+        Family { name: "port", group: LIFE, about: "Publish ports of a running sandbox" },
         Family { name: "registry", group: IMAGES, about: "Log in to registries" },
         Family { name: "setup", group: MORE, about: "Make this host ready" },
     ],
@@ -74,6 +75,11 @@ const TABLE: Table = Table {
         verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
         verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
         verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
+        verb::<verbs::events::Events>(LOOK, "events", "Show what has happened to a sandbox"),
+        verb::<verbs::net::Net>(LOOK, "net", "Show and change whom a sandbox reaches"),
+        verb::<verbs::port::Add>(LIFE, "port add", "Open a port of the host"),
+        verb::<verbs::port::Rm>(LIFE, "port rm", "Close a port of the host"),
+        verb::<verbs::port::Ls>(LIFE, "port ls", "List the ports that lead inside"),
         verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
         verb::<verbs::build::Build>(IMAGES, "build", "Build an image from a Containerfile"),
         verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),

@@ -1,6 +1,6 @@
 //! A sandbox described in a TOML file.
 
-use msb_spec::{Error, Patch, Result, Spec};
+use msb_spec::{Error, Patch, Result, Rule, Spec};
 use serde::Deserialize;
 
 /// A Spec from a file, with the defaults that every surface fills in.
@@ -19,6 +19,22 @@ pub fn patches(text: &str) -> Result<Vec<Patch>> {
     }
     let file: File = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
     Ok(file.patch)
+}
+
+/// Network rules from a file: a list `rules`, in TOML or JSON.
+pub fn rules(text: &str) -> Result<Vec<Rule>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        rules: Vec<Rule>,
+    }
+    if text.trim_start().starts_with('{') {
+        let file: File = serde_json::from_str(text)
+            .map_err(|error| Error::invalid("the file cannot be understood").cause(error))?;
+        return Ok(file.rules);
+    }
+    let file: File = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
+    Ok(file.rules)
 }
 
 fn unreadable(text: &str, error: &toml::de::Error) -> Error {
@@ -44,6 +60,17 @@ mod tests {
         assert!(spec.mounts[0].read_only);
         assert_eq!(spec.patches.len(), 1);
         assert_eq!(spec.pids, Spec::with_defaults().pids);
+    }
+
+    #[test]
+    fn rules_can_be_written_down_in_both_ways() {
+        let toml = rules("rules = ['allow@example.com', 'deny@any']").unwrap();
+        let json = rules(r#" {"rules": ["allow@example.com", "deny@any"]}"#).unwrap();
+        assert_eq!(toml, json);
+        assert_eq!(toml[0].to_string(), "allow@example.com");
+        assert!(rules("rules = ['perhaps@example.com']").is_err());
+        let spec = spec("[network]\nreach = 'private'\nports = ['8080:80']").unwrap();
+        assert_eq!(spec.network.unwrap().ports[0].to_string(), "127.0.0.1:8080:80");
     }
 
     #[test]

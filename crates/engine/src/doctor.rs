@@ -3,6 +3,7 @@
 use crate::hardware;
 use crate::host::{Controllers, User, subordinate};
 use crate::kernel;
+use crate::planning;
 use crate::store::Home;
 use msb_spec::{Cgroup, Error};
 use msb_sys::process::{self, Fork};
@@ -48,6 +49,7 @@ pub fn examine(home: Option<&Home>) -> Vec<Finding> {
         seccomp(),
         ids(user),
         cgroups(),
+        network_device(),
         container(),
         processor(),
         kvm_device(),
@@ -66,6 +68,18 @@ fn finding(
 ) -> Finding {
     let fix = fix.filter(|_| grade != Grade::Good).map(str::to_owned);
     Finding { tier, what, grade, found: found.into(), fix }
+}
+
+/// The gateway itself needs nothing else.
+fn network_device() -> Finding {
+    match planning::network::device() {
+        Ok(()) => finding("process", "network", Grade::Good, "devices can be made", None),
+        Err(error) => {
+            let found = error.causes().join(": ");
+            let found = format!("{}: {found}", error.message());
+            finding("process", "network", Grade::Weaker, found, error.advice())
+        }
+    }
 }
 
 fn kernel() -> Finding {

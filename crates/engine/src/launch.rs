@@ -1,5 +1,6 @@
 //! Starting a worker: by forking ourselves, or by executing `msb` for a program that is not it.
 
+use crate::secrets::Value;
 use crate::store::Claim;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
@@ -11,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use zeroize::Zeroizing;
 
 /// Everything a worker begins with.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct WorkerStart {
     pub last_event: u64,
     /// The number of the last Exec.
     pub last_exec: u64,
+    /// The values of the Plan's Secrets, in order.
+    pub secrets: Vec<Value>,
 }
 
 /// How a worker comes to be.
@@ -70,6 +74,7 @@ struct Letter {
     directory: PathBuf,
     last_event: u64,
     last_exec: u64,
+    secrets: Vec<Zeroizing<Vec<u8>>>,
 }
 
 /// The connection to a worker that we have started.
@@ -85,6 +90,7 @@ pub(crate) fn launch(
     plan: Plan,
     claim: &Claim,
     last: (u64, u64),
+    secrets: Vec<Value>,
 ) -> Result<Caller> {
     let directory = claim.directory.clone();
     let lock =
@@ -98,8 +104,15 @@ pub(crate) fn launch(
                 drop(ours);
                 let _ = silence();
                 let lock = lock.into();
-                let start =
-                    WorkerStart { plan, directory, lock, caller: theirs, last_event, last_exec };
+                let start = WorkerStart {
+                    plan,
+                    directory,
+                    lock,
+                    caller: theirs,
+                    last_event,
+                    last_exec,
+                    secrets,
+                };
                 msb_sys::process::leave(work(start));
             }
             // We end soon, and init inherits the worker; it is not waited for.
@@ -115,11 +128,12 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let letter = Letter { plan, directory, last_event, last_exec };
+            let letter = Letter { plan, directory, last_event, last_exec, secrets };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
-            let mut message = (text.len() as u64).to_le_bytes().to_vec();
-            message.extend_from_slice(&text);
-            socket::send_all(ours.as_fd(), &message, &[lock.as_fd()]).map_err(about)?;
+            let text = Zeroizing::new(text);
+            let length = (text.len() as u64).to_le_bytes();
+            socket::send_all(ours.as_fd(), &length, &[lock.as_fd()]).map_err(about)?;
+            socket::send_all(ours.as_fd(), &text, &[]).map_err(about)?;
             // It forks at once and this one ends.
             child.wait().map_err(about)?;
         }
@@ -138,13 +152,14 @@ pub fn receive_start() -> Result<WorkerStart> {
         return Err(Error::invalid("this is for msb itself to call"));
     };
     let mut stream = UnixStream::from(caller.try_clone().map_err(about)?);
-    let mut text = vec![0; usize::try_from(u64::from_le_bytes(length)).unwrap_or(0).min(64 << 20)];
+    let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(0).min(64 << 20);
+    let mut text = Zeroizing::new(vec![0; length]);
     stream.read_exact(&mut text).map_err(about)?;
     let letter: Letter = serde_json::from_slice(&text)
         .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
     silence().map_err(about)?;
-    let Letter { plan, directory, last_event, last_exec } = letter;
-    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec })
+    let Letter { plan, directory, last_event, last_exec, secrets } = letter;
+    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec, secrets })
 }
 
 /// Lets go of the caller's terminal and files.

@@ -1,6 +1,7 @@
 //! From what was asked to what is done. Everything that depends on this host is decided here.
 
 mod machine;
+pub(crate) mod network;
 
 use crate::hardware;
 use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
@@ -8,7 +9,7 @@ use crate::store::Home;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, Isolation,
-    IsolationChoice, Limit, Limits, Lower, MachineBase, Name, PLAN_VERSION, Patch, Plan,
+    IsolationChoice, Limit, Limits, Lower, MachineBase, Name, Network, PLAN_VERSION, Patch, Plan,
     PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
 };
 use std::collections::BTreeMap;
@@ -55,6 +56,7 @@ pub(crate) fn plan(
         (false, Some(_)) => Upper::Disk { path: home.directory(&name).join(state::DISK) },
         (false, None) => Upper::Directory { path: home.directory(&name).join(state::LAYER) },
     };
+    let network = network::network(spec, isolation)?;
     let mounts = mounts(spec)?;
     let allow_setid = mounts.iter().all(|mount| mount.read_only);
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
@@ -63,7 +65,7 @@ pub(crate) fn plan(
         created: now_ms(),
         isolation,
         isolation_reason,
-        env: environment(spec, &name, &prepared),
+        env: environment(spec, &name, &prepared, network.as_ref()),
         workdir: workdir(spec, &prepared),
         command: first_command(spec, &prepared.config, &shell),
         patches: patches(spec, &prepared)?,
@@ -75,6 +77,7 @@ pub(crate) fn plan(
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
         labels: spec.labels.clone(),
         user,
+        network,
         mounts,
         tmpfs: spec.tmpfs.clone(),
         limits,
@@ -275,7 +278,12 @@ fn mounts(spec: &Spec) -> Result<Vec<PlannedMount>> {
 }
 
 /// What every sandbox has, what the image says, what was asked: the later win.
-fn environment(spec: &Spec, name: &Name, prepared: &Prepared) -> BTreeMap<String, String> {
+fn environment(
+    spec: &Spec,
+    name: &Name,
+    prepared: &Prepared,
+    network: Option<&Network>,
+) -> BTreeMap<String, String> {
     let mut environment = BTreeMap::from([
         ("PATH".to_owned(), USUAL_PATH.to_owned()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
@@ -295,6 +303,7 @@ fn environment(spec: &Spec, name: &Name, prepared: &Prepared) -> BTreeMap<String
     }
     environment.insert("PATH".to_owned(), directories.join(":"));
     environment.insert(env::SANDBOX.to_owned(), name.to_string());
+    environment.extend(network.into_iter().flat_map(network::environment));
     environment.extend(spec.env.clone());
     environment
 }

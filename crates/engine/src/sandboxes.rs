@@ -7,6 +7,7 @@ use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
+use crate::secrets::{self, Value};
 use crate::store::Home;
 use crate::{disk, planning, repair};
 use msb_image::{Owners, Prepared, Store, Wish};
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 pub struct Engine {
     home: Home,
     launcher: Launcher,
+    /// Values of Secrets that this program brings itself, by name.
+    given: Vec<(String, Value)>,
 }
 
 /// Where a sandbox is in its life.
@@ -127,12 +130,18 @@ const ORDER_LIMIT: Duration = Duration::from_secs(30);
 impl Engine {
     /// Opens the state directory of this user.
     pub fn open(launcher: Launcher) -> Result<Self> {
-        Ok(Self { home: Home::open()?, launcher })
+        Ok(Self::at(Home::open()?, launcher))
     }
 
     /// Uses this state directory.
     pub fn at(home: Home, launcher: Launcher) -> Self {
-        Self { home, launcher }
+        Self { home, launcher, given: Vec::new() }
+    }
+
+    /// The same engine, for sandboxes whose Secrets this program gives values to, by name.
+    #[must_use]
+    pub fn giving(&self, given: Vec<(String, Value)>) -> Self {
+        Self { given, ..self.clone() }
     }
 
     /// The state directory.
@@ -223,12 +232,13 @@ impl Engine {
                 self.remove(name, true)?;
             }
         }
+        let secrets = secrets::read(plan, &self.given).map_err(about)?;
         let claim = self
             .home
             .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        let launched = launch(&self.launcher, plan.clone(), &claim, first);
+        let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets);
         launched.map_err(|error| {
             // Nobody has begun, so nobody cleans up.
             let _ = self.home.discard(&claim);
@@ -275,7 +285,8 @@ impl Engine {
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
-        let mut caller = launch(&self.launcher, plan.clone(), &claim, last)?;
+        let secrets = secrets::read(&plan, &self.given)?;
+        let mut caller = launch(&self.launcher, plan.clone(), &claim, last, secrets)?;
         self.begin(&plan, &mut caller)?;
         Ok(Some(caller))
     }

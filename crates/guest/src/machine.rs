@@ -6,6 +6,7 @@
 //! cannot speak for it.
 
 mod exec;
+mod network;
 mod root;
 mod serve;
 #[cfg(test)]
@@ -145,6 +146,10 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     let (group, refusals) = enter_cgroup(boot.pids)?;
     root::enter(kernel)?;
     root::furnish(&boot.tmpfs, &boot.mounts, &trees)?;
+    if let Some(given) = &boot.network {
+        network::set_up()?;
+        network::furnish(given, host)?;
+    }
     if boot.restricted {
         rustix::thread::set_no_new_privs(true)
             .map_err(io::Error::from)

@@ -20,9 +20,11 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
 /// Drops every capability but these, for good. Where host paths can be written, capabilities of
 /// files are not for a sandbox to give; a user namespace cannot be mapped without the right to,
 /// so there the filter of system calls refuses it instead.
-pub(crate) fn drop(security: &Security) -> Result<()> {
+/// With a network, raw sockets can be had for echoes: what they send, the gateway reads.
+pub(crate) fn drop(security: &Security, network: bool) -> Result<()> {
     let gives = security.allow_setid || security.allow_userns;
-    keep_only(if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) })
+    let kept = if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
+    keep_only(if network { kept.union(CapabilitySet::NET_RAW) } else { kept })
 }
 
 /// Drops every other capability, for good.

@@ -62,6 +62,24 @@ pub(crate) fn compile(ranges: &[(u32, Action)]) -> Vec<Instruction> {
     program
 }
 
+/// The program of a list: `action` says what happens to each call of it, the others are refused.
+pub(crate) fn compile_list(
+    allowed: impl Iterator<Item = i64>,
+    action: impl Fn(i64) -> Action,
+) -> Vec<Instruction> {
+    let refused = Action::Errno(libc::EPERM as u16);
+    let number = |call: i64| u32::try_from(call).expect("call numbers are small");
+    let mut allowed: Vec<i64> = allowed.collect();
+    allowed.sort_unstable();
+    let mut ranges = vec![(0, refused.clone())];
+    for call in allowed {
+        ranges.retain(|(first, _)| *first != number(call));
+        ranges.push((number(call), action(call)));
+        ranges.push((number(call) + 1, refused.clone()));
+    }
+    compile(&ranges)
+}
+
 fn search(ranges: &[(u32, Action)], program: &mut Vec<Instruction>) {
     if let [(_, action)] = ranges {
         return decide(action, program);

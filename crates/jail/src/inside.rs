@@ -7,6 +7,7 @@
 use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
+use crate::network::{self, Outward};
 use crate::{capabilities, disk, idmap, landlock, syscalls};
 use msb_spec::{
     By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
@@ -73,13 +74,18 @@ pub type Become = fn(OwnedFd, bool) -> i32;
 ///
 /// Returns as soon as nothing more is needed from outside; how it went inside is told by
 /// [`Confined::wait_started`].
-pub fn start(plan: &Plan, guest: Become, link: BorrowedFd<'_>) -> Result<Confined> {
+pub fn start(
+    plan: &Plan,
+    outward: Option<&Outward<'_>>,
+    guest: Become,
+    link: BorrowedFd<'_>,
+) -> Result<Confined> {
     let restricted = plan.security.profile == Profile::Restricted;
     fork(
         plan,
         link,
         |pid, child| prepare(plan, pid, child),
-        |tasks, outside| enter(plan, tasks, outside),
+        |tasks, outside| enter(plan, outward, tasks, outside),
         |link| guest(link, restricted),
     )
 }
@@ -250,12 +256,17 @@ pub(crate) fn receive(outside: &OwnedFd) -> Result<(u8, OwnedFd)> {
 }
 
 /// The child's way from a fork of the worker into the jail.
-fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
+fn enter(
+    plan: &Plan,
+    outward: Option<&Outward<'_>>,
+    tasks: &[File],
+    outside: &OwnedFd,
+) -> Result<()> {
     process::forget_origin()
         .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     enter_cgroup(tasks)?;
-    enter_network()?;
+    network::enter(outward)?;
     take_ids(&plan.ids, outside)?;
     // Nothing mounted from here on is seen outside.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -266,6 +277,9 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
     let mounts = mounts(plan, outside)?;
+    if outward.is_some() {
+        kernel.allow_echoes();
+    }
     if !plan.security.allow_userns {
         kernel.forbid_user_namespaces()?;
     }
@@ -284,6 +298,9 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     layers::enter_root()?;
     devices::make_usual_directories()?;
     kernel.place(&nothing, SHM_SIZE)?;
+    if let Some(outward) = outward {
+        outward.place_files(plan.hostname.as_str())?;
+    }
     for tmpfs in &plan.tmpfs {
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
         layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
@@ -311,7 +328,7 @@ fn enter(plan: &Plan, tasks: &[File], outside: &OwnedFd) -> Result<()> {
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop(&plan.security)
+    capabilities::drop(&plan.security, outward.is_some())
 }
 
 /// A file system in memory that no cgroup counts.
@@ -333,14 +350,6 @@ pub(crate) fn enter_cgroup(tasks: &[File]) -> Result<()> {
     }
     // Only now, so that the sandbox's own cgroup is the root of what it sees.
     process::unshare(process::CGROUP_NAMESPACE).map_err(failed)
-}
-
-/// An empty network with loopback. Made in here rather than at the fork, because it takes longer
-/// than all other namespaces together and the worker has other things to do meanwhile.
-fn enter_network() -> Result<()> {
-    let failed = |error| Error::host("cannot make a network namespace", error);
-    process::unshare(process::NETWORK_NAMESPACE).map_err(failed)?;
-    msb_sys::net::raise_loopback().map_err(failed)
 }
 
 pub(crate) fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {

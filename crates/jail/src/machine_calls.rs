@@ -2,7 +2,7 @@
 //!
 //! One list for all its threads, because the VMM starts them itself.
 
-use crate::filter::{Action, Test, compile};
+use crate::filter::{Action, Test, compile_list};
 use crate::syscalls::{CREATES, SET_ID_BITS};
 
 /// Memory, threads and waiting; files of its own root, for disks and shares; the descriptors that
@@ -138,8 +138,6 @@ const LOCAL: &[i64] = &[];
 
 /// The program: only these calls, no new namespaces, no programs, no sockets but pairs.
 pub(crate) fn program() -> Vec<msb_sys::seccomp::Instruction> {
-    let number = |call: i64| u32::try_from(call).expect("call numbers are small");
-    let refused = Action::Errno(libc::EPERM as u16);
     let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
@@ -147,35 +145,22 @@ pub(crate) fn program() -> Vec<msb_sys::seccomp::Instruction> {
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
-    let threads = Action::Depends(vec![Test::AnyBit {
-        argument: 0,
-        bits: namespaces.cast_unsigned(),
-        errno: libc::EPERM as u16,
-    }]);
+    let refused = |argument, bits: u32| Test::AnyBit { argument, bits, errno: libc::EPERM as u16 };
     // A file of a writable share that runs as its owner would be a way out of the sandbox.
-    let set_id = |argument| Test::AnyBit { argument, bits: SET_ID_BITS, errno: libc::EPERM as u16 };
+    let set_id = |argument| refused(argument, SET_ID_BITS);
     let creates = Test::PassWithout { argument: 2, bits: CREATES };
-    let mut allowed: Vec<u32> = ALLOWED.iter().chain(LOCAL).map(|call| number(*call)).collect();
-    allowed.sort_unstable();
-    let mut ranges = vec![(0, refused.clone())];
-    for call in allowed {
-        let action = match i64::from(call) {
-            libc::SYS_clone => threads.clone(),
-            // Its flags lie in memory, where a filter cannot see them; the C library then takes
-            // `clone`.
-            libc::SYS_clone3 => Action::Errno(libc::ENOSYS as u16),
-            libc::SYS_fchmod => Action::Depends(vec![set_id(1)]),
-            libc::SYS_fchmodat | libc::SYS_mkdirat | libc::SYS_mknodat => {
-                Action::Depends(vec![set_id(2)])
-            }
-            libc::SYS_openat => Action::Depends(vec![creates.clone(), set_id(3)]),
-            _ => Action::Allow,
-        };
-        ranges.retain(|(first, _)| *first != call);
-        ranges.push((call, action));
-        ranges.push((call + 1, refused.clone()));
-    }
-    compile(&ranges)
+    compile_list(ALLOWED.iter().chain(LOCAL).copied(), |call| match call {
+        libc::SYS_clone => Action::Depends(vec![refused(0, namespaces.cast_unsigned())]),
+        // Its flags lie in memory, where a filter cannot see them; the C library then takes
+        // `clone`.
+        libc::SYS_clone3 => Action::Errno(libc::ENOSYS as u16),
+        libc::SYS_fchmod => Action::Depends(vec![set_id(1)]),
+        libc::SYS_fchmodat | libc::SYS_mkdirat | libc::SYS_mknodat => {
+            Action::Depends(vec![set_id(2)])
+        }
+        libc::SYS_openat => Action::Depends(vec![creates.clone(), set_id(3)]),
+        _ => Action::Allow,
+    })
 }
 
 #[cfg(test)]

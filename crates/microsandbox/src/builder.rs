@@ -3,7 +3,7 @@
 use crate::sandbox::Sandbox;
 use crate::sandboxes::Sandboxes;
 use crate::worker::{Worker, blocking};
-use msb_engine::Caller;
+use msb_engine::{Caller, SecretValue};
 use msb_spec::{
     Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch,
     Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
@@ -18,6 +18,7 @@ pub struct SandboxBuilder {
     sandboxes: Sandboxes,
     spec: Spec,
     isolation: Option<IsolationChoice>,
+    pub(crate) given: Vec<(String, SecretValue)>,
     replace: bool,
     detached: bool,
     mistake: Option<Error>,
@@ -29,6 +30,7 @@ impl SandboxBuilder {
             sandboxes,
             spec: Spec::with_defaults(),
             isolation: None,
+            given: Vec::new(),
             replace: false,
             detached: false,
             mistake: None,
@@ -279,7 +281,9 @@ impl SandboxBuilder {
             (None, Ok(named)) => named.parse()?,
             (None, Err(_)) => IsolationChoice::default(),
         };
-        let engine = self.sandboxes.engine()?;
+        let network = self.spec.network.take().unwrap_or_default();
+        self.spec.network = Some(network.or_usual(std::env::var(env::NET).ok().as_deref())?);
+        let engine = self.sandboxes.engine()?.giving(self.given);
         let plan = engine.plan(&self.spec)?;
         let mut caller = engine.create(&plan, self.replace)?;
         // While the sandbox comes up there is time to tidy up behind others.
@@ -298,7 +302,7 @@ impl SandboxBuilder {
         Ok(Sandbox::new(Worker::new(engine, plan.name), plan.shell, tie))
     }
 
-    fn with<T>(mut self, parsed: Result<T>, set: impl FnOnce(&mut Spec, T)) -> Self {
+    pub(crate) fn with<T>(mut self, parsed: Result<T>, set: impl FnOnce(&mut Spec, T)) -> Self {
         match parsed {
             Ok(value) => set(&mut self.spec, value),
             Err(error) => {

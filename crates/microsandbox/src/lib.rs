@@ -36,6 +36,7 @@ mod exec;
 mod file_stream;
 mod fs;
 mod log_stream;
+mod network;
 mod output;
 mod sandbox;
 mod sandboxes;
@@ -55,8 +56,8 @@ pub use msb_engine::files::Copied;
 pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
 pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
 pub use msb_spec::{
-    Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan,
-    Profile as Security, PullWhen, Result, Stage,
+    Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,
+    Profile as Security, Published, PullWhen, Reach, Result, SecretPlace, Stage,
 };
 pub use msb_wire::record::Source as LogSource;
-pub use msb_wire::{Stopped, WorkerStatus};
+pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};

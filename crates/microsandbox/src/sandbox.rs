@@ -29,7 +29,7 @@ use std::time::Duration;
 /// executes another program inherits the handle, and the sandbox lives until it has ended too.
 #[derive(Debug)]
 pub struct Sandbox {
-    worker: Worker,
+    pub(crate) worker: Worker,
     shell: String,
     /// The sandbox ends when this closes.
     tie: Mutex<Option<UnixStream>>,

@@ -9,6 +9,7 @@ mod connections;
 mod kernel_unsafe;
 mod link;
 mod machine;
+mod network;
 mod share;
 
 pub use link::{Link, Order, Report};

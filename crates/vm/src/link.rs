@@ -35,6 +35,9 @@ pub enum Report {
 #[derive(Debug, Clone)]
 pub struct Link(Arc<OwnedFd>);
 
+/// Beside the socket to the gateway.
+const NETWORK: &[u8; 1] = b"N";
+
 /// Why a machine did not start is told in a few words.
 const MAX_REASON: usize = 1024;
 
@@ -56,6 +59,20 @@ impl Link {
             Order::Resume => b'R',
         };
         socket::send_all(self.socket(), &[letter], &[])
+    }
+
+    /// Hands the machine the socket to its gateway, before anything else.
+    pub fn connect(&self, frames: BorrowedFd<'_>) -> io::Result<()> {
+        socket::send_all(self.socket(), NETWORK, &[frames])
+    }
+
+    /// The socket to the gateway.
+    pub(crate) fn connected(&self) -> io::Result<OwnedFd> {
+        let mut letter = [0];
+        let mut fds = Vec::new();
+        socket::receive(self.socket(), &mut letter, &mut fds)?;
+        let frames = fds.pop().filter(|_| letter == *NETWORK);
+        frames.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// The next order; none when the worker has gone or speaks nonsense.

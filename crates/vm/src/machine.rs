@@ -4,9 +4,10 @@ use crate::arch;
 use crate::connections::Port;
 use crate::kernel_unsafe;
 use crate::link::{Link, Order, Report};
+use crate::network::Frames;
 use crate::share::HostDirectory;
 use msb_krun::{CacheMode, DiskImageFormat, SyncMode, VmBuilder, VmControl, VmPauseGeneration};
-use msb_spec::{Error, GuestKernel, Result, Stage};
+use msb_spec::{Error, GuestKernel, Result, Stage, addresses};
 use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct Machine {
     pub disks: Vec<Disk>,
     /// Directories of the host.
     pub shares: Vec<Share>,
+    /// Whether it has a network device, whose packets come over the link.
+    pub network: bool,
 }
 
 /// Devices that every machine has: memory, console, vsock, generation.
@@ -78,7 +81,8 @@ fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
     let kernel_mib = kernel_unsafe::map(&machine.kernel)?;
     let (console, output) = std::io::pipe().map_err(broken)?;
     link.tell(&Report::Console(console.into())).map_err(broken)?;
-    let devices = USUAL_DEVICES + machine.disks.len() + machine.shares.len();
+    let devices =
+        USUAL_DEVICES + machine.disks.len() + machine.shares.len() + usize::from(machine.network);
     let mut builder = VmBuilder::new()
         .machine(|m| {
             m.vcpus(machine.cpus)
@@ -109,6 +113,12 @@ fn start(machine: &Machine, link: &Link) -> Result<Infallible> {
         let directory = HostDirectory::new(&share.path, share.read_only, share.owner)
             .map_err(|error| Error::host("cannot share a directory", error).at(Stage::Boot))?;
         builder = builder.fs(|f| f.tag(&share.tag).custom(Box::new(directory)));
+    }
+    if machine.network {
+        let frames = link.connected().map_err(|error| {
+            Error::host("the gateway was not handed over", error).at(Stage::Network)
+        })?;
+        builder = builder.net(|n| n.mac(addresses::GUEST_LINK).custom(Box::new(Frames(frames))));
     }
     let refused = |error: msb_krun::Error| {
         Error::unsupported("the microVM could not be started")

@@ -83,6 +83,9 @@ impl Worker {
     /// the sandbox can run any more, and taking down its mounts takes the kernel a while.
     pub(crate) fn end(mut self, lock: &File) {
         let by_itself = self.over.is_some_and(|stopped| stopped.exit.is_some());
+        if let Some(outward) = &self.outward {
+            outward.dismiss();
+        }
         let explained = self.explain_end();
         self.switch_off();
         let machine = self.guest.machine().is_some();
@@ -118,6 +121,12 @@ impl Worker {
                 self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
             }
             farewells.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
+        }
+        // Whoever is told of the end may start it again, with the same ports.
+        if let Some(outward) = self.outward.take()
+            && (!self.plan.ephemeral || !outward.ports.is_empty())
+        {
+            outward.see_off();
         }
         self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
         let mut gone = None;

@@ -37,9 +37,14 @@ pub(crate) struct Jailed {
 
 impl Guest {
     /// Makes the jail and starts the guest in it.
-    pub(crate) fn start(plan: &Plan, directory: &Path) -> Result<Self> {
+    pub(crate) fn start(
+        plan: &Plan,
+        directory: &Path,
+        link: Option<BorrowedFd<'_>>,
+        authority: Option<&str>,
+    ) -> Result<Self> {
         if plan.isolation == Isolation::Vm {
-            let (confined, machine) = Machine::start(plan, directory)?;
+            let (confined, machine) = Machine::start(plan, directory, link, authority)?;
             return Ok(Self { confined, way: Way::Machine(Box::new(machine)) });
         }
         let broken =
@@ -51,7 +56,8 @@ impl Guest {
             Some(SEND_LIMIT),
         )
         .map_err(|error| broken(error.into()))?;
-        let confined = msb_jail::start(plan, msb_guest::run, theirs.as_fd())?;
+        let outward = link.map(|link| msb_jail::Outward { link, authority });
+        let confined = msb_jail::start(plan, outward.as_ref(), msb_guest::run, theirs.as_fd())?;
         let decoder = Decoder::new(MAX_FROM_GUEST);
         Ok(Self { confined, way: Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() }) })
     }

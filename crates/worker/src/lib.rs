@@ -14,6 +14,7 @@ mod life;
 mod log;
 mod machine;
 mod machine_life;
+mod outward;
 mod processes;
 mod relay;
 mod requests;
@@ -21,4 +22,5 @@ mod usage;
 mod wired;
 mod worker;
 
+pub use outward::Gateway;
 pub use worker::{Start, run};

@@ -8,7 +8,8 @@ use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper, UserRef,
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
-    Boot, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, ToMachine, encode,
+    Boot, BootNetwork, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, ToMachine,
+    encode,
 };
 use rustix::net::sockopt::Timeout;
 use std::collections::VecDeque;
@@ -82,11 +83,18 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Starts the process that is the machine, in its jail.
-    pub(crate) fn start(plan: &Plan, directory: &Path) -> Result<(Confined, Self)> {
+    pub(crate) fn start(
+        plan: &Plan,
+        directory: &Path,
+        frames: Option<BorrowedFd<'_>>,
+        authority: Option<&str>,
+    ) -> Result<(Confined, Self)> {
         let broken = |error: std::io::Error| {
             Error::host("cannot prepare the machine", error).at(Stage::Boot)
         };
-        let laid = Laid::out(plan, directory)?;
+        let mut laid = Laid::out(plan, directory)?;
+        laid.machine.network = frames.is_some();
+        laid.boot.network = frames.map(|_| BootNetwork { authority: authority.map(str::to_owned) });
         let (ours, theirs) = socket::pair().map_err(broken)?;
         // A machine that was taken over may say half a word, or read none.
         for way in [Timeout::Recv, Timeout::Send] {
@@ -103,8 +111,12 @@ impl Machine {
             }
             125
         })?;
+        let link = Link::new(ours);
+        if let Some(frames) = frames {
+            link.connect(frames).map_err(broken)?;
+        }
         let machine = Self {
-            link: Link::new(ours),
+            link,
             console: None,
             control: None,
             connected: false,
@@ -288,6 +300,7 @@ impl Laid {
             port: MACHINE_PORT,
             disks: vec![Disk { path: "/guest".into(), read_only: true, lasting: false }],
             shares: Vec::new(),
+            network: false,
         };
         let lasting = !plan.ephemeral;
         let mut upper = String::new();
@@ -331,6 +344,7 @@ impl Laid {
             pids: plan.limits.pids.map(|limit| limit.value),
             restricted: plan.security.profile == Profile::Restricted,
             ephemeral: plan.ephemeral,
+            network: None,
         };
         Ok(Self { shown, machine, boot })
     }

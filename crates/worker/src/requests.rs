@@ -123,6 +123,7 @@ impl Worker {
             }
             Request::Pause => self.order(id, true),
             Request::Resume => self.order(id, false),
+            Request::Network(what) => self.ask_gateway(id, &what),
             Request::Wait => self.set_role(id, Role::Waiting),
             Request::Own => {
                 if let Some(client) = self.clients.get_mut(&id) {

@@ -6,6 +6,7 @@ use crate::guest::Guest;
 use crate::life::Life;
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::outward::{self, Gateway, Outward};
 use crate::relay::Relay;
 use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
 use msb_sys::signal::{self, Signals};
@@ -35,6 +36,8 @@ pub struct Start {
     pub last_event: u64,
     /// The number of the last Exec.
     pub last_exec: u64,
+    /// The gateway, if the Plan has a network; or why there is none.
+    pub gateway: Result<Option<Gateway>>,
 }
 
 /// The caller is the first client.
@@ -82,6 +85,8 @@ pub(crate) struct Worker {
     pub(crate) measuring: Vec<(u64, Instant)>,
     /// Who waits for the machine to pause or resume, in order.
     pub(crate) ordering: VecDeque<u64>,
+    /// The gateway, while there is one.
+    pub(crate) outward: Option<Outward>,
 }
 
 /// What something is ready on.
@@ -94,6 +99,7 @@ pub(crate) enum Ready {
     Client(u64),
     Stdin(u64),
     Stream(u64, Stream),
+    Gateway,
     Console,
     Control,
     Unproven(usize),
@@ -104,11 +110,13 @@ pub(crate) enum Ready {
 
 /// Is the worker until the sandbox is over. Returns the exit code of the process.
 pub fn run(start: Start) -> i32 {
-    let Start { plan, directory, lock, caller, last_event, last_exec } = start;
+    let Start { plan, directory, lock, caller, last_event, last_exec, gateway } = start;
     let ephemeral = plan.ephemeral;
     let first = last_event == 0;
     let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
-    let begun = match Worker::begin(plan, &directory, (last_event, last_exec)) {
+    let begun = gateway
+        .and_then(|gateway| Worker::begin(plan, &directory, (last_event, last_exec), gateway));
+    let begun = match begun {
         Ok(worker) => worker.greet(caller),
         Err(error) => Err(Box::new((caller, error))),
     };
@@ -139,7 +147,12 @@ pub(crate) fn vanish(directory: &Path) -> Option<PathBuf> {
 
 impl Worker {
     /// The start of a sandbox, in order.
-    fn begin(plan: Plan, directory: &Path, (last_event, last_exec): (u64, u64)) -> Result<Self> {
+    fn begin(
+        plan: Plan,
+        directory: &Path,
+        (last_event, last_exec): (u64, u64),
+        gateway: Option<Gateway>,
+    ) -> Result<Self> {
         let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
         // Ctrl-C at the caller's terminal is for the command, not for us.
         let _ = rustix::process::setsid();
@@ -154,7 +167,19 @@ impl Worker {
         let opened =
             opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
         let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
-        let guest = Guest::start(&plan, directory)?;
+        let (mut outward, link) = match gateway {
+            Some(Gateway { control, link }) => {
+                (Some(Outward::new(control, directory)?), Some(link))
+            }
+            None => (None, None),
+        };
+        if let Some(outward) =
+            outward.as_mut().filter(|_| outward::comes_first(plan.network.as_ref()))
+        {
+            outward.await_ready()?;
+        }
+        let authority = outward.as_ref().and_then(|outward| outward.authority.as_deref());
+        let guest = Guest::start(&plan, directory, link.as_ref().map(AsFd::as_fd), authority)?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
         let life = Life::begin(&plan);
@@ -188,6 +213,7 @@ impl Worker {
             relays: BTreeMap::new(),
             measuring: Vec::new(),
             ordering: VecDeque::new(),
+            outward,
         })
     }
 
@@ -204,7 +230,15 @@ impl Worker {
         if self.plan.patches.is_empty() {
             self.start_first();
         }
-        let started = self.guest.confined.wait_started().and_then(|()| self.await_machine());
+        let started = self.guest.confined.wait_started();
+        // Where the gateway has failed, that is why nobody could hand it a device.
+        let started = match (started, &mut self.outward) {
+            (Err(error), Some(outward)) => Err(outward.failure().unwrap_or(error)),
+            (started, _) => started,
+        };
+        let started =
+            started.and_then(|()| self.outward.as_mut().map_or(Ok(()), Outward::await_ready));
+        let started = started.and_then(|()| self.await_machine());
         let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
         if let Err(error) = started {
             self.guest.kill();
@@ -298,6 +332,9 @@ impl Worker {
         add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
         add(Ready::Guest, self.guest.socket(), PollFlags::IN);
         add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
+        if let Some(outward) = &self.outward {
+            add(Ready::Gateway, outward.socket(), PollFlags::IN);
+        }
         self.guest
             .machine()
             .into_iter()
@@ -407,6 +444,7 @@ impl Worker {
             Ready::Stream(id, stream) => {
                 self.relay(id, stream);
             }
+            Ready::Gateway => self.hear_gateway(),
             Ready::Console => self.hear_console(),
             Ready::Control => self.hear_control(flags),
             Ready::Unproven(index) => {

@@ -233,7 +233,7 @@ pub(super) fn make_dir(path: &str) -> Done<()> {
 }
 
 /// Makes a mount point, with its parents.
-fn make_mount_point(path: &str, file: bool) -> Done<()> {
+pub(super) fn make_mount_point(path: &str, file: bool) -> Done<()> {
     let path = Path::new(path);
     if !file {
         return std::fs::create_dir_all(path).doing("make the mount point", path);

@@ -1,0 +1,126 @@
+//! The flags that describe a sandbox's network.
+
+use crate::words;
+use clap::Args;
+use msb_spec::{
+    Bytes, Decision, Error, Name, NamePattern, NetworkSpec, Published, Reach, Resolver, Result,
+    Rule, Secret, SecretPlace, env,
+};
+use std::path::{Path, PathBuf};
+
+/// Whom a sandbox reaches, and who reaches it.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkArgs {
+    /// How far it reaches: public, private, host, all or none [default: public]
+    #[arg(long, value_name = "REACH", help_heading = NETWORK)]
+    net: Option<Reach>,
+    /// No network but loopback
+    #[arg(long, conflicts_with = "net", help_heading = NETWORK)]
+    no_net: bool,
+    /// Rule, the first that matches decides: `allow@example.com`, `deny@10.0.0.0/8:tcp:22`
+    #[arg(long = "net-rule", value_name = "RULE", help_heading = NETWORK)]
+    rules: Vec<Rule>,
+    /// More rules, as `rules = [...]` in a TOML or JSON file
+    #[arg(long = "net-rules", value_name = "FILE", help_heading = NETWORK)]
+    rule_files: Vec<PathBuf>,
+    /// What becomes of what no rule is about, in place of --net: allow or deny
+    #[arg(long, value_name = "DECISION", help_heading = NETWORK)]
+    net_default: Option<Decision>,
+    /// DNS server, in place of the host's
+    #[arg(long, value_name = "ADDRESS[:PORT]", help_heading = NETWORK)]
+    dns: Vec<Resolver>,
+    /// Port of the host that leads to one of the sandbox
+    #[arg(
+        long = "publish",
+        short = 'p',
+        value_name = "[ADDRESS:]HOST:GUEST[/udp]",
+        help_heading = NETWORK
+    )]
+    ports: Vec<Published>,
+    /// Secret for these hosts, from the variable of that name; the sandbox sees a placeholder
+    #[arg(long = "secret", value_name = "NAME@HOST[,HOST...]", help_heading = NETWORK)]
+    secrets: Vec<String>,
+    /// The same from a file
+    #[arg(long = "secret-file", value_name = "NAME=FILE@HOST", help_heading = NETWORK)]
+    secret_files: Vec<String>,
+    /// The same from what a command prints
+    #[arg(long = "secret-command", value_name = "NAME=COMMAND@HOST", help_heading = NETWORK)]
+    secret_commands: Vec<String>,
+    /// Where else than in headers secrets are put in: cookie, query, body
+    #[arg(long, value_name = "PLACE", value_delimiter = ',', help_heading = NETWORK)]
+    secret_in: Vec<SecretPlace>,
+    /// Refuse requests to the hosts of secrets that bear none
+    #[arg(long, help_heading = NETWORK)]
+    secret_require: bool,
+    /// Never look into what is encrypted for this name
+    #[arg(long = "net-bypass", value_name = "NAME", help_heading = NETWORK)]
+    bypass: Vec<NamePattern>,
+    /// Connections at a time [default: 4096]
+    #[arg(long, value_name = "N", help_heading = NETWORK)]
+    net_max_connections: Option<u32>,
+    /// Bytes a second that may go out, as in `10M`
+    #[arg(long, value_name = "SIZE", help_heading = NETWORK)]
+    net_egress_rate: Option<Bytes>,
+    /// Named network whose sandboxes reach each other by name
+    #[arg(long, value_name = "NAME", help_heading = NETWORK)]
+    join: Option<String>,
+}
+
+const NETWORK: &str = "Network";
+
+impl NetworkArgs {
+    /// The network that flags, a file and the environment make together.
+    pub(crate) fn network(&self, from_file: Option<NetworkSpec>) -> Result<NetworkSpec> {
+        let mut network = from_file.unwrap_or_default();
+        if self.no_net {
+            network.reach = Some(Reach::None);
+        }
+        network.reach = self.net.or(network.reach);
+        let mut rules = self.rules.clone();
+        for file in &self.rule_files {
+            rules.extend(rules_of(file)?);
+        }
+        // Flags come before a file, so that they win.
+        network.rules.splice(0..0, rules);
+        network.default = self.net_default.or(network.default);
+        if !self.dns.is_empty() {
+            network.dns.clone_from(&self.dns);
+        }
+        network.ports.extend(self.ports.iter().cloned());
+        network.secrets.extend(self.secrets()?);
+        network.bypass.extend(self.bypass.iter().cloned());
+        network.max_connections = self.net_max_connections.or(network.max_connections);
+        network.egress_rate = self.net_egress_rate.or(network.egress_rate);
+        if let Some(join) = &self.join {
+            network.join = Some(Name::parse(join)?);
+        }
+        if network.max_connections == Some(0) || network.egress_rate == Some(Bytes(0)) {
+            return Err(Error::invalid("a network for nothing").hint("`--no-net` has none"));
+        }
+        network.or_usual(std::env::var(env::NET).ok().as_deref())
+    }
+
+    fn secrets(&self) -> Result<Vec<Secret>> {
+        let variables = self.secrets.iter().map(|text| Secret::parse(text));
+        let files = self.secret_files.iter().map(|text| Secret::parse_file(text));
+        let commands = self.secret_commands.iter().map(|text| Secret::parse_command(text));
+        let mut secrets: Vec<Secret> =
+            variables.chain(files).chain(commands).collect::<Result<_>>()?;
+        if secrets.is_empty() && (self.secret_require || !self.secret_in.is_empty()) {
+            words::note("there are no secrets that --secret-in or --secret-require could be about");
+        }
+        for secret in &mut secrets {
+            secret.places.extend(&self.secret_in);
+            secret.require |= self.secret_require;
+        }
+        Ok(secrets)
+    }
+}
+
+/// Rules out of a file, TOML or JSON.
+fn rules_of(path: &Path) -> Result<Vec<Rule>> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::host(format!("cannot read `{}`", path.display()), error))?;
+    msb_engine::conf::rules(&text)
+        .map_err(|error| error.under(format!("cannot use `{}`", path.display())))
+}

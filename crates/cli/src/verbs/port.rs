@@ -1,0 +1,96 @@
+//! `msb port`: ports of the host that lead into a running sandbox.
+
+use super::engine;
+use crate::listing;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_spec::{Error, Kind, Name, Published};
+
+/// Opens a port of the host until the sandbox stops.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb port add [OPTIONS] NAME PORT...")]
+pub(crate) struct Add {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Port, as in `8080:80` or `127.0.0.1:5353:53/udp`; `80` takes any that is free
+    #[arg(value_name = "[ADDRESS:]HOST:GUEST[/udp]", required = true)]
+    ports: Vec<Published>,
+}
+
+impl Act for Add {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        for port in &self.ports {
+            words::say(engine.publish(&name, port)?);
+        }
+        Ok(0)
+    }
+}
+
+/// Closes a port of the host. Connections that are open stay.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb port rm NAME PORT...")]
+pub(crate) struct Rm {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Port of the host, or as `msb port ls` shows it
+    #[arg(value_name = "PORT", required = true)]
+    ports: Vec<String>,
+}
+
+impl Act for Rm {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        for text in &self.ports {
+            let open = engine.net_table(&name)?.ports;
+            let meant: Vec<&Published> = open
+                .iter()
+                .filter(|port| match text.parse::<u16>() {
+                    Ok(number) => port.host == number,
+                    Err(_) => Published::parse(text).is_ok_and(|wanted| wanted == **port),
+                })
+                .collect();
+            if meant.is_empty() {
+                let message = format!("no such port of sandbox `{name}`: `{text}`");
+                let error = Error::new(Kind::NotFound, message);
+                return Err(error.hint(format!("`msb port ls {name}` lists them")).into());
+            }
+            for port in meant {
+                engine.withdraw(&name, port)?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Lists the ports of the host that lead into a sandbox.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb port ls [OPTIONS] NAME")]
+pub(crate) struct Ls {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Ls {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let ports = engine.net_table(&Name::parse(&self.name)?)?.ports;
+        if self.json {
+            listing::json(&ports);
+        } else {
+            for port in &ports {
+                words::say(port);
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,91 @@
+//! The network of a sandbox on the `process` tier: a device whose packets its gateway is given,
+//! and the files by which programs find their way.
+
+use crate::layers;
+use msb_spec::{Error, Result, Stage, addresses, lookup};
+use msb_sys::net;
+use msb_sys::netlink::{self, Device};
+use msb_sys::{process, socket};
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The way to the gateway.
+#[derive(Debug, Clone, Copy)]
+pub struct Outward<'a> {
+    /// Where the device is handed over.
+    pub link: BorrowedFd<'a>,
+    /// The certificate of the gateway's own authority, in PEM, if it looks into anything.
+    pub authority: Option<&'a str>,
+}
+
+/// What the gateway is told when it gets the device.
+const DEVICE: &[u8] = b"T";
+
+/// An own network with loopback, and with a device if there is a gateway. Made in here rather than at
+/// the fork, because it takes longer than all other namespaces together and the worker has other
+/// things to do meanwhile.
+pub(crate) fn enter(outward: Option<&Outward<'_>>) -> Result<()> {
+    let failed = |error| Error::host("cannot make a network namespace", error);
+    process::unshare(process::NETWORK_NAMESPACE).map_err(failed)?;
+    net::raise_loopback().map_err(failed)?;
+    outward.map_or(Ok(()), |outward| outward.hand_over().map_err(|error| error.at(Stage::Network)))
+}
+
+impl Outward<'_> {
+    /// Makes the device, before the ids of the sandbox are taken: it may be the caller's to open.
+    fn hand_over(&self) -> Result<()> {
+        let tap = net::make_tap(addresses::DEVICE).map_err(|error| {
+            Error::unsupported("cannot make a network device with `/dev/net/tun`")
+                .cause(error)
+                .hint("`msb doctor` tells what is missing; `--no-net` does without")
+        })?;
+        let device = Device {
+            name: addresses::DEVICE,
+            link: addresses::GUEST_LINK,
+            mtu: addresses::MTU,
+            addresses: &[
+                (IpAddr::V4(addresses::GUEST), addresses::BITS),
+                (IpAddr::V6(addresses::GUEST6), addresses::BITS6),
+            ],
+            routers: &[IpAddr::V4(addresses::GATEWAY), IpAddr::V6(addresses::GATEWAY6)],
+            router_link: addresses::GATEWAY_LINK,
+        };
+        netlink::set_up(&device)
+            .map_err(|error| Error::host("cannot set up the network device", error))?;
+        socket::send_all(self.link, DEVICE, &[tap.as_fd()])
+            .map_err(|error| Error::host("the gateway went away", error))
+    }
+
+    /// Puts the files in place, as mounts over those of the image: nothing of them is kept.
+    pub(crate) fn place_files(&self, hostname: &str) -> Result<()> {
+        let hosts = lookup::hosts(hostname, |path| fs::read(path).ok());
+        show(&hosts, &[lookup::HOSTS])?;
+        show(lookup::resolvers().as_bytes(), &[lookup::RESOLVERS])?;
+        let Some(authority) = self.authority else { return Ok(()) };
+        let trusted = lookup::trusted(authority, |path| fs::read(path).ok());
+        let mut places = vec![addresses::TRUSTED];
+        places.extend(lookup::STORES.iter().filter(|store| Path::new(store).is_file()));
+        show(&trusted, &places)
+    }
+}
+
+/// Shows a file that lies in memory at places where the image may have one, or a link that leads
+/// nowhere.
+fn show(text: &[u8], places: &[&str]) -> Result<()> {
+    let aside = Path::new("/dev/.msb-file");
+    let failed = |error| Error::host("cannot tell the sandbox of its network", error);
+    fs::write(aside, text).map_err(failed)?;
+    fs::set_permissions(aside, fs::Permissions::from_mode(0o644)).map_err(failed)?;
+    for place in places.iter().map(Path::new) {
+        if place.is_symlink() && !place.exists() {
+            fs::remove_file(place).map_err(failed)?;
+        }
+        layers::make_mount_point(place, true)?;
+        layers::attach(layers::detach(aside, false)?.as_fd(), place)?;
+    }
+    // What is mounted has no need of a name.
+    fs::remove_file(aside).map_err(failed)
+}
