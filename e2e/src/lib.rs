@@ -15,7 +15,7 @@ pub mod terminal_unsafe;
 pub mod tokens;
 
 pub use programs::{as_stranger, compiled};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -37,6 +37,7 @@ const NOBODY: &str = "nobody";
 pub struct Msb {
     scratch: PathBuf,
     user: Option<String>,
+    place: Option<u32>,
 }
 
 /// What a command gave.
@@ -121,6 +122,13 @@ impl Msb {
         (own_uid() == 0).then(|| Self::bare(Some(NOBODY.to_owned())))
     }
 
+    /// Itself, but with everything run in the network and among the mounts of a process.
+    #[must_use]
+    pub fn placed_beside(mut self, pid: u32) -> Self {
+        self.place = Some(pid);
+        self
+    }
+
     fn make(user: Option<String>) -> Self {
         let msb = Self::bare(user);
         msb.share_layers();
@@ -132,7 +140,7 @@ impl Msb {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let scratch = shared().join(format!("{number}"));
         fs::create_dir(&scratch).expect("a scratch directory");
-        let msb = Self { scratch, user };
+        let msb = Self { scratch, user, place: None };
         msb.own(&msb.scratch);
         msb.own_privately(&msb.home());
         msb
@@ -282,24 +290,33 @@ impl Msb {
 
     /// Any program as the user, with the environment of a test.
     pub fn as_whom(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = match &self.user {
-            None => Command::new(program),
-            Some(user) => {
-                let (uid, gid) = ids_of(user);
-                // By its path: to look for it the standard library would fork, which copies the
-                // tables of a process that may hold large images.
-                let mut command = Command::new("/usr/bin/setpriv");
-                command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
-                command.args(["--init-groups", "--"]).arg(program);
-                command
-            }
-        };
+        // By their paths: to look for them the standard library would fork, which copies the
+        // tables of a process that may hold large images.
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(pid) = self.place {
+            words.extend(["/usr/bin/nsenter", "--net", "--mount"].map(OsString::from));
+            words.push(format!("--target={pid}").into());
+            // Whoever changes mounts is at their root first.
+            words.extend(["--", "/usr/bin/env", "-C"].map(OsString::from));
+            words.push(self.scratch.clone().into());
+        }
+        if let Some(user) = &self.user {
+            let (uid, gid) = ids_of(user);
+            words.push("/usr/bin/setpriv".into());
+            words.extend([format!("--reuid={uid}").into(), format!("--regid={gid}").into()]);
+            words.extend(["--init-groups", "--"].map(OsString::from));
+        }
+        words.push(program.as_ref().to_owned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command
             .env_clear()
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &self.scratch)
             .env("MSB_HOME", self.home())
             .env("MSB_ISOLATION", isolation())
+            // Most promises are not about the network; those that are ask for one.
+            .env("MSB_NET", "none")
             .envs(std::env::var_os("MSB_KERNEL").map(|kernel| ("MSB_KERNEL", kernel)))
             .current_dir(&self.scratch)
             .stdin(Stdio::null());
@@ -501,7 +518,7 @@ fn isolation() -> String {
 const SHARED_PREFIX: &str = "msb-e2e-";
 
 /// A directory that every user can enter, with the binary in it.
-fn shared() -> &'static Path {
+pub fn shared() -> &'static Path {
     static SHARED: OnceLock<PathBuf> = OnceLock::new();
     SHARED.get_or_init(|| {
         sweep();

@@ -1,0 +1,149 @@
+//! What is told of flows: events, the table, and rules that change while it runs.
+
+use crate::world::World;
+use msb_e2e::eventually;
+use std::io::{BufRead, BufReader};
+
+#[test]
+fn every_decision_is_told_with_its_rule() {
+    for person in World::people() {
+        let flags = ["--net-rule", "deny@evil.example.net", "--net-rule", "deny@203.0.113.19"];
+        person.lasting("net", &flags);
+        let script = "curl -sS http://web.example.com/ >/dev/null; \
+                      curl -s http://evil.example.net/; curl -s http://203.0.113.19/; \
+                      curl -s http://10.9.9.9/; true";
+        person.within("net", script).ok();
+        eventually("the flow has ended", || !person.events("net", "ended").is_empty());
+        let decided = |word: &str, kind: &str| {
+            let events = person.told("net", word);
+            let found = events.iter().find(|event| event["decided"]["kind"] == kind).cloned();
+            found.unwrap_or_else(|| panic!("{word} {kind}: {events:#?}"))["decided"].clone()
+        };
+        let web = decided("203.0.113.10", "tcp");
+        assert_eq!(web["decision"], "allow");
+        assert_eq!(web["direction"], "egress");
+        assert_eq!(web["name"], "web.example.com");
+        assert_eq!(web["address"], "203.0.113.10");
+        assert_eq!(web["port"], 80);
+        assert_eq!(web["rule"], "allow@public");
+        let evil = decided("evil.example.net", "dns");
+        assert_eq!(
+            (&evil["decision"], &evil["rule"]),
+            (&"deny".into(), &"deny@evil.example.net".into())
+        );
+        let address = decided("203.0.113.19", "tcp");
+        assert_eq!(
+            (&address["decision"], &address["rule"]),
+            (&"deny".into(), &"deny@203.0.113.19".into())
+        );
+        let private = decided("10.9.9.9", "tcp");
+        assert_eq!((&private["decision"], &private["rule"]), (&"deny".into(), &"default".into()));
+        let ended = person.events("net", "ended");
+        let ended = ended.iter().find(|event| event["ended"]["flow"] == web["flow"]).unwrap();
+        assert!(ended["ended"]["sent"].as_u64().unwrap() > 50, "{ended}");
+        assert!(ended["ended"]["received"].as_u64().unwrap() > 100, "{ended}");
+        // For people.
+        let told = person.run(["events", "--net", "net"]).ok().stdout;
+        let line = told.lines().find(|line| line.contains("web.example.com (203.0.113.10)"));
+        assert!(line.is_some_and(|line| line.ends_with("by allow@public")), "{told}");
+        let told = person.run(["events", "--net", "--denied", "net"]).ok().stdout;
+        assert!(!told.contains("allow  ") && told.contains("deny@evil.example.net"), "{told}");
+    }
+}
+
+#[test]
+fn events_can_be_followed() {
+    for person in World::people() {
+        person.lasting("net", &[]);
+        let mut follow = person.command(["events", "--net", "-f", "--json", "net"]);
+        let mut follow = follow.spawn().unwrap();
+        let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+        person.within("net", "curl -s http://10.9.9.9/; true").ok();
+        let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("10.9.9.9")));
+        assert!(line.unwrap().unwrap().contains("\"deny\""));
+        person.run(["stop", "net"]).ok();
+        assert!(lines.all(|line| line.is_ok()), "it ends with the sandbox");
+        assert!(follow.wait().unwrap().success());
+        // They are still there.
+        person.told("net", "10.9.9.9");
+    }
+}
+
+#[test]
+fn the_table_shows_what_is_open() {
+    for person in World::people() {
+        person.lasting("net", &["-p", "8000"]);
+        let script = "exec /usr/bin/python3 /world/streams.py wait web.example.com 7000";
+        let mut waits = person.command(["exec", "net", "--", "sh", "-c", script]);
+        let mut waits = waits.spawn().unwrap();
+        let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "open");
+        let table = person.json(["net", "--json", "net"]);
+        let flows = table["flows"].as_array().unwrap();
+        let flow = flows.iter().find(|flow| flow["verdict"]["port"] == 7000).unwrap();
+        assert_eq!(flow["verdict"]["name"], "web.example.com", "{table}");
+        assert_eq!(flow["verdict"]["rule"], "allow@public", "{table}");
+        assert_eq!((&flow["sent"], &flow["received"]), (&1.into(), &1.into()), "{table}");
+        assert_eq!(table["policy"]["default"], "deny", "{table}");
+        assert_eq!(table["ports"].as_array().unwrap().len(), 1, "{table}");
+        let told = person.run(["net", "net"]).ok().stdout;
+        for word in ["rule  allow@public", "port  127.0.0.1:", "web.example.com (203.0.113.10)"] {
+            assert!(told.contains(word), "{told}");
+        }
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+    }
+}
+
+#[test]
+fn rules_change_while_it_runs() {
+    for person in World::people() {
+        person.lasting("net", &["--net-default", "deny", "--net-rule", "allow@203.0.113.12"]);
+        let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
+        // Where addresses are allowed, names are looked up; what they lead to is decided then.
+        assert_eq!(person.probe_in("net", &probes), ["refused", "open", "refused"]);
+        let rules = person.run(["net", "net", "--allow", "web.example.com"]).line();
+        assert_eq!(rules, "allow@web.example.com\nallow@203.0.113.12\ndeny everything else");
+        assert_eq!(person.probe_in("net", &probes), ["open", "open", "refused"]);
+        person.run(["net", "net", "--allow", "10.9.9.10:tcp:80", "--deny", "203.0.113.12"]).ok();
+        assert_eq!(person.probe_in("net", &probes), ["open", "refused", "open"]);
+        // Until it stops.
+        person.run(["restart", "net"]).ok();
+        assert_eq!(person.probe_in("net", &probes), ["refused", "open", "refused"]);
+        let wrong = person.run(["net", "net", "--allow", "allow@web.example.com"]);
+        assert_ne!(wrong.code, 0);
+    }
+}
+
+#[test]
+fn what_is_denied_from_now_on_is_ended() {
+    for person in World::people() {
+        person.lasting("net", &[]);
+        let script = "exec /usr/bin/python3 /world/streams.py wait web.example.com 7000";
+        let mut waits = person.command(["exec", "net", "--", "sh", "-c", script]);
+        let mut waits = waits.spawn().unwrap();
+        let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "open");
+        person.run(["net", "net", "--deny", "web.example.com"]).ok();
+        assert_eq!(lines.next().unwrap().unwrap(), "closed");
+        waits.wait().unwrap();
+        assert_eq!(person.probe_in("net", &["tcp 203.0.113.12 80"]), ["open"]);
+    }
+}
+
+#[test]
+fn a_sandbox_without_a_network_has_none_to_show() {
+    for person in World::people() {
+        person.lasting("quiet", &["--no-net"]);
+        for args in [
+            &["net", "quiet"][..],
+            &["net", "quiet", "--allow", "web.example.com"],
+            &["port", "add", "quiet", "8080:80"],
+        ] {
+            let gave = person.run(args);
+            assert_ne!(gave.code, 0, "{args:?}: {gave:#?}");
+            assert!(gave.stderr.contains("network"), "{args:?}: {gave:#?}");
+        }
+        assert_eq!(person.run(["events", "--net", "quiet"]).line(), "");
+    }
+}

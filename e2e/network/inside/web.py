@@ -1,0 +1,121 @@
+"""Requests that curl does not make; prints what became of each."""
+import base64
+import os
+import socket
+import ssl
+import struct
+import sys
+
+# Far longer than anything that answers at all takes: what is not over by then hangs.
+HANG = 60
+
+
+def outcome(error):
+    return "timeout" if isinstance(error, TimeoutError) else "refused"
+
+
+def connect(host, port):
+    return socket.create_connection((host, int(port)), timeout=HANG)
+
+
+def everything(one):
+    parts = []
+    try:
+        while data := one.recv(1 << 16):
+            parts.append(data)
+    except TimeoutError:
+        raise
+    except OSError:
+        pass
+    return b"".join(parts)
+
+
+def get(one, host, path="/whom"):
+    one.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    answer = everything(one)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n")[0].split(b" ")
+    return f"{words[1].decode()} {body.decode().strip()}" if len(words) > 1 else "refused"
+
+
+def sni(address, port, name, host=None):
+    """HTTPS at an address, under any name or (`-`) none."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with connect(address, port) as plain:
+            server_name = None if name == "-" else name
+            with context.wrap_socket(plain, server_hostname=server_name) as one:
+                print(get(one, host or name))
+    except OSError as error:
+        print(outcome(error))
+
+
+def host(address, port, name, path="/whom"):
+    """HTTP at an address, under any name."""
+    try:
+        with connect(address, port) as one:
+            print(get(one, name, path))
+    except OSError as error:
+        print(outcome(error))
+
+
+def say(address, port, text):
+    """Any bytes; what comes back, or refused if nothing does."""
+    try:
+        with connect(address, port) as one:
+            one.sendall(text.encode().decode("unicode_escape").encode("latin-1"))
+            one.shutdown(socket.SHUT_WR)
+            print(everything(one).decode("latin-1").strip() or "refused")
+    except OSError as error:
+        print(outcome(error))
+
+
+def trusted(name, port):
+    """TLS as the sandbox trusts it."""
+    context = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE", "/world/ca.pem"))
+    return context.wrap_socket(connect(name, port), server_hostname=name)
+
+
+def websocket(name, token=""):
+    """A WebSocket that echoes short and long texts."""
+    with trusted(name, 443) as one:
+        key = base64.b64encode(os.urandom(16)).decode()
+        secret = f"Authorization: Bearer {token}\r\n" if token else ""
+        one.sendall(f"GET /ws-echo HTTP/1.1\r\nHost: {name}\r\nUpgrade: websocket\r\n"
+                    f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n{secret}"
+                    "Sec-WebSocket-Version: 13\r\n\r\n".encode())
+        file = one.makefile("rb")
+        print(file.readline().decode().split(" ")[1])
+        while file.readline().strip():
+            pass
+        for text in [b"hello", b"y" * 3000]:
+            mask = os.urandom(4)
+            size = (bytes([0x81, 0x80 | len(text)]) if len(text) < 126
+                    else struct.pack(">BBH", 0x81, 0x80 | 126, len(text)))
+            masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(text))
+            one.sendall(size + mask + masked)
+            front = file.read(2)
+            length = front[1] & 127
+            if length == 126:
+                length = struct.unpack(">H", file.read(2))[0]
+            print("same" if file.read(length) == text else "different")
+
+
+def stream(name, word):
+    """Reads the first half of an answer whose second half comes only after that."""
+    with trusted(name, 443) as one:
+        one.sendall(f"GET /stream?{word} HTTP/1.1\r\nHost: {name}\r\n"
+                    "Connection: close\r\n\r\n".encode())
+        so_far = b""
+        while b"data: first\n\n" not in so_far:
+            data = one.recv(1000)
+            assert data, so_far
+            so_far += data
+        with trusted(name, 443) as other:
+            print(get(other, name, f"/open?{word}"))
+        print("second" if b"data: second" in everything(one) else "nothing")
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,87 @@
+//! Networks of offices: a proxy that everything has to go through, and an authority of one's own.
+
+use crate::world::{Person, World};
+use msb_e2e::{Gave, ends};
+
+#[track_caller]
+fn behind(person: &Person, variables: &[(&str, &str)], flags: &[&str], script: &str) -> Gave {
+    let mut command = person.inside_command(flags, script);
+    ends(command.envs(variables.iter().copied()).spawn().expect("msb can be executed"))
+}
+
+#[test]
+fn what_leaves_goes_through_the_proxy_of_the_host() {
+    for person in World::people() {
+        let before = person.world.log("proxy").matches("CONNECT").count();
+        let proxy = [("HTTPS_PROXY", "http://127.0.0.1:3128")];
+        let script = "curl -sS --cacert /world/ca.pem https://web.example.com/";
+        let gave = behind(&person, &proxy, &[], script);
+        assert_eq!(gave.line(), "hello from the web");
+        let log = person.world.log("proxy");
+        assert!(log.matches("CONNECT").count() > before, "{log}");
+        // Looked into, too.
+        let flags = ["--net-rule", "allow@api.example.com:http"];
+        let script = "curl -sS -o /dev/null -w '%{http_code}' https://api.example.com/";
+        assert_eq!(behind(&person, &proxy, &flags, script).line(), "200");
+        assert!(person.world.log("proxy").contains("CONNECT api.example.com:443"), "by its name");
+        // Rules come before it.
+        let flags = ["--net-rule", "deny@web.example.com"];
+        let script = "curl -s --cacert /world/ca.pem https://web.example.com/; echo $?";
+        assert_eq!(behind(&person, &proxy, &flags, script).line(), "6");
+    }
+}
+
+#[test]
+fn the_proxy_is_told_who_we_are_and_the_sandbox_is_not() {
+    for person in World::people() {
+        let proxy = [("HTTPS_PROXY", "http://worker:pass%20word@127.0.0.1:3129")];
+        let flags = ["--net-rule", "allow@api.example.com:http"];
+        let script = "curl -sS -o /dev/null -w '%{http_code}\\n' https://api.example.com/; env";
+        let gave = behind(&person, &proxy, &flags, script).ok();
+        assert!(gave.stdout.starts_with("200\n"), "{gave:#?}");
+        assert!(!gave.stdout.contains("3129") && !gave.stdout.contains("pass"), "{gave:#?}");
+        let wrong = [("HTTPS_PROXY", "http://worker:wrong@127.0.0.1:3129")];
+        let script = "curl -s -o /dev/null -w '%{http_code}\\n' https://api.example.com/; true";
+        let gave = behind(&person, &wrong, &flags, script).ok();
+        assert!(["502\n", "000\n"].contains(&gave.stdout.as_str()), "{gave:#?}");
+    }
+}
+
+#[test]
+fn some_are_reached_without_the_proxy() {
+    for person in World::people() {
+        let variables =
+            [("HTTPS_PROXY", "http://127.0.0.1:3128"), ("NO_PROXY", "other.example.com")];
+        let flags = ["--net-rule", "allow@other.example.com:http"];
+        let script = "curl -sS -o /dev/null -w '%{http_code}' https://other.example.com/";
+        assert_eq!(behind(&person, &variables, &flags, script).line(), "200");
+        let log = person.world.log("proxy");
+        assert!(!log.contains("CONNECT other.example.com"), "{log}");
+        assert!(!log.contains("CONNECT 203.0.113.21"), "{log}");
+    }
+}
+
+#[test]
+fn a_proxy_that_cannot_be_understood_is_an_error() {
+    for person in World::people() {
+        let variables = [("HTTPS_PROXY", "socks5://user:hidden@127.0.0.1:1080")];
+        let gave = behind(&person, &variables, &[], "echo ran");
+        assert_ne!(gave.code, 0, "{gave:#?}");
+        assert!(gave.stderr.contains("proxy") && gave.stderr.contains("hint: "), "{gave:#?}");
+        assert!(!gave.stderr.contains("hidden"), "{gave:#?}");
+    }
+}
+
+/// Only the authorities of the host vouch for whom the gateway speaks to.
+#[test]
+fn upstream_certificates_are_verified_with_the_authorities_of_the_host() {
+    for person in World::people() {
+        let flags = ["--net-rule", "allow@api.example.com:http"];
+        let script = "curl -s -o /dev/null -w '%{http_code}\\n' https://api.example.com/; true";
+        assert_eq!(person.inside(&flags, script).line(), "200");
+        let mut command = person.inside_command(&flags, script);
+        command.env_remove("SSL_CERT_FILE");
+        let gave = ends(command.spawn().unwrap()).ok();
+        assert!(["502\n", "000\n"].contains(&gave.stdout.as_str()), "{gave:#?}");
+    }
+}

@@ -1,0 +1,219 @@
+//! How far a sandbox reaches by itself, and by the words that stand for more or less.
+
+use crate::world::World;
+use msb_e2e::{ends, skip};
+
+#[test]
+fn the_internet_is_reached_by_name_and_by_address() {
+    for person in World::people() {
+        let script = "set -e; curl -sS http://web.example.com/; curl -sS http://203.0.113.10/; \
+                      curl -sS --cacert /world/ca.pem https://www.example.com/; \
+                      curl -sS --cacert /world/ca.pem https://203.0.113.10/; \
+                      curl -sS 'http://[2001:db8::10]/'; \
+                      curl -sS --cacert /world/ca.pem https://six.example.com/";
+        assert_eq!(person.inside(&[], script).line(), ["hello from the web"; 6].join("\n"));
+        // Said, it is the same.
+        assert_eq!(person.inside(&["--net", "public"], script).code, 0);
+    }
+}
+
+/// Nobody may be reached at these, by a sandbox that was not told otherwise.
+const CLOSED: &[&str] = &[
+    "10.9.9.9 80",
+    "10.9.9.9 443",
+    "172.16.9.9 80",
+    "192.168.77.1 80",
+    "100.64.0.9 80",
+    "169.254.9.9 80",
+    "169.254.169.254 80",
+    "100.100.100.200 80",
+    "fd00:9::9 80",
+    "fd00:ec2::254 80",
+    "::ffff:10.9.9.9 80",
+    "64:ff9b::a09:909 80",
+    "2002:a09:909::1 80",
+    // The machine itself, by each of its addresses, and by the one that could mean it.
+    "198.51.100.2 7777",
+    "192.168.77.2 7777",
+    "2001:db8:1::2 7777",
+    "198.18.0.1 7777",
+    "fd6d:7362::1 7777",
+    "127.0.0.1 7777",
+    "::1 7777",
+    // Nobody in particular.
+    "224.0.0.1 80",
+    "ff02::1 80",
+    "240.0.0.1 80",
+    "255.255.255.255 80",
+    "0.0.0.0 7777",
+    "198.18.1.1 80",
+];
+
+/// Attacks 29 and 30. All of them fail at once and in no silence, and nobody saw a packet.
+#[test]
+fn nothing_but_the_internet_is_reached_unasked() {
+    let probes: Vec<String> = ["tcp", "udp"]
+        .iter()
+        .flat_map(|kind| CLOSED.iter().map(move |whom| format!("{kind} {whom}")))
+        .collect();
+    let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+    for person in World::people() {
+        for flags in [&[][..], &["--net", "public"], &["--net-rule", "allow@web.example.com"]] {
+            let outcomes = person.probe(flags, &probes);
+            for (probe, outcome) in probes.iter().zip(&outcomes) {
+                assert_eq!(outcome, "refused", "{probe} with {flags:?}");
+            }
+            assert_eq!(outcomes.len(), probes.len());
+        }
+        // Others prove that these are not silent for another reason.
+        let seen = person.world.canaries();
+        assert!(seen.is_empty(), "{seen:?}");
+    }
+}
+
+/// Attack 29.
+#[test]
+fn no_word_reaches_the_metadata_of_a_cloud() {
+    let probes = [
+        "tcp 169.254.169.254 80",
+        "udp 169.254.169.254 80",
+        "tcp ::ffff:169.254.169.254 80",
+        "tcp 64:ff9b::a9fe:a9fe 80",
+        "tcp fd00:ec2::254 80",
+        "tcp 100.100.100.200 80",
+        "name meta.example.com",
+    ];
+    let mut expected = vec!["refused"; 6];
+    expected.push("unknown");
+    for person in World::people() {
+        for flags in [
+            &["--net", "private"][..],
+            &["--net", "host"],
+            &["--net", "all"],
+            &["--net-default", "allow"],
+            &["--net-rule", "allow@meta.example.com"],
+            &["--net-rule", "allow@*.example.com", "--net", "all"],
+        ] {
+            assert_eq!(person.probe(flags, &probes), expected, "{flags:?}");
+        }
+        let seen = person.world.canaries();
+        assert!(!seen.iter().any(|line| line.contains("169.254.169.254")), "{seen:?}");
+    }
+}
+
+#[test]
+fn without_a_network_there_is_loopback_alone() {
+    for person in World::people() {
+        let script = "tail -n +3 /proc/net/dev | tr -d ' ' | cut -d: -f1; \
+                      curl -sS http://203.0.113.10/ 2>&1; curl -sS http://web.example.com/ 2>&1; \
+                      /usr/bin/python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 & \
+                      sleep 0.1; for i in $(seq 100); do \
+                      curl -s http://127.0.0.1:8000/ >/dev/null && echo own && break; \
+                      sleep 0.1; done";
+        for flags in ["--no-net", "--net=none"] {
+            let gave = person.inside(&[flags], script).ok();
+            let lines: Vec<&str> = gave.stdout.lines().collect();
+            assert_eq!(lines[0], "lo", "{gave:#?}");
+            assert!(lines[1].contains("(7) Failed to connect"), "{gave:#?}");
+            assert!(lines[2].contains("(6) Could not resolve"), "{gave:#?}");
+            assert_eq!(lines[3..], ["own"], "{gave:#?}");
+        }
+        let mut usual = person.inside_command(&[], "tail -n +3 /proc/net/dev | wc -l");
+        let usual = ends(usual.env("MSB_NET", "none").spawn().unwrap());
+        assert_eq!(usual.line(), "1", "the variable says the same");
+    }
+}
+
+#[test]
+fn each_word_reaches_what_it_says() {
+    let probes = [
+        "tcp 203.0.113.10 80",
+        "tcp 10.9.9.10 80",
+        "udp 10.9.9.10 7000",
+        "name office.example.com",
+        "tcp 198.18.0.1 7778",
+        "tcp fd6d:7362::1 7778",
+        "tcp host.msb.internal 7778",
+        "tcp 198.51.100.2 7778",
+        "tcp 192.168.77.2 7778",
+        "tcp 224.0.0.1 80",
+    ];
+    let yes = "open";
+    let no = "refused";
+    let private = [yes, yes, yes, "10.9.9.10", no, no, "unknown", no, no, no];
+    let host = [yes, yes, yes, "10.9.9.10", yes, yes, yes, yes, yes, no];
+    let public = [yes, no, no, "unknown", no, no, "unknown", no, no, no];
+    let no_public = [no, yes, yes, "10.9.9.10", no, no, "unknown", no, no, no];
+    for person in World::people() {
+        for (flags, expected) in [
+            (&["--net", "public"][..], public),
+            (&["--net", "private"], private),
+            (&["--net", "host"], host),
+            (&["--net", "all"], host),
+            (&["--net-default", "deny", "--net-rule", "allow@private"], no_public),
+        ] {
+            assert_eq!(person.probe(flags, &probes), expected, "{flags:?}");
+        }
+    }
+}
+
+/// The host's loopback is what a sandbox means by its name, and nothing else is.
+#[test]
+fn the_machine_itself_is_reached_by_its_name_where_that_is_allowed() {
+    for person in World::people() {
+        let script = "/usr/bin/python3 /world/streams.py speaks host.msb.internal 7778; \
+                      /usr/bin/python3 /world/streams.py speaks 198.18.0.1 7778";
+        let flags = ["--net-default", "deny", "--net-rule", "allow@host:tcp:7778"];
+        let spoken = "hello, I speak first\nme too\n".repeat(2);
+        assert_eq!(person.inside(&flags, script).ok().stdout, spoken);
+        let probes = ["tcp host.msb.internal 3128", "tcp 203.0.113.10 80", "udp 198.18.0.1 7777"];
+        assert_eq!(person.probe(&flags, &probes), ["refused"; 3]);
+    }
+}
+
+#[test]
+fn the_inside_says_who_it_is_and_whom_it_asks() {
+    for person in World::people() {
+        let gave = person.inside(&[], "cat /etc/resolv.conf; hostname; cat /etc/hosts").ok();
+        assert!(gave.stdout.contains("nameserver 198.18.0.1"), "{gave:#?}");
+        assert!(!gave.stdout.contains("127.0.0.1:53"), "{gave:#?}");
+        // Its own name leads to itself, as programs expect.
+        let script = "/usr/bin/python3 -c 'import socket; \
+                      print(socket.gethostbyname(socket.gethostname()))'";
+        let own = person.inside(&["--hostname", "own-name"], script).line();
+        assert!(own == "198.18.0.2" || own.starts_with("127."), "{own}");
+    }
+}
+
+/// A host that has no device for it gives an error, and not a sandbox without a network.
+#[test]
+fn a_host_without_a_tun_device_says_so() {
+    for person in World::people() {
+        let hidden = "mount --bind /dev/null /dev/net/tun && exec \"$@\"";
+        let mut command = person.command(["run", "-q", "host", "--", "echo", "ran"]);
+        // As whoever may mount: around all that enters the world and becomes somebody else.
+        let program = command.get_program().to_owned();
+        let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let Some(at) = words.iter().position(|word| word == "-C") else {
+            return skip("msb is not run in a world");
+        };
+        let mut wrapped = std::process::Command::new(program);
+        wrapped.args(&words[..at - 1]);
+        wrapped.args(["unshare", "--mount", "sh", "-c", hidden, "sh"]).args(&words[at - 1..]);
+        for (key, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(key, value),
+                None => wrapped.env_remove(key),
+            };
+        }
+        wrapped.stdin(std::process::Stdio::null());
+        wrapped.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let gave = ends(wrapped.spawn().unwrap());
+        assert_ne!(gave.code, 0, "{gave:#?}");
+        assert!(!gave.stdout.contains("ran"), "{gave:#?}");
+        assert!(gave.stderr.contains("/dev/net/tun"), "{gave:#?}");
+        assert!(gave.stderr.contains("hint: "), "{gave:#?}");
+        command.env("MSB_NET", "none");
+        assert_eq!(ends(command.spawn().unwrap()).line(), "ran");
+    }
+}

