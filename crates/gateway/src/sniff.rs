@@ -160,8 +160,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Longer than any method there is.
-const METHOD: usize = 32;
+/// Longer than any method there is, and than a placeholder that stands for one: else a request
+/// with it would be no request, and not be searched.
+const METHOD: usize = 64;
 
 fn http(bytes: &[u8]) -> Sniffed {
     // Servers skip empty lines in front of a request.
@@ -396,7 +397,7 @@ mod tests {
             "GET / x\0",
             "{\"a\": 1",
             "\0\0\0\x08",
-            "a-word-that-is-longer-than-any-method-there-is",
+            "a-word-that-is-longer-than-any-method-there-is-and-any-placeholder",
         ] {
             assert_eq!(sniff(text.as_bytes()), Sniffed::Other, "{text}");
         }

@@ -164,6 +164,9 @@ impl Scope {
         if !self.is_watching() {
             return Ok(());
         }
+        if let Some(of) = self.hidden_in(head.method.as_str().as_bytes()) {
+            return Err(self.misplaced(of, "the method"));
+        }
         if let Some(of) = self.hidden_in(head.uri.path().as_bytes()) {
             return Err(self.misplaced(of, "the path"));
         }

@@ -6,7 +6,8 @@ use msb_spec::Decision;
 use msb_wire::{FlowKind, NetEvent};
 use std::net::Ipv4Addr;
 
-const PLACEHOLDER: &str = "msb-secret-KEY-0123456789abcdef";
+/// As long as they are.
+const PLACEHOLDER: &str = "msb-secret-0123456789abcdef0123456789abcdef";
 
 fn sandbox() -> Guest {
     Setup::new(&["allow@host"]).secret("KEY@api.example", PLACEHOLDER).start()
@@ -53,6 +54,19 @@ fn a_placeholder_in_a_later_request_is_refused_however_it_is_cut() {
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     let heard = String::from_utf8(heard.lock().unwrap().clone()).unwrap();
     assert!(heard.ends_with(&format!("GET /?{begin}")), "{heard}");
+    guest.end();
+}
+
+#[test]
+fn a_placeholder_as_the_method_is_refused() {
+    let (port, heard) = listener(Ipv4Addr::LOCALHOST);
+    let mut guest = sandbox();
+    let stream = guest.connect(host(port));
+    let request = format!("{PLACEHOLDER} / HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    guest.send(stream, request.as_bytes());
+    let answer = String::from_utf8(guest.receive_all(stream)).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert!(heard.lock().unwrap().is_empty());
     guest.end();
 }
 

@@ -69,6 +69,10 @@ fn a_placeholder_elsewhere_is_refused() {
         for protocol in [Protocol::One, Protocol::Two] {
             let mut client = lab.client(echo.address, protocol).await;
             for (request, place) in [
+                (
+                    Request::builder().method(PLACEHOLDER).uri("/").body(String::new()).unwrap(),
+                    "the method",
+                ),
                 (get(&format!("/{PLACEHOLDER}"), &[]), "the path"),
                 (get(&format!("/{encoded}"), &[]), "the path"),
                 (get(&format!("/?key={PLACEHOLDER}"), &[]), "the query"),
@@ -88,7 +92,7 @@ fn a_placeholder_elsewhere_is_refused() {
                 assert!(text.contains(&format!("a secret in {place}: `KEY`")), "{text}");
             }
         }
-        for verdict in lab.verdicts(26).await {
+        for verdict in lab.verdicts(28).await {
             assert_eq!((verdict.decision, verdict.secrets), (Decision::Deny, vec!["KEY".into()]));
         }
         for seen in echo.seen() {
