@@ -132,6 +132,32 @@ fn what_is_denied_from_now_on_is_ended() {
 }
 
 #[test]
+fn rules_for_requests_change_while_it_runs() {
+    for person in World::people() {
+        person.lasting("net", &["--net-rule", "allow@api.example.com:http"]);
+        let script = "for path in /v1 /v2; do curl -s -o /dev/null -w '%{http_code}\\n' \
+                      https://api.example.com$path; done";
+        assert_eq!(person.within("net", script).line(), "200\n200");
+        person.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]).ok();
+        assert_eq!(person.within("net", script).line(), "200\n403");
+    }
+}
+
+/// Nobody inside would trust what they were shown.
+#[test]
+fn a_rule_for_requests_cannot_come_too_late() {
+    for person in World::people() {
+        person.lasting("net", &[]);
+        let gave = person.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]);
+        assert_ne!(gave.code, 0, "{gave:#?}");
+        assert!(gave.stderr.contains("hint: "), "{gave:#?}");
+        let script = "curl -s --cacert /world/ca.pem -o /dev/null -w '%{http_code}\\n' \
+                      https://api.example.com/v2";
+        assert_eq!(person.within("net", script).line(), "200");
+    }
+}
+
+#[test]
 fn a_sandbox_without_a_network_has_none_to_show() {
     for person in World::people() {
         person.lasting("quiet", &["--no-net"]);

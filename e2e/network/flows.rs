@@ -85,7 +85,7 @@ fn hundreds_of_short_streams_all_work() {
 #[test]
 fn a_stream_may_be_silent_for_long() {
     for person in World::people() {
-        let script = "/usr/bin/python3 /world/streams.py idle 203.0.113.10 7000 15";
+        let script = "/usr/bin/python3 /world/streams.py idle 203.0.113.10 7000 10";
         assert_eq!(person.inside(&[], script).line(), "b");
     }
 }

@@ -19,6 +19,7 @@ const PARTS: &[(&str, &str)] = &[
     ("nginx.conf.in", include_str!("world/nginx.conf.in")),
     ("inside/probe.py", include_str!("inside/probe.py")),
     ("inside/frames.py", include_str!("inside/frames.py")),
+    ("inside/hosts.py", include_str!("inside/hosts.py")),
     ("inside/smuggle.py", include_str!("inside/smuggle.py")),
     ("inside/streams.py", include_str!("inside/streams.py")),
     ("inside/web.py", include_str!("inside/web.py")),
