@@ -202,10 +202,10 @@ fn a_restart_takes_the_same_port_again() {
             person.run(["restart", "web"]).ok();
             assert_eq!(host_port(&person, "web", "8000"), port);
         }
-        for verb in ["kill", "stop"] {
-            person.run([verb, "web"]).ok();
-            person.run(["start", "web"]).ok();
-        }
+        person.run(["stop", "web"]).ok();
+        person.run(["start", "web"]).ok();
+        person.run(["rm", "-f", "web"]).ok();
+        person.lasting("web", &["-p", &format!("{port}:8000")]);
     }
 }
 
