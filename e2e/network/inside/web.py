@@ -78,18 +78,20 @@ def trusted(name, port):
     return context.wrap_socket(connect(name, port), server_hostname=name)
 
 
-def websocket(name, token=""):
+def websocket(name, token="", path="/ws-echo"):
     """A WebSocket that echoes short and long texts."""
     with trusted(name, 443) as one:
         key = base64.b64encode(os.urandom(16)).decode()
         secret = f"Authorization: Bearer {token}\r\n" if token else ""
-        one.sendall(f"GET /ws-echo HTTP/1.1\r\nHost: {name}\r\nUpgrade: websocket\r\n"
+        one.sendall(f"GET {path} HTTP/1.1\r\nHost: {name}\r\nUpgrade: websocket\r\n"
                     f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n{secret}"
                     "Sec-WebSocket-Version: 13\r\n\r\n".encode())
         file = one.makefile("rb")
         print(file.readline().decode().split(" ")[1])
         while file.readline().strip():
             pass
+        if path == "/ws-secret":
+            print(file.read(file.read(2)[1]).decode())
         for text in [b"hello", b"y" * 3000]:
             mask = os.urandom(4)
             size = (bytes([0x81, 0x80 | len(text)]) if len(text) < 126

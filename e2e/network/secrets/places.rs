@@ -138,7 +138,7 @@ fn answers_are_scrubbed_however_they_say_it() {
     for person in World::people() {
         let value = value(&person, "scrub");
         lasting(&person, &value, "net", &FLAGS);
-        let script = "for path in in-header in-parts zipped; do \
+        let script = "for path in in-header in-parts in-reason in-trailer zipped; do \
                       curl -sS -i --compressed https://api.example.com/$path \
                       -H \"Authorization: Bearer $API_KEY\"; done; \
                       curl -sS -i --compressed https://api.example.com/in-parts \
@@ -150,6 +150,22 @@ fn answers_are_scrubbed_however_they_say_it() {
         // A stream that stands still lets go of a few letters that could be the begin of anything.
         assert!(gave.stdout.matches(&stars[3..]).count() >= 5, "{gave:#?}");
         assert!(!gave.stdout.contains(&value[..4]), "{gave:#?}");
+    }
+}
+
+/// What goes on as a WebSocket began as a request.
+#[test]
+fn websockets_carry_it_and_do_not_say_it_back() {
+    for person in World::people() {
+        let value = value(&person, "ws");
+        let script = "/usr/bin/python3 /world/web.py websocket api.example.com \"$API_KEY\" \
+                      /ws-secret";
+        let gave = with_value(&person, &value, &FLAGS, script).line();
+        let stars = "*".repeat(value.len());
+        assert_eq!(gave, format!("101\nBearer {stars}\nsame\nsame"));
+        let requests = person.world.requests("/ws-secret");
+        let bearer = format!("Bearer {value}");
+        assert!(requests.iter().any(|one| header(one, "authorization") == [bearer.as_str()]));
     }
 }
 

@@ -164,6 +164,17 @@ class Tells(http.server.BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path == "/in-header":
             self.answer(200, b"see above\n", [("x-echo", secret), ("set-cookie", f"k={secret}")])
+        elif path == "/in-reason":
+            self.send_response(200, f"fine {secret}")
+            self.send_header("content-length", "0")
+            self.end_headers()
+        elif path == "/in-trailer":
+            self.send_response(200)
+            self.send_header("transfer-encoding", "chunked")
+            self.send_header("trailer", "x-echo")
+            self.end_headers()
+            self.chunk(b"see below")
+            self.wfile.write(f"0\r\nx-echo: {secret}\r\n\r\n".encode())
         elif path == "/in-parts":
             # One byte a chunk, so that no part of it alone is the value.
             self.send_response(200)
@@ -228,6 +239,10 @@ class Tells(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
         self.close_connection = True
+        if self.path.startswith("/ws-secret"):
+            secret = self.headers.get("authorization", "").encode()
+            self.wfile.write(bytes([0x81, len(secret)]) + secret)
+            self.wfile.flush()
         while True:
             head = self.rfile.read(2)
             if len(head) < 2 or head[0] & 15 == 8:
