@@ -62,7 +62,7 @@ pub(crate) struct Gateway {
     pub(crate) proxy: Option<Arc<Proxy>>,
     pub(crate) most: usize,
     flows: u64,
-    authority: bool,
+    pub(crate) authority: bool,
     frame: Vec<u8>,
     /// Room for one datagram from outside.
     pub(crate) datagram: Vec<u8>,

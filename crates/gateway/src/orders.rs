@@ -10,10 +10,22 @@ use msb_wire::{FlowKind, FromGateway, NetFlow, NetTable, ToGateway, Verdict};
 /// Flows in a table; more would not fit into a frame.
 const MOST_LISTED: usize = 8192;
 
+fn too_late() -> Error {
+    Error::unsupported("this sandbox was not started for rules about requests").hint(
+        "start one with such a rule (`--net-rule allow@NAME:http:GET:/`); then they can be changed",
+    )
+}
+
 impl Gateway {
     /// Does what the worker asks, and answers.
     pub(crate) fn obey(&mut self, asked: ToGateway) {
         let answer = match asked {
+            // The sandbox trusts us only if it was told so when it started.
+            ToGateway::Policy(policy)
+                if !self.authority && policy.names_with_http_rules().next().is_some() =>
+            {
+                FromGateway::Refused(too_late())
+            }
             ToGateway::Policy(policy) => {
                 self.change_rules(policy);
                 FromGateway::Done
