@@ -1,7 +1,7 @@
 # Sourced by every test. xtask counts the LAB lines; all else on the console is for people.
 
 # Said and done: the lab has no microVM tier.
-export MSB_ISOLATION=process
+export MSB_ISOLATION=process MSB_NET=none
 
 # verdict NAME OUTPUT: passes if the command before it succeeded, else shows OUTPUT, a file.
 verdict() {
