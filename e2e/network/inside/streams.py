@@ -52,6 +52,20 @@ def many(host, port, number):
         print(sum(pool.map(lambda _: once(host, port), range(int(number)))))
 
 
+def datagrams(host, port, number):
+    """Many sockets that send one datagram each."""
+    def one(_):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as each:
+            each.settimeout(HANG)
+            each.connect((host, int(port)))
+            each.send(b"hello")
+            return each.recv(100) == b"hello"
+
+    host = socket.gethostbyname(host)
+    with ThreadPoolExecutor(20) as pool:
+        print(sum(pool.map(one, range(int(number)))))
+
+
 def hold(host, port, number):
     """As many as there may be at a time; then one ends and another takes its place."""
     held, refused = [], 0
