@@ -22,6 +22,8 @@ use std::os::fd::OwnedFd;
 const ANSWERED: u64 = 180_000_000;
 /// One that was not.
 const UNANSWERED: u64 = 30_000_000;
+/// Silent for so long, a flow gives way to another where there is no more room.
+const SILENT: u64 = 3_000_000;
 /// For how long a refusal is not told again.
 const REMEMBERED: u64 = 5_000_000;
 /// Refusals that are remembered.
@@ -108,6 +110,12 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     pub(crate) fn len(&self) -> usize {
         self.flows.len()
+    }
+
+    /// The flow that was silent longest, if that is long enough not to miss an answer.
+    pub(crate) fn longest_silent(&self, now: u64) -> Option<Key> {
+        let silent = self.flows.iter().filter(|(_, exchange)| exchange.last + SILENT <= now);
+        silent.min_by_key(|(_, exchange)| exchange.last).map(|(key, _)| key)
     }
 
     pub(crate) fn is_free(&self, line: &Line) -> bool {

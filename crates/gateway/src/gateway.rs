@@ -373,9 +373,14 @@ impl Gateway {
         self.now / 1000
     }
 
-    /// Whether another flow may be opened.
-    pub(crate) fn is_full(&self) -> bool {
-        self.streams.flows.len() + self.datagrams.len() >= self.most
+    /// Whether no other flow may be opened. Datagrams have no end that could be seen: the flow of
+    /// them that was silent longest makes room.
+    pub(crate) fn is_full(&mut self) -> bool {
+        if self.streams.flows.len() + self.datagrams.len() < self.most {
+            return false;
+        }
+        let silent = self.datagrams.longest_silent(self.now);
+        silent.map(|key| self.end_exchange(key)).is_none()
     }
 
     /// A verdict with the number of a new flow.

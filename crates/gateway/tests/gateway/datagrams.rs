@@ -20,6 +20,28 @@ fn datagrams_go_both_ways() {
     guest.end();
 }
 
+#[test]
+fn datagrams_that_fell_silent_make_room() {
+    let port = datagram_echo();
+    let mut setup = Setup::new(&["allow@host"]);
+    setup.network.max_connections = 2;
+    let mut guest = setup.start();
+    for _ in 0..2 {
+        let socket = guest.udp();
+        assert_eq!(guest.exchange(socket, host(port), b"old"), b"old");
+    }
+    let socket = guest.udp();
+    // Refused while the others may still be answered, and let in once they have been silent.
+    guest.until("one gives way", |guest| {
+        let _ = guest.datagrams(socket).send_slice(b"new", host(port));
+        guest.step();
+        guest.datagrams(socket).can_recv()
+    });
+    assert!(guest.verdicts().iter().any(|verdict| verdict.rule.contains("max-connections")));
+    assert_eq!(guest.table().flows.len(), 2);
+    guest.end();
+}
+
 /// The kind, the code, and the ports of what is quoted in a message of ICMP.
 fn told(packet: &[u8]) -> Option<(u8, u8)> {
     (packet[0] == 0x45 && packet[9] == 1).then(|| (packet[20], packet[21]))
