@@ -11,6 +11,7 @@ mod life;
 mod limits;
 mod looks;
 mod mounts;
+mod network;
 mod roots;
 
 #[test]
