@@ -16,6 +16,7 @@ mod large;
 mod layout;
 mod library;
 mod link;
+mod network;
 mod options;
 mod place;
 mod processes;
@@ -58,6 +59,9 @@ const NEEDS: &[Need] = &[
     Need::Command("umoci", "umoci"),
     Need::Command("docker-registry", "docker-registry"),
     Need::Command("zstd", "zstd"),
+    Need::Command("pasta", "passt"),
+    Need::Command("slirp4netns", "slirp4netns"),
+    Need::Command("iperf3", "iperf3"),
 ];
 
 /// All that a run gave, with what is needed to judge it later.
@@ -108,6 +112,7 @@ fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Tabl
     show(exec::table(&mut place, &contenders, rounds)?);
     library::table(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(idle::table(&mut place, &contenders)?);
+    network::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(crowd::table(&place, &contenders, rounds)?);
     warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     // Before copies, which remove files: see there.

@@ -192,6 +192,8 @@ fn variables(dir: &Dir, home: &str, run: &str) -> Vec<(&'static str, String)> {
         ("HOME", path(home)),
         ("MSB_HOME", path(&format!("{home}/.msb"))),
         ("MSB_PATH", path("msb")),
+        // As the others have none; what measures networks asks for one.
+        ("MSB_NET", "none".to_owned()),
         ("XDG_RUNTIME_DIR", path(run)),
     ]
 }
