@@ -3,7 +3,8 @@
 use crate::guest::{Guest, Setup};
 use crate::names::ask;
 use crate::outside::{dns_server, echo, echo_on, host, listener, server_at};
-use msb_spec::Decision;
+use msb_spec::{Decision, Policy, Rule};
+use msb_wire::{FromGateway, ToGateway};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const NAMED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
@@ -227,15 +228,13 @@ fn requests_are_decided_one_by_one() {
 }
 
 #[test]
-fn what_rules_ask_to_look_into_later_is_refused_without_an_authority() {
-    let (mut guest, server) = named(&["allow@*.good.example"]);
+fn rules_about_requests_that_come_too_late_are_refused() {
+    let (mut guest, _) = named(&["allow@*.good.example"]);
     assert!(guest.authority.is_none());
-    ask(&mut guest, NAME);
-    guest.set_rules(&["allow@*.good.example:http:GET:/", "allow@127.0.0.9:tcp:1"]);
-    let stream = guest.connect(server);
-    guest.send(stream, &hello(Some(NAME)));
-    guest.until_closed(stream);
-    let verdict = guest.verdict(|verdict| verdict.decision == Decision::Deny);
-    assert_eq!(verdict.rule, "it cannot be looked into");
+    let rules = vec![Rule::parse("allow@*.good.example:http:GET:/").unwrap()];
+    let late = ToGateway::Policy(Policy { rules, default: Decision::Deny });
+    assert!(matches!(guest.ask(&late), FromGateway::Refused(_)));
+    // What was in force stays.
+    assert_eq!(guest.table().policy.unwrap().rules[0].to_string(), "allow@*.good.example");
     guest.end();
 }
