@@ -65,6 +65,19 @@ fn a_killed_worker_leaves_a_file_system_that_mounts() {
     }
 }
 
+#[test]
+fn a_forced_stop_leaves_a_file_system_that_mounts() {
+    let Some(msb) = lab::user() else { return };
+    msb.lasting("box", ["-m", "128M"]);
+    msb.shell_in("box", "echo kept > /root/a; sync").ok();
+    let busy = "while :; do echo x > /root/b; rm /root/b; done";
+    msb.run(["exec", "-d", "box", "--", "sh", "-c", busy]).ok();
+    msb.words("stop -f box").ok();
+    assert_eq!(msb.json(["inspect", "box"])["status"], "stopped");
+    msb.words("start -q box").ok();
+    assert_eq!(msb.words("exec box -- cat /root/a").line(), "kept");
+}
+
 /// Attack 44: each of its processes, one after the other.
 #[test]
 fn whichever_process_is_killed_all_of_them_end() {

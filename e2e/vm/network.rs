@@ -58,3 +58,19 @@ fn a_published_port_leads_into_a_machine_and_is_recorded() {
     msb.words("rm -f web").ok();
     assert!(TcpStream::connect(&address).is_err());
 }
+
+/// Attack 38.
+#[test]
+fn a_secret_is_a_placeholder_inside_a_machine_that_trusts_the_gateway() {
+    let Some(msb) = lab::user() else { return };
+    let flags = ["run", "-m", "128M", "--secret", "API_KEY@api.example.com"];
+    let rootfs = msb.rootfs().display().to_string();
+    let look = "env; cat /proc/*/environ 2>/dev/null; cat /.msb/trusted.pem";
+    let mut command = msb.command(flags);
+    command.args([&rootfs, "--", "sh", "-c", look]).env("API_KEY", "canary-of-a-secret");
+    let gave = msb_e2e::gives(&mut command).ok();
+    assert!(gave.stdout.contains("API_KEY=msb-secret-"), "{gave:#?}");
+    assert!(gave.stdout.contains("SSL_CERT_FILE=/.msb/trusted.pem"), "{gave:#?}");
+    assert!(gave.stdout.contains("BEGIN CERTIFICATE"), "{gave:#?}");
+    assert!(!gave.stdout.contains("canary-of-a-secret"), "{gave:#?}");
+}
