@@ -65,6 +65,13 @@ fn proxy() -> Result<Option<Proxy>> {
     let exceptions = env::NO_PROXY.iter().find_map(variable).unwrap_or_default();
     msb_sys::net::resolve_without_plugins();
     let mut proxy = Proxy::parse(&url, &exceptions)?;
+    if proxy.tls {
+        // Only what is looked into could go through it; the rest would go past it unnoticed.
+        return Err(Error::unsupported(
+            "a proxy that is spoken to in TLS is not in this version of msb",
+        )
+        .hint("name one as `http://…` in HTTPS_PROXY; `--no-net` does without"));
+    }
     proxy.locate()?;
     Ok(Some(proxy))
 }
