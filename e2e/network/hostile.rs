@@ -170,3 +170,19 @@ fn the_sandboxes_own_list_of_hosts_fools_nobody() {
         assert!(!person.world.log("access").contains(&word));
     }
 }
+
+/// Attack 11: an image whose files wait for ever, or have no end.
+#[test]
+fn an_image_without_ordinary_files_starts_all_the_same() {
+    for person in World::people() {
+        let etc = person.msb.rootfs().join("etc");
+        std::fs::create_dir_all(&etc).expect("a directory of the test's own");
+        let _ = std::fs::remove_file(etc.join("hosts"));
+        let made = std::process::Command::new("mkfifo").arg(etc.join("hosts")).status();
+        assert!(made.expect("mkfifo").success());
+        std::os::unix::fs::symlink("/dev/zero", etc.join("resolv.conf")).expect("a new name");
+        let rootfs = person.msb.rootfs().display().to_string();
+        let words = ["run", "--net", "public", &rootfs, "--", "cat", "/etc/hosts"];
+        assert!(person.run(words).ok().stdout.contains("198.18.0.2"));
+    }
+}

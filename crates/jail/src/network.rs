@@ -61,14 +61,9 @@ impl Outward<'_> {
 
     /// Puts the files in place, as mounts over those of the image: nothing of them is kept.
     pub(crate) fn place_files(&self, hostname: &str) -> Result<()> {
-        let hosts = lookup::hosts(hostname, |path| fs::read(path).ok());
-        show(&hosts, &[lookup::HOSTS])?;
-        show(lookup::resolvers().as_bytes(), &[lookup::RESOLVERS])?;
-        let Some(authority) = self.authority else { return Ok(()) };
-        let trusted = lookup::trusted(authority, |path| fs::read(path).ok());
-        let mut places = vec![addresses::TRUSTED];
-        places.extend(lookup::STORES.iter().filter(|store| Path::new(store).is_file()));
-        show(&trusted, &places)
+        let read = |path: &str| net::read_ordinary(path, lookup::LIMIT);
+        let files = lookup::files(hostname, self.authority, read);
+        files.iter().try_for_each(|(text, places)| show(text, places))
     }
 }
 

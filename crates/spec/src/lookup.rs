@@ -3,22 +3,38 @@
 use crate::addresses;
 
 /// Where C libraries look whom to ask for names.
-pub const RESOLVERS: &str = "/etc/resolv.conf";
+const RESOLVERS: &str = "/etc/resolv.conf";
 
 /// Its text in a sandbox with a gateway: nobody else is asked.
-pub fn resolvers() -> String {
+fn resolvers() -> String {
     format!("nameserver {}\noptions edns0\n", addresses::GATEWAY)
 }
 
 /// Where names are looked up before anybody is asked.
-pub const HOSTS: &str = "/etc/hosts";
+const HOSTS: &str = "/etc/hosts";
 
-/// More is not a file for people.
-const HOSTS_LIMIT: usize = 1 << 20;
+/// More is neither a file for people nor the store of a distribution; none longer is read.
+pub const LIMIT: usize = 4 << 20;
 
-/// What the image has there, as `read` finds it, and the sandbox's own name.
-pub fn hosts(hostname: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
-    let present = read(HOSTS).filter(|bytes| bytes.len() <= HOSTS_LIMIT).unwrap_or_default();
+/// Every file that is shown over the image's own, and where; `read` gives what the image has there.
+pub fn files(
+    hostname: &str,
+    authority: Option<&str>,
+    read: impl Fn(&str) -> Option<Vec<u8>>,
+) -> Vec<(Vec<u8>, Vec<&'static str>)> {
+    let mut files =
+        vec![(hosts(hostname, &read), vec![HOSTS]), (resolvers().into_bytes(), vec![RESOLVERS])];
+    if let Some(authority) = authority {
+        let known: Vec<&str> = STORES.into_iter().filter(|store| read(store).is_some()).collect();
+        let places = [addresses::TRUSTED].into_iter().chain(known).collect();
+        files.push((trusted(authority, &read), places));
+    }
+    files
+}
+
+/// What the image has there, and the sandbox's own name.
+fn hosts(hostname: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
+    let present = read(HOSTS).unwrap_or_default();
     let mut hosts = match present.iter().all(u8::is_ascii_whitespace) {
         true => b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n".to_vec(),
         false => present,
@@ -31,7 +47,7 @@ pub fn hosts(hostname: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> 
 }
 
 /// Where distributions keep the authorities that they trust, in one file.
-pub const STORES: [&str; 5] = [
+const STORES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -39,13 +55,9 @@ pub const STORES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// More is not the store of a distribution.
-const STORE_LIMIT: usize = 4 << 20;
-
-/// Those that the image trusts, as `read` finds them, and the gateway's own.
-pub fn trusted(authority: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
-    let known = STORES.iter().find_map(|store| read(store));
-    let mut trusted = known.filter(|bytes| bytes.len() <= STORE_LIMIT).unwrap_or_default();
+/// Those that the image trusts, and the gateway's own.
+fn trusted(authority: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut trusted = STORES.iter().find_map(|store| read(store)).unwrap_or_default();
     if !trusted.is_empty() && !trusted.ends_with(b"\n") {
         trusted.push(b'\n');
     }
@@ -70,6 +82,5 @@ mod tests {
             trusted("OURS\n", |path| path.ends_with("cert.pem").then(|| b"THEIRS".to_vec()));
         assert_eq!(bundle, b"THEIRS\nOURS\n");
         assert_eq!(trusted("OURS\n", |_| None), b"OURS\n");
-        assert_eq!(trusted("OURS\n", |_| Some(vec![0; STORE_LIMIT + 1])), b"OURS\n");
     }
 }

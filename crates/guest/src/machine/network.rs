@@ -30,14 +30,9 @@ pub(super) fn set_up() -> Done<()> {
 pub(super) fn furnish(network: &BootNetwork, hostname: &str) -> Done<()> {
     // As far as its kernel has it; everybody inside may send echoes.
     let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
-    let hosts = lookup::hosts(hostname, |path| fs::read(path).ok());
-    show(&hosts, &[lookup::HOSTS])?;
-    show(lookup::resolvers().as_bytes(), &[lookup::RESOLVERS])?;
-    let Some(authority) = &network.authority else { return Ok(()) };
-    let trusted = lookup::trusted(authority, |path| fs::read(path).ok());
-    let mut places = vec![addresses::TRUSTED];
-    places.extend(lookup::STORES.iter().filter(|store| Path::new(store).is_file()));
-    show(&trusted, &places)
+    let read = |path: &str| msb_sys::net::read_ordinary(path, lookup::LIMIT);
+    let files = lookup::files(hostname, network.authority.as_deref(), read);
+    files.iter().try_for_each(|(text, places)| show(text, places))
 }
 
 /// Shows a file that lies in memory at places where the image may have one, or a link that leads
