@@ -47,6 +47,34 @@ fn the_proxy_is_told_who_we_are_and_the_sandbox_is_not() {
     }
 }
 
+/// What the proxy is told is nobody else's business: not on the way to it either.
+#[test]
+fn a_proxy_may_be_spoken_to_in_tls() {
+    for person in World::people() {
+        let proxy = [("HTTPS_PROXY", "https://worker:pass%20word@127.0.0.1:3130")];
+        let before = person.world.log("proxy").matches("CONNECT").count();
+        let fetch = "curl -sS --cacert /world/ca.pem https://web.example.com/";
+        assert_eq!(behind(&person, &proxy, &[], fetch).line(), "hello from the web");
+        // More than all buffers on the way hold, both ways.
+        let script = "/usr/bin/python3 /world/streams.py turns 203.0.113.10 7000 9000000";
+        assert_eq!(behind(&person, &proxy, &[], script).line(), "same");
+        let flags = ["--net-rule", "allow@api.example.com:http"];
+        let script = "curl -sS -o /dev/null -w '%{http_code}' https://api.example.com/";
+        assert_eq!(behind(&person, &proxy, &flags, script).line(), "200");
+        let log = person.world.log("proxy");
+        assert!(log.matches("CONNECT").count() > before + 2, "{log}");
+        // Nobody whom the host does not trust is told who we are.
+        let mut command = person.inside_command(&[], &format!("{fetch}; echo $?"));
+        command.envs(proxy).env_remove("SSL_CERT_FILE");
+        let gave = ends(command.spawn().expect("msb can be executed")).ok();
+        assert!(!gave.stdout.contains("hello"), "{gave:#?}");
+        assert_eq!(
+            person.world.log("proxy").matches("CONNECT").count(),
+            log.matches("CONNECT").count()
+        );
+    }
+}
+
 #[test]
 fn some_are_reached_without_the_proxy() {
     for person in World::people() {

@@ -76,9 +76,17 @@ pub(crate) struct Intercepted {
     pub(crate) tls: bool,
 }
 
+/// What is handed over.
+enum Work {
+    /// To be looked into.
+    Look(Intercepted),
+    /// To be joined to the proxy of the host, which is spoken to in TLS; a unix stream.
+    Secure(OwnedFd),
+}
+
 /// The thread that looks into flows. It ends when this is dropped.
 pub(crate) struct Interceptor {
-    flows: mpsc::UnboundedSender<Intercepted>,
+    flows: mpsc::UnboundedSender<Work>,
     policy: watch::Sender<Arc<Policy>>,
     happened: Happened,
 }
@@ -120,7 +128,7 @@ impl Interceptor {
         let failed = |cause: std::io::Error| Error::host("cannot start to look into flows", cause);
         let (events, happened) = event::queue()?;
         let (policy, rules) = watch::channel(Arc::new(settings.policy));
-        let (flows, mut taken) = mpsc::unbounded_channel::<Intercepted>();
+        let (flows, mut taken) = mpsc::unbounded_channel::<Work>();
         let shared = Arc::new(Shared {
             secrets: Arc::new(Secrets::new(settings.secrets)),
             policy: rules,
@@ -140,8 +148,12 @@ impl Interceptor {
                 shared.upstream.warm_up();
             }
             runtime.block_on(async {
-                while let Some(flow) = taken.recv().await {
-                    tokio::spawn(serve::serve(Arc::clone(&shared), flow));
+                while let Some(work) = taken.recv().await {
+                    let shared = Arc::clone(&shared);
+                    match work {
+                        Work::Look(flow) => tokio::spawn(serve::serve(shared, flow)),
+                        Work::Secure(socket) => tokio::spawn(serve::secure(shared, socket)),
+                    };
                 }
             });
         };
@@ -152,7 +164,12 @@ impl Interceptor {
     /// Looks into a flow from now on. Never waits: who hands flows over bounds their number.
     pub(crate) fn take(&self, flow: Intercepted) {
         // Without the thread the socket is closed, which ends the flow.
-        let _ = self.flows.send(flow);
+        let _ = self.flows.send(Work::Look(flow));
+    }
+
+    /// Has TLS spoken between this stream and the proxy of the host. Its end is the stream's.
+    pub(crate) fn secure(&self, socket: OwnedFd) {
+        let _ = self.flows.send(Work::Secure(socket));
     }
 
     /// Decides by these rules from the next request on.

@@ -124,10 +124,7 @@ impl Gateway {
         let remote = stream.ends.remote;
         let connected = match (self.neighbour(remote.ip()), self.proxy_for(stream)) {
             (Some(name), _) => joined::connect(name),
-            (None, Some(proxy)) => match proxy.addresses.first() {
-                Some(address) => outside::connect(*address),
-                None => return false,
-            },
+            (None, Some(_)) => self.connect_to_proxy(),
             (None, None) => outside::connect(outer(remote)),
         };
         let Ok((socket, connected)) = connected else { return false };

@@ -29,13 +29,10 @@ impl Surroundings {
             [] => resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
             given => given.iter().map(|Resolver(address)| *address).collect(),
         };
-        let roots = if network.intercepts() { roots() } else { Vec::new() };
-        Ok(Self {
-            resolvers,
-            host_addresses,
-            proxy: proxy().map_err(|error| error.at(Stage::Network))?,
-            roots,
-        })
+        let proxy = proxy().map_err(|error| error.at(Stage::Network))?;
+        let verifies = network.intercepts() || proxy.as_ref().is_some_and(|proxy| proxy.tls);
+        let roots = if verifies { roots() } else { Vec::new() };
+        Ok(Self { resolvers, host_addresses, proxy, roots })
     }
 }
 
@@ -65,13 +62,6 @@ fn proxy() -> Result<Option<Proxy>> {
     let exceptions = env::NO_PROXY.iter().find_map(variable).unwrap_or_default();
     msb_sys::net::resolve_without_plugins();
     let mut proxy = Proxy::parse(&url, &exceptions)?;
-    if proxy.tls {
-        // Only what is looked into could go through it; the rest would go past it unnoticed.
-        return Err(Error::unsupported(
-            "a proxy that is spoken to in TLS is not in this version of msb",
-        )
-        .hint("name one as `http://…` in HTTPS_PROXY; `--no-net` does without"));
-    }
     proxy.locate()?;
     Ok(Some(proxy))
 }

@@ -4,6 +4,7 @@
 use crate::gateway::Gateway;
 use crate::joined;
 use crate::opening::outer;
+use crate::outside;
 use crate::proxy::{Answer, Proxy, answer};
 use crate::slots::Key;
 use crate::streams::{Stage, Stream};
@@ -11,6 +12,7 @@ use msb_spec::Direction;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use zeroize::Zeroizing;
 
 /// The longest head of an answer that is waited for.
@@ -34,15 +36,26 @@ fn answer_of_neighbour(heard: &[u8]) -> Answer {
 }
 
 impl Gateway {
-    /// The proxy that a flow goes through. One that speaks TLS itself is only for flows that are
-    /// looked into, where there is TLS to speak with.
+    /// The proxy that a flow goes through.
     pub(crate) fn proxy_for(&self, stream: &Stream) -> Option<&Proxy> {
         let proxy = self.proxy.as_deref()?;
         let remote = stream.ends.remote;
         let egress = stream.verdict.direction == Direction::Egress;
-        let wanted = egress && !proxy.tls && self.rules.is_public(remote.ip());
+        let wanted = egress && self.rules.is_public(remote.ip());
         let name = stream.verdict.name.as_ref();
         (wanted && proxy.is_for(name, outer(remote))).then_some(proxy)
+    }
+
+    /// Begins to connect to the proxy; whether it is connected already. One that speaks TLS is
+    /// reached through whoever can, and its failure is an end of the stream.
+    pub(crate) fn connect_to_proxy(&mut self) -> Result<(OwnedFd, bool), Errno> {
+        let proxy = self.proxy.clone().ok_or(Errno::HOSTUNREACH)?;
+        if !proxy.tls {
+            return outside::connect(*proxy.addresses.first().ok_or(Errno::HOSTUNREACH)?);
+        }
+        let (ours, theirs) = outside::pair()?;
+        self.interceptor().ok_or(Errno::HOSTUNREACH)?.secure(theirs);
+        Ok((ours, true))
     }
 
     /// Has whoever is on the way asked for whom a flow is for; false if nobody is.

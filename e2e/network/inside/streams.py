@@ -39,6 +39,15 @@ def echo(host, port, size):
             print("same" if got.result() == sent + b"goodbye" else "different")
 
 
+def turns(host, port, size):
+    """Gets back what it sent, while both halves stay open."""
+    sent = os.urandom(int(size))
+    with connect(host, port) as one, ThreadPoolExecutor() as pool:
+        got = pool.submit(lambda: one.makefile("rb").read(len(sent)))
+        one.sendall(sent)
+        print("same" if got.result() == sent else "different")
+
+
 def once(host, port):
     with connect(host, port) as one:
         one.sendall(b"hello")

@@ -358,9 +358,11 @@ def flip(listener, whence, data):
     listener.sendto(answered(data, [bad if before else "203.0.113.10"]), whence)
 
 
-def proxy(password):
+def proxy(password, tls=None):
     """A proxy of an office, which only knows CONNECT and plain GET."""
     def handle(peer, _whence):
+        if tls:
+            peer = tls.wrap_socket(peer, server_side=True)
         file = peer.makefile("rb")
         first_line = file.readline().decode("latin-1").strip()
         heads = []
@@ -382,7 +384,8 @@ def proxy(password):
             peer.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
             ends = {peer: server, server: peer}
             while ends:
-                for one in select.select(list(ends), [], [])[0]:
+                held = [peer] if tls and peer.pending() else []
+                for one in held or select.select(list(ends), [], [])[0]:
                     data = one.recv(65536)
                     if not data:
                         return
@@ -425,6 +428,7 @@ def home():
     serve(flip, "127.0.0.1", 5300, socket.SOCK_DGRAM)
     serve(proxy(""), "127.0.0.1", 3128)
     serve(proxy("worker:pass word"), "127.0.0.1", 3129)
+    serve(proxy("worker:pass word", trusted()), "127.0.0.1", 3130)
 
 
 {"outside": outside, "home": home}[sys.argv[1]]()

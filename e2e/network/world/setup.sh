@@ -68,7 +68,7 @@ sign() {
     openssl_quietly x509 -req -days 2 -in "$1.csr" -out "$1.pem" -CA ca.pem -CAkey ca.key \
         -CAcreateserial -extfile names
 }
-sign server 'DNS:*.example.com,DNS:*.wild.example.org,IP:203.0.113.10'
+sign server 'DNS:*.example.com,DNS:*.wild.example.org,IP:203.0.113.10,IP:127.0.0.1'
 sign evil 'DNS:evil.example.net'
 cp ca.pem inside/ca.pem
 

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use msb_spec::Decision;
 use rustix::fs::OFlags;
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Socket;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,11 +36,7 @@ const PING: Duration = Duration::from_secs(60);
 
 /// Serves until either side is done. Whatever goes wrong ends the flow; there is nobody to tell.
 pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
-    // Not by `set_nonblocking`: that is an ioctl, which the jail has not.
-    let Ok(()) = rustix::fs::fcntl_setfl(&taken.socket, OFlags::NONBLOCK | OFlags::RDWR) else {
-        return;
-    };
-    let Ok(stream) = UnixStream::from_std(Socket::from(taken.socket)) else { return };
+    let Some(stream) = waited_for(taken.socket) else { return };
     let is_host = request::is_host(taken.address.ip(), &shared.host_addresses);
     let peer = Peer { name: taken.name, address: taken.address, tls: taken.tls, is_host };
     let flow = |protocol, trouble| Flow {
@@ -76,6 +73,20 @@ pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
     let Ok(config) = shared.config(&peer.name, flow.line.protocol()) else { return };
     let Ok(Ok(stream)) = timeout(HANDSHAKE_LIMIT, start.into_stream(config)).await else { return };
     speak(stream, Arc::new(flow)).await;
+}
+
+/// Speaks TLS with the proxy of the host, for a stream that goes through it as it is.
+pub(crate) async fn secure(shared: Arc<Shared>, socket: OwnedFd) {
+    let Some(mut stream) = waited_for(socket) else { return };
+    // Whoever waits for the proxy's answer sees an end instead.
+    let Ok(mut proxy) = shared.upstream.reach_proxy().await else { return };
+    let _ = tokio::io::copy_bidirectional(&mut stream, &mut proxy).await;
+}
+
+fn waited_for(socket: OwnedFd) -> Option<UnixStream> {
+    // Not by `set_nonblocking`: that is an ioctl, which the jail has not.
+    rustix::fs::fcntl_setfl(&socket, OFlags::NONBLOCK | OFlags::RDWR).ok()?;
+    UnixStream::from_std(Socket::from(socket)).ok()
 }
 
 async fn joined(mut flow: Flow, connected: Connected) -> Flow {

@@ -133,7 +133,7 @@ impl Upstream {
         let proxy = self.proxy_for(peer);
         let stream = match proxy {
             None => Box::new(dial(&[peer.address]).await?),
-            Some(proxy) => self.reach_proxy(proxy).await?,
+            Some(_) => self.reach_proxy().await?,
         };
         if !peer.tls {
             return Ok(Connected { stream, protocol: Protocol::One });
@@ -150,7 +150,9 @@ impl Upstream {
         secure(config, peer.name.as_str(), offer, stream).await
     }
 
-    async fn reach_proxy(&self, proxy: &Proxy) -> Result<Box<dyn Stream>, Trouble> {
+    /// Connects to the proxy, in TLS if that is what it speaks.
+    pub(crate) async fn reach_proxy(&self) -> Result<Box<dyn Stream>, Trouble> {
+        let proxy = self.proxy.as_deref().ok_or(Trouble::Proxy(None))?;
         let stream: Box<dyn Stream> = Box::new(dial(&proxy.addresses).await?);
         if !proxy.tls {
             return Ok(stream);
