@@ -10,11 +10,13 @@
 
 use std::ffi::c_void;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 use std::{env, hint, ptr, thread};
 
 fn main() -> ExitCode {
@@ -31,6 +33,9 @@ fn main() -> ExitCode {
         )),
         ["ports", from, to] => Ok(ports(number(from), number(to))),
         ["flood", port, times] => Ok(flood(number(port), number(times))),
+        ["datagram", to, length] => datagram(to, number(length)),
+        ["stream", to, mebibytes] => stream(to, number(mebibytes)),
+        ["frames", target, port] => frames(target, number(port) as u16),
         ["race", dir, out, rounds] => race(Path::new(dir), out, number(rounds)),
         _ => Err(io::Error::other("no such verb")),
     };
@@ -188,4 +193,108 @@ fn race(dir: &Path, out: &str, rounds: u32) -> io::Result<String> {
         let _ = fs::rename(&real, &name);
     }
     Ok("raced".to_owned())
+}
+
+/// Sends a datagram and compares what comes back.
+fn datagram(to: &str, length: u32) -> io::Result<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    socket.connect(to)?;
+    let sent: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+    socket.send(&sent)?;
+    let mut got = vec![0; 1 << 16];
+    let length = socket.recv(&mut got)?;
+    Ok(if got[..length] == sent { "same".to_owned() } else { format!("{length} others") })
+}
+
+/// Sends a stream and hears how long it was; then hears one as long.
+fn stream(to: &str, mebibytes: u32) -> io::Result<String> {
+    let began = Instant::now();
+    let mut stream = TcpStream::connect(to)?;
+    let block = vec![7; 1 << 20];
+    for _ in 0..mebibytes {
+        stream.write_all(&block)?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let mut told = [0; 8];
+    stream.read_exact(&mut told)?;
+    let out = began.elapsed();
+    let heard = io::copy(&mut stream, &mut io::sink())?;
+    let (out, all) = (out.as_millis(), began.elapsed().as_millis());
+    Ok(format!("{} {heard} out {out} ms, in {} ms", u64::from_le_bytes(told), all - out))
+}
+
+/// Frames of others, in pieces, in wrappings and of nothing at all, each of them with a datagram
+/// for a port that is not allowed.
+fn frames(target: &str, port: u16) -> io::Result<String> {
+    let target: Ipv4Addr = target.parse().map_err(io::Error::other)?;
+    let datagram = {
+        let mut datagram = [40000u16.to_be_bytes(), port.to_be_bytes()].concat();
+        datagram.extend([0, 16, 0, 0]);
+        datagram.extend(b"stranger");
+        datagram
+    };
+    let packet = |source: [u8; 4], piece: u16, head: u8| {
+        let mut packet = vec![0x40 | head, 0, 0, 0, 0, 1];
+        packet.extend(piece.to_be_bytes());
+        packet.extend([64, 17, 0, 0]);
+        packet.extend(source);
+        packet.extend(target.octets());
+        packet.resize(usize::from(head.max(5)) * 4, 1);
+        packet.extend(&datagram);
+        let length = (packet.len() as u16).to_be_bytes();
+        packet[2..4].copy_from_slice(&length);
+        packet
+    };
+    let own = [198, 18, 0, 2];
+    let mut packets = Vec::new();
+    for source in [own, [127, 0, 0, 1], [198, 18, 0, 1], [10, 0, 0, 1], [0; 4], [255; 4]] {
+        for piece in [0, 0x2000, 0x2001, 1, 0x1fff, 0x4000] {
+            packets.extend((0..16).map(|head| packet(source, piece, head)));
+        }
+    }
+    packets.extend([Vec::new(), vec![0x45], vec![0xff; 1400], vec![0; 60000]]);
+    let socket = raw_socket()?;
+    let mut sent = 0;
+    for packet in packets {
+        for kind in [&[8, 0][..], &[0x86, 0xdd], &[0x81, 0, 0, 1, 8, 0], &[8, 6], &[0, 4]] {
+            for from in [[2, 0x6d, 0x73, 0x62, 0, 2], [0xff; 6], [2, 0x6d, 0x73, 0x62, 0, 1]] {
+                let mut frame = vec![2, 0x6d, 0x73, 0x62, 0, 1];
+                frame.extend(from);
+                frame.extend(kind);
+                frame.extend(&packet);
+                // SAFETY: the kernel reads the bytes of the frame.
+                let gone = unsafe {
+                    libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0)
+                };
+                sent += i32::from(gone > 0);
+            }
+        }
+    }
+    Ok(if sent > 8000 { "sent".to_owned() } else { format!("sent {sent}") })
+}
+
+/// A socket for frames of the device.
+fn raw_socket() -> io::Result<OwnedFd> {
+    let all = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: takes three numbers and gives a descriptor or an error.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(all)) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: reads a name that ends in a zero.
+    let index = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) };
+    // SAFETY: all its fields are numbers, for which zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = all;
+    address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
+    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads an address of the size that is given.
+    match unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size) } {
+        0 => Ok(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

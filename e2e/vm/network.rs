@@ -1,8 +1,9 @@
 //! The network of a microVM: the same gateway, behind virtio-net.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
+use std::time::Duration;
 
 use msb_e2e::eventually;
 
@@ -73,4 +74,54 @@ fn a_secret_is_a_placeholder_inside_a_machine_that_trusts_the_gateway() {
     assert!(gave.stdout.contains("SSL_CERT_FILE=/.msb/trusted.pem"), "{gave:#?}");
     assert!(gave.stdout.contains("BEGIN CERTIFICATE"), "{gave:#?}");
     assert!(!gave.stdout.contains("canary-of-a-secret"), "{gave:#?}");
+}
+
+/// Attack 35, with frames that no kernel sends: only datagrams of its own, for whom it may reach.
+#[test]
+fn frames_that_a_machine_makes_up_reach_nobody() {
+    let Some(msb) = lab::user() else { return };
+    lab::with_inside(&msb);
+    let port = hello();
+    let closed = UdpSocket::bind("127.0.0.1:0").expect("loopback is up");
+    let canary = closed.local_addr().expect("it is bound").port();
+    let rule = format!("allow@host:tcp:{port}");
+    msb.lasting("box", ["--net-default", "deny", "--net-rule", &rule, "-m", "128M"]);
+    let sent = msb.words(&format!("exec box -- inside frames 198.18.0.1 {canary}"));
+    assert_eq!(sent.line(), "sent");
+    let fetch = format!("wget -q -O - http://198.18.0.1:{port}/");
+    assert_eq!(msb.shell_in("box", &fetch).line(), "hello", "it goes on");
+    closed.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let mut heard = [0; 16];
+    assert!(closed.recv(&mut heard).is_err(), "{heard:?}");
+}
+
+#[test]
+fn long_datagrams_and_streams_of_a_machine_arrive_whole() {
+    let Some(msb) = lab::user() else { return };
+    lab::with_inside(&msb);
+    let echo = UdpSocket::bind("127.0.0.1:0").expect("loopback is up");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is up");
+    let datagrams = echo.local_addr().expect("it is bound").port();
+    let streams = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok((length, whence)) = echo.recv_from(&mut buffer) {
+            let _ = echo.send_to(&buffer[..length], whence);
+        }
+    });
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let length = std::io::copy(&mut stream, &mut std::io::sink()).unwrap_or(0);
+            let _ = stream.write_all(&length.to_le_bytes());
+            let _ = std::io::copy(&mut std::io::repeat(7).take(length), &mut stream);
+        }
+    });
+    msb.lasting("box", ["--net", "host", "-m", "128M"]);
+    for length in [1, 1473, 9000, 65000] {
+        let gave =
+            msb.words(&format!("exec box -- inside datagram 198.18.0.1:{datagrams} {length}"));
+        assert_eq!(gave.line(), "same", "{length}");
+    }
+    let gave = msb.words(&format!("exec box -- inside stream 198.18.0.1:{streams} 16")).line();
+    assert!(gave.starts_with("16777216 16777216 "), "{gave}");
 }

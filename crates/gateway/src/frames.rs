@@ -59,6 +59,42 @@ pub(crate) fn link_source(frame: &[u8]) -> Option<[u8; 6]> {
     frame.get(VIRTIO + 6..VIRTIO + 12)?.try_into().ok()
 }
 
+/// Lowers what the first segment of a stream says that its sender takes, so that it fits a packet
+/// of this size: a machine can send larger ones than it can receive.
+pub(crate) fn ask_for_less(frame: &mut [u8], mtu: usize) {
+    let Some(packet) = frame.get_mut(BEFORE..) else { return };
+    let Some(first) = packet.first() else { return };
+    let (protocol, before) = match first >> 4 {
+        4 => (packet.get(9), usize::from(first & 15) * 4),
+        _ => (packet.get(6), 40),
+    };
+    if protocol != Some(&TCP) {
+        return;
+    }
+    let Some(segment) = packet.get_mut(before..) else { return };
+    let Some([offset, flags]) = segment.get(12..14) else { return };
+    if flags & 0b10 == 0 {
+        return;
+    }
+    let end = usize::from(offset >> 4) * 4;
+    let Some(mut options) = segment.get_mut(20..end) else { return };
+    let most = (mtu - before.max(20) - 20) as u16;
+    loop {
+        let length = match options {
+            [2, 4, high, low, ..] => {
+                let lower = u16::from_be_bytes([*high, *low]).min(most);
+                [*high, *low] = lower.to_be_bytes();
+                4
+            }
+            [0, ..] | [] | [_] => return,
+            [1, ..] => 1,
+            [_, length, ..] => usize::from(*length).max(2),
+        };
+        let Some(rest) = options.get_mut(length..) else { return };
+        options = rest;
+    }
+}
+
 /// Reads a frame of the sandbox; none for everything that is not for us.
 pub(crate) fn read(frame: &[u8]) -> Option<Inbound<'_>> {
     let kind: [u8; 2] = frame.get(VIRTIO + 12..BEFORE)?.try_into().ok()?;

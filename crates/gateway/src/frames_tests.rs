@@ -143,3 +143,36 @@ fn a_finished_frame_leaves_the_checksum_to_the_device() {
     let expected = sum(&body[12..20], 17 + 8);
     assert_eq!(bytes[BEFORE + 26..BEFORE + 28], expected.to_be_bytes());
 }
+
+#[test]
+fn the_first_segment_of_a_stream_asks_for_what_fits() {
+    let segment = |flags: u8, options: &[u8]| {
+        let mut segment = vec![0; 20];
+        segment[12] = ((20 + options.len()) / 4) as u8 * 16;
+        segment[13] = flags;
+        segment.extend_from_slice(options);
+        segment
+    };
+    let asks = [1, 1, 8, 4, 9, 9, 2, 4, 0xff, 0xc8, 0, 0];
+    for (guest, target, kind, most) in
+        [(GUEST, outside(), IPV4, 1460u16), (GUEST6, "2001:db8::1".parse().unwrap(), IPV6, 1440)]
+    {
+        for (flags, wanted) in [(2, most), (0x12, most), (0x10, 0xffc8)] {
+            let mut frame = frame(kind, &packet(guest, target, TCP, 64, &segment(flags, &asks)));
+            ask_for_less(&mut frame, 1500);
+            assert_eq!(frame[frame.len() - 4..frame.len() - 2], wanted.to_be_bytes());
+        }
+        let little = [2, 4, 2, 0];
+        let mut frame = frame(kind, &packet(guest, target, TCP, 64, &segment(2, &little)));
+        ask_for_less(&mut frame, 1500);
+        assert!(frame.ends_with(&little));
+    }
+    // Nothing that cannot be read is read, or turns for ever.
+    for options in [&[3, 0, 0, 0][..], &[2, 4, 1, 1, 2, 9, 9, 9], &[2, 4, 0xff, 0xff, 7, 200, 0, 0]]
+    {
+        let whole = frame(IPV4, &packet(GUEST, outside(), TCP, 64, &segment(2, options)));
+        for length in 0..=whole.len() {
+            ask_for_less(&mut whole[..length].to_vec(), 1500);
+        }
+    }
+}

@@ -32,11 +32,20 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// The largest packet.
+    /// The largest packet that can be sent: the buffers of a machine's device are short.
     pub(crate) fn mtu(self) -> usize {
         match self {
             Self::Tap => usize::from(addresses::MTU),
             Self::Machine => 1500,
+        }
+    }
+
+    /// The largest packet of a stream that is asked for. A machine puts each in one piece of its
+    /// memory, of which it has few that are large.
+    pub(crate) fn largest_taken(self) -> usize {
+        match self {
+            Self::Tap => usize::from(addresses::MTU),
+            Self::Machine => 15_500,
         }
     }
 }
@@ -81,7 +90,12 @@ impl Link {
         loop {
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => return Ok(Some(n)),
+                Ok(n) => {
+                    if self.kind == Wire::Machine {
+                        frames::ask_for_less(&mut buffer[..n], self.mtu());
+                    }
+                    return Ok(Some(n));
+                }
                 // The sandbox took its device down, and may raise it again.
                 Err(Errno::FAULT) if self.kind == Wire::Tap => return Ok(None),
                 Err(Errno::AGAIN) => return Ok(None),
@@ -206,7 +220,7 @@ impl<'p> Device for Port<'p> {
 pub(crate) fn capabilities(wire: Wire) -> DeviceCapabilities {
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ip;
-    capabilities.max_transmission_unit = wire.mtu();
+    capabilities.max_transmission_unit = wire.largest_taken();
     capabilities.checksum.ipv4 = Checksum::Tx;
     capabilities.checksum.tcp = Checksum::None;
     capabilities
@@ -220,8 +234,7 @@ impl RxToken for Taken<'_> {
 
 impl TxToken for Room<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
-        let length = length.min(self.0.mtu());
-        if self.0.is_blocked() {
+        if self.0.is_blocked() || length > self.0.mtu() {
             // An answer to a packet, when a frame waits already: it has to be made and is dropped.
             return fill(&mut vec![0; length]);
         }

@@ -107,13 +107,13 @@ struct End {
 }
 
 impl End {
-    fn new(size: usize, mtu: usize) -> Self {
-        // Whole segments, so that a ring that is used up segment by segment never cuts one in two.
-        let segment = mtu - 40;
+    fn new(size: usize, wire: Wire) -> Self {
         let (bytes, _) = BUFFERS[size];
-        let buffer = || SocketBuffer::new(vec![0; bytes.div_ceil(segment) * segment]);
+        // Whole segments, so that a ring that is used up segment by segment never cuts one in two.
+        let buffer = |mtu: usize| SocketBuffer::new(vec![0; bytes.div_ceil(mtu - 40) * (mtu - 40)]);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let handle = sockets.add(Socket::new(buffer(), buffer()));
+        let socket = Socket::new(buffer(wire.largest_taken()), buffer(wire.mtu()));
+        let handle = sockets.add(socket);
         Self { sockets, handle, size }
     }
 
@@ -384,7 +384,7 @@ impl Streams {
         let room = self.used.iter().zip(BUFFERS).position(|(used, (_, most))| *used < most);
         let size = room.unwrap_or(BUFFERS.len() - 1);
         self.used[size] += 1;
-        let end = self.kept[size].pop().unwrap_or_else(|| End::new(size, self.wire.mtu()));
+        let end = self.kept[size].pop().unwrap_or_else(|| End::new(size, self.wire));
         let end = stream.end.insert(end);
         let handle = end.handle;
         let socket = end.socket();

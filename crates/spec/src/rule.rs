@@ -550,10 +550,8 @@ pub mod addresses {
     pub const GATEWAY_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 1];
     /// The sandbox's link address.
     pub const GUEST_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 2];
-    /// The largest packet on the `process` tier: nothing on the way is a real wire.
+    /// The largest packet that a sandbox sends: nothing on the way is a real wire.
     pub const MTU: u16 = 65520;
-    /// The same on the `vm` tier, whose device takes no larger ones.
-    pub const MACHINE_MTU: u16 = 1500;
     /// The device.
     pub const DEVICE: &str = "eth0";
     /// Where the certificates are that a sandbox trusts, if its gateway looks into anything.

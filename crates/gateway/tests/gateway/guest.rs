@@ -379,9 +379,10 @@ const BEFORE: usize = 26;
 
 impl Wire {
     fn read(&mut self) -> Option<Vec<u8>> {
-        let mut frame = vec![0; BEFORE + 65520];
+        let mut frame = vec![0; BEFORE + 1501];
         loop {
             let n = rustix::io::read(&self.fd, &mut frame[..]).ok().filter(|n| *n > BEFORE)?;
+            assert!(n <= BEFORE + 1500, "no larger than the device takes");
             if frame[24..26] == [8, 6] {
                 continue;
             }
@@ -425,7 +426,8 @@ impl Device for Wire {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = 1500;
+        // As machines do, which send larger packets than they take.
+        capabilities.max_transmission_unit = 65520;
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }

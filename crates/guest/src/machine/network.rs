@@ -15,7 +15,7 @@ pub(super) fn set_up() -> Done<()> {
     let device = Device {
         name: addresses::DEVICE,
         link: addresses::GUEST_LINK,
-        mtu: addresses::MACHINE_MTU,
+        mtu: addresses::MTU,
         addresses: &[
             (IpAddr::V4(addresses::GUEST), addresses::BITS),
             (IpAddr::V6(addresses::GUEST6), addresses::BITS6),
