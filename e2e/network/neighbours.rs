@@ -86,5 +86,14 @@ fn joined_sandboxes_reach_each_other_by_name() {
         person.run(["stop", "one"]).ok();
         let gone = person.probe_in("two", &["tcp one 8000"]);
         assert!(gone == ["unknown"] || gone == ["refused"], "{gone:?}");
+        person.run(["rm", "-f", "three"]).ok();
+        person.run(["ls"]).ok();
+        let networks = person.home().join("networks");
+        let left = |network: &str| -> Vec<String> {
+            let entries = std::fs::read_dir(networks.join(network)).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(left("team"), ["two.gateway"]);
+        assert!(!networks.join("others").exists());
     }
 }

@@ -232,6 +232,11 @@ impl Person {
         ["-v".into(), inside.into()].into_iter().chain(flags).collect()
     }
 
+    /// The state directory.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.msb.home()
+    }
+
     /// Where the tests may write.
     pub(crate) fn scratch(&self) -> &Path {
         self.msb.scratch()

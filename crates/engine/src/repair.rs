@@ -20,7 +20,29 @@ pub(crate) fn all(home: &Home) -> Vec<String> {
             said.push(note);
         }
     }
+    leave_networks(home);
     said
+}
+
+/// Removes the sockets by which sandboxes that are gone were reached, and networks without any.
+fn leave_networks(home: &Home) {
+    let within = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    for network in within(&home.networks()) {
+        for socket in within(&network.path()) {
+            let file = socket.file_name();
+            let owner = file.to_str().and_then(|file| file.strip_suffix(".gateway"));
+            // Names of hosts have no capitals.
+            let is_there = |owner: &str| {
+                let mut own = home.names().into_iter();
+                own.any(|name| name.as_str().eq_ignore_ascii_case(owner) && home.is_running(&name))
+            };
+            if owner.is_some_and(|owner| !is_there(owner)) {
+                let _ = fs::remove_file(socket.path());
+            }
+        }
+        // Only if nobody is left.
+        let _ = fs::remove_dir(network.path());
+    }
 }
 
 /// Repairs one sandbox if its worker died without a word.

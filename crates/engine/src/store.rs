@@ -82,6 +82,11 @@ impl Home {
         self.root.join("kernel")
     }
 
+    /// Where sandboxes of named networks find each other.
+    pub(crate) fn networks(&self) -> PathBuf {
+        self.root.join("networks")
+    }
+
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }
