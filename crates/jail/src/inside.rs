@@ -141,7 +141,9 @@ pub(crate) fn fork(
             if let Err(error) = prepared.map(|disk| confined.limited = disk) {
                 let kill = rustix::process::Signal::KILL;
                 let _ = rustix::process::pidfd_send_signal(&confined.pidfd, kill);
-                return Err(error.at(Stage::Jail));
+                // One that had ended by itself has told why, and that it is gone tells nobody.
+                let told = confined.wait_started().err();
+                return Err(told.unwrap_or(error).at(Stage::Jail));
             }
             Ok(confined)
         }
