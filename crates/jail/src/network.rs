@@ -6,10 +6,11 @@ use msb_spec::{Error, Result, Stage, addresses, lookup};
 use msb_sys::net;
 use msb_sys::netlink::{self, Device};
 use msb_sys::{process, socket};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The way to the gateway.
@@ -67,20 +68,38 @@ impl Outward<'_> {
     }
 }
 
-/// Shows a file that lies in memory at places where the image may have one, or a link that leads
-/// nowhere.
+/// Shows a file that lies in memory at places where the image may have one. A link there is covered
+/// itself, wherever it leads: it is the image's, and stays.
 fn show(text: &[u8], places: &[&str]) -> Result<()> {
     let aside = Path::new("/dev/.msb-file");
     let failed = |error| Error::host("cannot tell the sandbox of its network", error);
     fs::write(aside, text).map_err(failed)?;
     fs::set_permissions(aside, fs::Permissions::from_mode(0o644)).map_err(failed)?;
     for place in places.iter().map(Path::new) {
-        if place.is_symlink() && !place.exists() {
-            fs::remove_file(place).map_err(failed)?;
+        if !place.is_symlink() {
+            make_place(place)?;
         }
-        layers::make_mount_point(place, true)?;
         layers::attach(layers::detach(aside, false)?.as_fd(), place)?;
     }
     // What is mounted has no need of a name.
     fs::remove_file(aside).map_err(failed)
+}
+
+/// Makes a mount point where the image has nothing. The directory that it is in does not become newer
+/// by it: nothing of the image's has changed.
+fn make_place(place: &Path) -> Result<()> {
+    if place.exists() {
+        return Ok(());
+    }
+    let directory =
+        place.ancestors().skip(1).find_map(|path| Some((path, fs::metadata(path).ok()?)));
+    layers::make_mount_point(place, true)?;
+    let Some((path, before)) = directory else { return Ok(()) };
+    let seconds = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+    let times = Timestamps {
+        last_access: seconds(before.atime(), before.atime_nsec()),
+        last_modification: seconds(before.mtime(), before.mtime_nsec()),
+    };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
+        .map_err(|error| Error::host("cannot tell the sandbox of its network", error))
 }
