@@ -8,9 +8,9 @@ use msb_spec::{
 };
 use std::path::{Path, PathBuf};
 
-/// Whom a sandbox reaches, and who reaches it.
+/// Whom a sandbox reaches.
 #[derive(Debug, Args)]
-pub(crate) struct NetworkArgs {
+pub(crate) struct OutwardArgs {
     /// How far it reaches: public, private, host, all or none [default: public]
     #[arg(long, value_name = "REACH", help_heading = NETWORK)]
     net: Option<Reach>,
@@ -29,6 +29,13 @@ pub(crate) struct NetworkArgs {
     /// DNS server, in place of the host's
     #[arg(long, value_name = "ADDRESS[:PORT]", help_heading = NETWORK)]
     dns: Vec<Resolver>,
+}
+
+/// Whom a sandbox reaches, and who reaches it.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkArgs {
+    #[command(flatten)]
+    outward: OutwardArgs,
     /// Port of the host that leads to one of the sandbox
     #[arg(
         long = "publish",
@@ -68,10 +75,15 @@ pub(crate) struct NetworkArgs {
 
 const NETWORK: &str = "Network";
 
-impl NetworkArgs {
-    /// The network that flags, a file and the environment make together.
-    pub(crate) fn network(&self, from_file: Option<NetworkSpec>) -> Result<NetworkSpec> {
-        let mut network = from_file.unwrap_or_default();
+impl OutwardArgs {
+    /// The network that flags and the environment make together.
+    pub(crate) fn network(&self) -> Result<NetworkSpec> {
+        let mut network = NetworkSpec::default();
+        self.apply(&mut network)?;
+        usual(network)
+    }
+
+    fn apply(&self, network: &mut NetworkSpec) -> Result<()> {
         if self.no_net {
             network.reach = Some(Reach::None);
         }
@@ -86,6 +98,20 @@ impl NetworkArgs {
         if !self.dns.is_empty() {
             network.dns.clone_from(&self.dns);
         }
+        Ok(())
+    }
+}
+
+/// How far it reaches where nobody says so.
+fn usual(network: NetworkSpec) -> Result<NetworkSpec> {
+    network.or_usual(std::env::var(env::NET).ok().as_deref())
+}
+
+impl NetworkArgs {
+    /// The network that flags, a file and the environment make together.
+    pub(crate) fn network(&self, from_file: Option<NetworkSpec>) -> Result<NetworkSpec> {
+        let mut network = from_file.unwrap_or_default();
+        self.outward.apply(&mut network)?;
         network.ports.extend(self.ports.iter().cloned());
         network.secrets.extend(self.secrets()?);
         network.bypass.extend(self.bypass.iter().cloned());
@@ -97,7 +123,7 @@ impl NetworkArgs {
         if network.max_connections == Some(0) || network.egress_rate == Some(Bytes(0)) {
             return Err(Error::invalid("a network for nothing").hint("`--no-net` has none"));
         }
-        network.or_usual(std::env::var(env::NET).ok().as_deref())
+        usual(network)
     }
 
     fn secrets(&self) -> Result<Vec<Secret>> {

@@ -12,7 +12,7 @@ use crate::Engine;
 use crate::images::Fetching;
 use msb_image::Image;
 use msb_image::build::Containerfile;
-use msb_spec::{Error, Platform, PullWhen, Reference, Result};
+use msb_spec::{Error, NetworkSpec, Platform, PullWhen, Reference, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -35,6 +35,8 @@ pub struct Build {
     pub pull: PullWhen,
     /// For which platform.
     pub platform: Option<Platform>,
+    /// Whom RUN reaches; none is nobody.
+    pub network: Option<NetworkSpec>,
     /// The time that the image is to bear, in seconds since 1970, so that it is the same whenever
     /// it is built.
     pub epoch: Option<i64>,
@@ -80,6 +82,8 @@ impl Engine {
             return Err(Error::invalid(format!("an image cannot be given a digest: `{name}`"))
                 .hint("the digest follows from what is built; `-t` takes a name and a tag"));
         }
+        // Before the first step, and not only if there is one that needs it.
+        build.network.iter().try_for_each(NetworkSpec::validate)?;
         let sources = sources::find(build)?;
         let file = Containerfile::parse(&sources.name, &sources.text)?;
         let store = self.images()?;

@@ -28,8 +28,9 @@ pub use errand::Copied;
 pub use ignore::Ignore;
 pub use making::{Key, Made, Origin, Putting, Scratch, Written, has_scratches};
 pub use scope::{Globals, Scope};
-pub(crate) use upper::pack;
+pub(crate) use upper::Packer;
 
 pub use step::{
-    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Run, Source, Stage, Step,
+    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Program, Run, Source, Stage,
+    Step,
 };

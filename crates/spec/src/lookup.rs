@@ -13,6 +13,9 @@ fn resolvers() -> String {
 /// Where names are looked up before anybody is asked.
 const HOSTS: &str = "/etc/hosts";
 
+/// Where every sandbox with a gateway has a file shown over the image's own, which may have none.
+pub const PLACES: [&str; 2] = [HOSTS, RESOLVERS];
+
 /// More is neither a file for people nor the store of a distribution; none longer is read.
 pub const LIMIT: usize = 4 << 20;
 

@@ -2,6 +2,7 @@
 
 use super::engine;
 use crate::fetching::{Bars, FetchArgs};
+use crate::network_arguments::OutwardArgs;
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
@@ -12,8 +13,8 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// Builds an image from a Containerfile or Dockerfile. Every RUN is done in a sandbox of its own,
-/// without a network in this version; what was done before is not done again.
+/// Builds an image from a Containerfile or Dockerfile. Every RUN is done in a sandbox of its own;
+/// what was done before is not done again.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb build -t NAME [OPTIONS] DIR")]
 pub(crate) struct Build {
@@ -43,6 +44,8 @@ pub(crate) struct Build {
     platform: Option<Platform>,
     #[command(flatten)]
     fetch: FetchArgs,
+    #[command(flatten)]
+    network: OutwardArgs,
     /// Say nothing but the name, unless it fails
     #[arg(long, short)]
     quiet: bool,
@@ -61,6 +64,7 @@ impl Act for Build {
             no_cache: self.no_cache,
             pull: self.pull,
             platform: self.platform,
+            network: Some(self.network.network()?),
         };
         let bars = Bars::new(self.quiet);
         let fetching = Fetching { reach: self.fetch.reach(), progress: &bars };

@@ -10,7 +10,7 @@ use msb_image::build::{Job, Launch, Written};
 use msb_image::{Layer, Prepared, RunConfig, Store};
 use msb_spec::{
     Error, Exit, GuestPath, Hostname, Ids, ImageRef, IsolationChoice, Kind, Lower, MachineBase,
-    Name, Overlay, Patch, Plan, Reference, Result, Spec, Upper,
+    Name, NetworkSpec, Overlay, Patch, Plan, Reference, Result, Spec, Upper, lookup,
 };
 use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply};
 use std::collections::BTreeMap;
@@ -27,6 +27,8 @@ pub(crate) struct Sandboxed<'a> {
     pub(crate) names: &'a [Reference],
     /// The directories of the layers so far, topmost first.
     pub(crate) below: Vec<PathBuf>,
+    /// Whom the command reaches; none is nobody.
+    pub(crate) network: Option<NetworkSpec>,
     pub(crate) latest: Option<i64>,
 }
 
@@ -77,6 +79,7 @@ impl Sandboxed<'_> {
             below: self.below.clone(),
             shift,
             missing: self.missing(),
+            covered: plan.network.iter().flat_map(|_| lookup::PLACES).map(str::to_owned).collect(),
             latest: self.latest,
         };
         self.store.pack(written).map(Ran::Layer)
@@ -102,6 +105,7 @@ impl Sandboxed<'_> {
             patches,
             workdir: Some(job.workdir.clone()),
             user: job.user.clone(),
+            network: self.network.clone(),
             ..Spec::with_defaults()
         };
         let prepared = |_| {
@@ -126,6 +130,7 @@ impl Sandboxed<'_> {
         let path = plan.env.remove("PATH").unwrap_or_default();
         plan.env = BTreeMap::from([("PATH".to_owned(), path)]);
         plan.env.extend(job.unnoticed.iter().chain(&job.env).cloned());
+        plan.env.extend(plan.network.iter().flat_map(planning::network::environment));
         // Making a directory that is there costs a round through the guest.
         let there = self.has_directory(&job.workdir);
         plan.patches.retain(|patch| !(there && matches!(patch, Patch::Mkdir { .. })));

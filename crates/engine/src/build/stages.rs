@@ -350,11 +350,15 @@ impl<'a> Stages<'a> {
             ));
             return Err(self.at(step.line, &error.hint("only COPY and settings work for another")));
         }
+        let network =
+            self.build.network.clone().filter(|network| job.network && network.is_wanted());
+        let closed = network.is_none();
         let sandboxed = Sandboxed {
             engine: self.engine,
             store: self.store,
             names: &self.build.names,
             below: self.store.trees(&current.layers)?,
+            network,
             latest: self.epoch,
         };
         let ran = sandboxed.run(job, watcher).map_err(|error| self.at(step.line, &error))?;
@@ -369,8 +373,15 @@ impl<'a> Stages<'a> {
                 let error =
                     Error::invalid(format!("the command ended with {how}: `{}`", step.text));
                 let error = exit.reason().into_iter().fold(error, Error::cause);
-                let hint = "RUN has no network in this version; COPY brings in what it needs";
-                Err(self.at(step.line, &error.hint(hint)))
+                let error = match (closed, job.network) {
+                    (false, _) => error,
+                    (true, true) => error.hint(
+                        "it had no network: `--net` gives it one, or COPY brings in what it needs",
+                    ),
+                    (true, false) => error
+                        .hint("`RUN --network=none` has no network; COPY brings in what it needs"),
+                };
+                Err(self.at(step.line, &error))
             }
         }
     }

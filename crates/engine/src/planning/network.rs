@@ -36,7 +36,7 @@ pub(super) fn network(spec: &Spec, isolation: Isolation) -> Result<Option<Networ
 }
 
 /// What every Exec is told of its network.
-pub(super) fn environment(network: &Network) -> Vec<(String, String)> {
+pub(crate) fn environment(network: &Network) -> Vec<(String, String)> {
     let secrets = network.secrets.iter();
     let mut variables: Vec<(String, String)> =
         secrets.map(|one| (one.secret.name.clone(), one.placeholder.clone())).collect();

@@ -4,7 +4,7 @@
 
 use super::containerfile::wrong;
 use super::scope::{Globals, Scope};
-use super::step::{Copy, Form, Healthcheck, Instruction, Run, Source, Step};
+use super::step::{Copy, Form, Healthcheck, Instruction, Program, Run, Source, Step};
 use super::words::{Lexer, Wrong};
 use crate::manifest::{ImageConfig, RootfsIds, WireConfig};
 use msb_spec::{Error, Platform, Result, UserRef};
@@ -48,6 +48,8 @@ pub struct Job {
     pub workdir: String,
     /// Who runs it.
     pub user: Option<UserRef>,
+    /// Whether it has the network of the build. No part of what the step is known by either.
+    pub network: bool,
 }
 
 /// How a command of RUN is started.
@@ -235,9 +237,9 @@ impl Assembly {
     }
 
     fn run(&self, globals: &Globals, run: &Run) -> Result<Job> {
-        let command = match run {
-            Run::Script(text) => Launch::Script(text.clone()),
-            Run::Command(form) => Launch::Words(self.argv(form).unwrap_or_default()),
+        let command = match &run.program {
+            Program::Script(text) => Launch::Script(text.clone()),
+            Program::Command(form) => Launch::Words(self.argv(form).unwrap_or_default()),
         };
         let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let declared = self.scope.arguments().iter().map(|(name, value)| (&**name, &**value));
@@ -252,6 +254,7 @@ impl Assembly {
             unnoticed: globals.undeclared().map(pair).collect(),
             workdir: absolute(&self.workdir(), ""),
             user,
+            network: run.network,
         })
     }
 

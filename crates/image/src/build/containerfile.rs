@@ -6,7 +6,8 @@
 
 use super::heredoc::{self, Document, joined};
 use super::step::{
-    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Run, Source, Stage, Step,
+    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Program, Run, Source, Stage,
+    Step,
 };
 use super::words::split;
 use msb_spec::{Error, Result};
@@ -212,11 +213,14 @@ impl Reader<'_> {
     }
 
     fn run(&self, run: &parser::RunInstruction<'_>) -> Result<Run> {
+        let mut network = true;
         for flag in &run.options {
             let value = flag.value.as_ref().map_or("", |value| value.value.as_ref());
             match (flag.name.value.as_ref(), value) {
-                // There is no other network than none, and no other mode than this.
-                ("network", "default" | "none") | ("security", "sandbox") => {}
+                ("network", "default") => network = true,
+                ("network", "none") => network = false,
+                // There is no other mode than this.
+                ("security", "sandbox") => {}
                 (name @ ("mount" | "network" | "security" | "device"), value) => {
                     let error = self.refused(
                         &flag.span(),
@@ -224,31 +228,40 @@ impl Reader<'_> {
                     );
                     return Err(match name {
                         "mount" => error.hint("COPY brings files in; remove them in the same RUN"),
-                        "network" => error.hint("RUN has no network in this version"),
+                        "network" => error.hint(
+                            "it is `default` or `none`; how far the build reaches is said by \
+                             `msb build --net`, as in `--net host`",
+                        ),
                         _ => error,
                     });
                 }
                 (name, _) => return Err(self.unknown_flag(flag, "RUN", name)),
             }
         }
+        Ok(Run { program: self.program(run)?, network })
+    }
+
+    fn program(&self, run: &parser::RunInstruction<'_>) -> Result<Program> {
         let documents = self.documents_of(&run.run.span);
         let form = self.form(&run.arguments);
         let Form::Shell(text) = &form else {
-            return Ok(Run::Command(form));
+            return Ok(Program::Command(form));
         };
         if text.trim().is_empty() {
             return Err(self.wrong(&run.run.span, "RUN needs a command"));
         }
         let alone = text.starts_with("<<") && split(text, self.escape).len() == 1;
         match documents {
-            [] => Ok(Run::Command(form)),
-            [only] if alone && only.body.starts_with("#!") => Ok(Run::Script(only.body.clone())),
-            [only] if alone => Ok(Run::Command(Form::Shell(only.body.clone()))),
+            [] => Ok(Program::Command(form)),
+            [only] if alone && only.body.starts_with("#!") => {
+                Ok(Program::Script(only.body.clone()))
+            }
+            [only] if alone => Ok(Program::Command(Form::Shell(only.body.clone()))),
             // The shell reads the documents itself, as they stand.
             many => {
                 let mut whole = format!("{text}\n");
                 many.iter().for_each(|document| whole.push_str(&document.raw));
-                Ok(Run::Command(Form::Shell(whole)))
+                Ok(Program::Command(Form::Shell(whole)))
             }
         }
     }

@@ -54,6 +54,8 @@ pub struct Written<'a> {
     pub shift: u32,
     /// Names at the top that none of the layers has, and that the sandbox makes for itself.
     pub missing: Vec<String>,
+    /// Paths that the sandbox has shown files of its own over, which the layers may not have.
+    pub covered: Vec<String>,
     /// No file is newer than this.
     pub latest: Option<i64>,
 }
@@ -158,8 +160,8 @@ impl Store {
 
     /// What a sandbox wrote into its writable directory, as a layer; none if it wrote nothing.
     pub fn pack(&self, written: Written<'_>) -> Result<Option<Layer>> {
-        let Written { upper, below, shift, missing, latest } = written;
-        let task = Task::Pack { shift, missing, latest };
+        let Written { upper, below, shift, missing, covered, latest } = written;
+        let task = Task::Pack { shift, missing, covered, latest };
         let mut work = self.apart().start_reading(upper, below, task)?;
         let kept = self.keep(work.layer.take());
         let (layer, any): (_, bool) = agreed(kept, work.answer())?;

@@ -101,9 +101,18 @@ pub enum Form {
     Exec(Vec<String>),
 }
 
+/// What RUN asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// What is run.
+    pub program: Program,
+    /// Whether it has the network of the build, if that has one.
+    pub network: bool,
+}
+
 /// What RUN runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Run {
+pub enum Program {
     /// A command.
     Command(Form),
     /// A here-document that names its own interpreter in its first line.

@@ -7,7 +7,7 @@ use super::folder::{Found, attributes_of, look, names, open_directory, open_file
 use super::layer::{is_whiteout, unreadable};
 use super::stack::{OVERLAY, Stack, is_opaque};
 use super::tape::{Data, Tape};
-use super::tree::{Attributes, Entry, Kind, Tree, shown};
+use super::tree::{Attributes, Entry, Kind, Tree, resolve_in, shown};
 use msb_spec::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,36 +21,46 @@ const SANDBOX_OWN: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
 /// Where the sandbox keeps what is its own.
 const SANDBOX_PLACE: &str = ".msb";
 
-/// Writes all of a sandbox's writable directory. `below` are the layers that it lay over, topmost
-/// first; owners are `shift` higher in it than there; `missing` are the names at the top that
-/// none of them has.
-pub(crate) fn pack(
-    root: BorrowedFd<'_>,
-    below: Vec<OwnedFd>,
-    shift: u32,
-    missing: &[String],
-    latest: Option<i64>,
-    out: impl Write,
-) -> Result<bool> {
-    let tape = Tape::new(out, latest);
-    let below = Stack::new(below);
-    let mut packer = Packer { root, below, shift, tape, links: BTreeMap::new(), any: false };
-    packer.top(missing)?;
-    let any = packer.any;
-    packer.tape.finish().map_err(|error| Error::host("cannot write a layer", error))?;
-    Ok(any)
-}
-
-struct Packer<'a, W: Write> {
+/// Writes a sandbox's writable directory.
+pub(crate) struct Packer<'a, W: Write> {
     root: BorrowedFd<'a>,
     below: Stack,
     shift: u32,
     tape: Tape<W>,
+    /// Where the sandbox itself may have made an empty file, links followed.
+    covered: Vec<PathBuf>,
     links: BTreeMap<(u64, u64), PathBuf>,
     any: bool,
 }
 
-impl<W: Write> Packer<'_, W> {
+impl<'a, W: Write> Packer<'a, W> {
+    /// `below` are the layers that the directory lay over, topmost first; owners are `shift` higher
+    /// in it than there; no file is written as newer than `latest`.
+    pub(crate) fn new(
+        root: BorrowedFd<'a>,
+        below: Vec<OwnedFd>,
+        shift: u32,
+        out: W,
+        latest: Option<i64>,
+    ) -> Self {
+        let (below, tape) = (Stack::new(below), Tape::new(out, latest));
+        Self { root, below, shift, tape, covered: Vec::new(), links: BTreeMap::new(), any: false }
+    }
+
+    /// Writes all of it; false if it holds nothing. `missing` are the names at the top that none of
+    /// the layers has, `covered` the paths that the sandbox had shown its own files over.
+    pub(crate) fn pack(mut self, missing: &[String], covered: &[String]) -> Result<bool> {
+        for path in covered.iter().map(Path::new) {
+            let directory = path.parent().unwrap_or(path);
+            let directory =
+                resolve_in(&self.below, directory).map_err(|error| unreadable(path, error))?;
+            self.covered.push(directory.join(path.file_name().unwrap_or_default()));
+        }
+        self.top(missing)?;
+        self.tape.finish().map_err(|error| Error::host("cannot write a layer", error))?;
+        Ok(self.any)
+    }
+
     fn top(&mut self, missing: &[String]) -> Result<()> {
         let top = Path::new("");
         let made_by_sandbox = |name: &OsString| -> Result<bool> {
@@ -60,7 +70,7 @@ impl<W: Write> Packer<'_, W> {
             }
             let empty = || names(self.root, Path::new(name)).map(|names| names.is_empty());
             let own = SANDBOX_OWN.contains(&name) && missing.iter().any(|one| one == name);
-            Ok(own && empty().unwrap_or(false))
+            Ok(own && empty().unwrap_or(false) || self.is_place(Path::new(name))?)
         };
         let all = names(self.root, top).map_err(|error| unreadable(top, error))?;
         let mut kept = Vec::new();
@@ -99,9 +109,55 @@ impl<W: Write> Packer<'_, W> {
             return Err(Error::unsupported(format!("too deep a tree: `{}`", shown(path))));
         }
         for name in names(self.root, path).map_err(|error| unreadable(path, error))? {
-            self.one(&path.join(name), depth + 1)?;
+            let path = path.join(name);
+            if !self.is_place(&path)? {
+                self.one(&path, depth + 1)?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether it is only there because the sandbox needed a place to show a file at: the place
+    /// itself, which no command could write to, or a directory that holds nothing else and is
+    /// otherwise as the layers below have it.
+    fn is_place(&self, path: &Path) -> Result<bool> {
+        if !self.covered.iter().any(|place| place.starts_with(path)) {
+            return Ok(false);
+        }
+        let about = |error| unreadable(path, error);
+        let Some(Found { entry, .. }) = look(self.root, path).map_err(about)? else {
+            return Ok(false);
+        };
+        let below = self.below.entry(path).map_err(about)?;
+        match (&entry.kind, below) {
+            (Kind::File, below) => Ok(entry.size == 0 && below.is_none()),
+            (Kind::Directory, None) => self.holds_only_places(path),
+            (Kind::Directory, Some(below)) => {
+                let entry = self.inside(entry);
+                Ok(self.is_same(path, &entry, &below).map_err(about)?
+                    && self.holds_only_places(path)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn holds_only_places(&self, path: &Path) -> Result<bool> {
+        for name in names(self.root, path).map_err(|error| unreadable(path, error))? {
+            if !self.is_place(&path.join(name))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a directory is as the layers below have it. Not its time, which others may change too:
+    /// a directory that nothing was done to but that is none worth a layer.
+    fn is_same(&self, path: &Path, own: &Entry, below: &Entry) -> std::io::Result<bool> {
+        let opened = open_directory(self.root, path)?;
+        let looks = |entry: &Entry| (entry.kind.clone(), entry.mode, entry.uid, entry.gid);
+        Ok(looks(own) == looks(below)
+            && !is_opaque(&opened)?
+            && of_file(attributes_of(opened.as_fd())?) == self.below.attributes(path)?)
     }
 
     fn one(&mut self, path: &Path, depth: usize) -> Result<()> {
@@ -123,7 +179,7 @@ impl<W: Write> Packer<'_, W> {
         match &entry.kind {
             Kind::Directory => {
                 let opened = open_directory(self.root, path).map_err(about)?;
-                let attributes = own(attributes_of(opened.as_fd()).map_err(about)?);
+                let attributes = of_file(attributes_of(opened.as_fd()).map_err(about)?);
                 self.write(path, &entry, &attributes, Data::None)?;
                 if is_opaque(&opened).map_err(about)? {
                     self.hide(&path.join(".wh..wh..opq"), &entry)?;
@@ -136,7 +192,7 @@ impl<W: Write> Packer<'_, W> {
                     return self.write(path, &entry, &Vec::new(), Data::Same(&first));
                 }
                 let mut file = open_file(self.root, path).map_err(about)?;
-                let attributes = own(attributes_of(file.as_fd()).map_err(about)?);
+                let attributes = of_file(attributes_of(file.as_fd()).map_err(about)?);
                 self.write(path, &entry, &attributes, Data::Bytes(&mut file))?;
                 if let Some(shared) = entry.shared {
                     self.links.insert(shared, path.to_owned());
@@ -183,7 +239,8 @@ impl<W: Write> Packer<'_, W> {
     }
 }
 
-fn own(mut attributes: Attributes) -> Attributes {
+/// Without those that are the overlay's.
+fn of_file(mut attributes: Attributes) -> Attributes {
     attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
     attributes
 }

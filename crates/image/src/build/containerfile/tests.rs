@@ -16,7 +16,11 @@ fn only(text: &str) -> Instruction {
 }
 
 fn shell(text: &str) -> Instruction {
-    Instruction::Run(Run::Command(Form::Shell(text.to_owned())))
+    runs(Program::Command(Form::Shell(text.to_owned())))
+}
+
+fn runs(program: Program) -> Instruction {
+    Instruction::Run(Run { program, network: true })
 }
 
 #[test]
@@ -37,18 +41,21 @@ fn stages_and_what_stands_before_them_are_found() {
 fn run_has_three_forms() {
     assert_eq!(only("RUN echo a && \\\n  # why\n\n  echo b\n"), shell("echo a &&   echo b"));
     let words = vec!["echo".to_owned(), "a b".to_owned()];
-    assert_eq!(only("RUN [\"echo\", \"a b\"]"), Instruction::Run(Run::Command(Form::Exec(words))));
+    assert_eq!(only("RUN [\"echo\", \"a b\"]"), runs(Program::Command(Form::Exec(words))));
     // What is no JSON is a command.
     assert_eq!(only("RUN [ -e /x ]"), shell("[ -e /x ]"));
     assert_eq!(only("RUN <<EOF\necho $a\necho b\nEOF\n"), shell("echo $a\necho b\n"));
     assert_eq!(only("RUN <<-EOF\n\techo a\n\tEOF\n"), shell("echo a\n"));
     let script = "#!/usr/bin/env python3\nprint(1)\n".to_owned();
-    assert_eq!(only(&format!("RUN <<EOF\n{script}EOF\n")), Instruction::Run(Run::Script(script)));
+    assert_eq!(only(&format!("RUN <<EOF\n{script}EOF\n")), runs(Program::Script(script)));
     assert_eq!(
         only("RUN cat <<A <<'B' > /x\n1\nA\n2\nB\n"),
         shell("cat <<A <<'B' > /x\n1\nA\n2\nB\n")
     );
-    assert_eq!(only("RUN --network=none --security=sandbox true"), shell("true"));
+    assert_eq!(only("RUN --network=default --security=sandbox true"), shell("true"));
+    let program = Program::Command(Form::Shell("true".to_owned()));
+    let closed = Instruction::Run(Run { program, network: false });
+    assert_eq!(only("RUN --network=none true"), closed);
 }
 
 #[test]

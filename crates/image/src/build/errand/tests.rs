@@ -1,7 +1,9 @@
+use super::super::upper::Packer;
 use super::*;
 use crate::unpack::archive::Archive;
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -379,10 +381,9 @@ fn what_a_sandbox_wrote_becomes_a_layer() {
         let root = opened(&upper);
         let missing: Vec<String> = missing.iter().map(|name| (*name).to_owned()).collect();
         let mut bytes = Vec::new();
-        use std::os::fd::AsFd;
         let shift = rustix::process::geteuid().as_raw().min(rustix::process::getegid().as_raw());
-        super::super::upper::pack(root.as_fd(), Vec::new(), shift, &missing, None, &mut bytes)
-            .unwrap();
+        let packer = Packer::new(root.as_fd(), Vec::new(), shift, &mut bytes, None);
+        packer.pack(&missing, &[]).unwrap();
         let lines = listed(&bytes);
         let short =
             |line: &String| line.replace(" 0:0", "").replace(" 755", "").replace(" 644", "");
@@ -402,4 +403,38 @@ fn what_a_sandbox_wrote_becomes_a_layer() {
     ];
     assert_eq!(all, expected);
     assert!(pack(&[]).contains(&"tmp/".to_owned()), "a directory of the image was changed");
+}
+
+#[test]
+fn places_that_the_sandbox_made_for_itself_are_no_part_of_a_layer() {
+    let place = Place::new();
+    let mut number = 0;
+    let mut pack = |below: &[&str], upper: &[&str], change: &dyn Fn(&Path)| {
+        number += 1;
+        let below = place.tree(&format!("below{number}"), below);
+        let upper = place.tree(&format!("upper{number}"), upper);
+        change(&upper);
+        let (root, mut bytes) = (opened(&upper), Vec::new());
+        let packer = Packer::new(root.as_fd(), vec![opened(&below)], 0, &mut bytes, None);
+        let any = packer.pack(&[], &["/etc/hosts".to_owned(), "/etc/resolv.conf".to_owned()]);
+        let lines = listed(&bytes);
+        assert_eq!(any.unwrap(), !lines.is_empty());
+        let path = |line: &String| line.split(' ').next().unwrap().to_owned();
+        lines.iter().map(path).collect::<Vec<_>>()
+    };
+    let as_made = |_: &Path| {};
+    let made = ["etc/hosts=", "etc/resolv.conf="];
+    let none: [&str; 0] = [];
+    assert_eq!(pack(&["bin/x=1"], &made, &as_made), none);
+    assert_eq!(pack(&["etc/passwd=1"], &made, &as_made), none);
+    assert_eq!(pack(&["etc->usr/etc", "usr/etc/"], &["usr/etc/hosts="], &as_made), none);
+    // What a command did is kept, and nothing else.
+    let changed = ["etc/hosts=", "etc/resolv.conf=", "etc/motd="];
+    assert_eq!(pack(&["etc/passwd=1"], &changed, &as_made), ["etc/", "etc/motd"]);
+    assert_eq!(pack(&["bin/x=1"], &changed, &as_made), ["etc/", "etc/motd"]);
+    let closed = |upper: &Path| mode(&upper.join("etc"), 0o700);
+    assert_eq!(pack(&["etc/passwd=1"], &made, &closed), ["etc/"]);
+    assert_eq!(pack(&["etc/hosts=1"], &["etc/hosts="], &as_made), ["etc/", "etc/hosts"]);
+    assert_eq!(pack(&["bin/x=1"], &["etc/hosts=1"], &as_made), ["etc/", "etc/hosts"]);
+    assert_eq!(pack(&["bin/x=1"], &["srv/hosts="], &as_made), ["srv/", "srv/hosts"]);
 }
