@@ -2,6 +2,7 @@
 //!
 //! The numbers in the doc comments are those of the list of attacks in `ESCAPES.md`.
 
+mod builds;
 mod clients;
 mod domains;
 mod ends;

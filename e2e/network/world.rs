@@ -54,6 +54,17 @@ impl World {
         Msb::each().into_iter().map(place).collect()
     }
 
+    /// Everybody, and somebody to whom no ids but the own one are granted.
+    pub(crate) fn everybody() -> Vec<Person> {
+        let mut people = Self::people();
+        let world = people.first().map(|person| person.world);
+        let one_id = world.and_then(|world| Some((world, Msb::with_one_id()?)));
+        people.extend(
+            one_id.map(|(world, msb)| Person { msb: msb.placed_beside(world.first.id()), world }),
+        );
+        people
+    }
+
     fn make() -> Self {
         let directory = msb_e2e::shared().join("world");
         fs::create_dir_all(directory.join("inside")).expect("a directory");
@@ -120,6 +131,31 @@ impl World {
         command.stdin(Stdio::null()).current_dir("/");
         command
     }
+}
+
+/// Changes to the world's mounts after which no network device can be made: there is none, or it is
+/// none.
+pub(crate) const WITHOUT_TUN: [&str; 2] =
+    ["mount -t tmpfs none /dev/net", "mount --bind /dev/null /dev/net/tun"];
+
+/// A command of a person in a world whose mounts were changed like this; none where it is run in no
+/// world.
+pub(crate) fn changed(command: &Command, change: &str) -> Option<Command> {
+    // As whoever may mount: around all that enters the world and becomes somebody else.
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let at = words.iter().position(|word| word == "-C")? - 1;
+    let script = format!("{change} && exec \"$@\"");
+    let mut wrapped = Command::new(command.get_program());
+    wrapped.args(&words[..at]);
+    wrapped.args(["unshare", "--mount", "sh", "-c", &script, "sh"]).args(&words[at..]);
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(key, value),
+            None => wrapped.env_remove(key),
+        };
+    }
+    wrapped.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(wrapped)
 }
 
 /// Somebody in the world who runs msb.
