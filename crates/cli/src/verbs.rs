@@ -26,6 +26,7 @@ pub(crate) mod pull;
 pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod setup;
+pub(crate) mod snapshot;
 
 use crate::words;
 use msb_engine::Engine;

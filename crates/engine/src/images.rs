@@ -283,8 +283,9 @@ impl Engine {
 
     fn in_use(&self) -> InUse {
         let mut in_use = InUse::default();
-        for name in self.home().names() {
-            let Ok(plan) = self.home().plan(&name) else { continue };
+        let sandboxes = self.home().names();
+        let plans = sandboxes.iter().filter_map(|name| self.home().plan(name).ok());
+        for plan in plans.chain(self.recorded_plans().unwrap_or_default()) {
             for overlay in plan.rootfs.overlays {
                 in_use.layers.extend(overlay.lowers.into_iter().map(|lower| lower.path));
             }

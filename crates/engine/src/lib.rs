@@ -16,6 +16,7 @@ pub mod images;
 mod installed;
 pub mod kernel;
 mod launch;
+mod layers;
 pub mod logs;
 mod metrics;
 mod network;
@@ -25,6 +26,7 @@ pub mod registries;
 mod repair;
 mod sandboxes;
 mod secrets;
+pub mod snapshots;
 mod store;
 
 pub use connection::Connection;

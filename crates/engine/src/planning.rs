@@ -39,8 +39,11 @@ pub(crate) fn plan(
     };
     let one_user = isolation == Isolation::Process && matches!(ids, Ids::Single { .. });
     if one_user && prepared.has_directory(APT) {
-        let own = Lower { path: one_user_layer(home)?, owned: true };
-        prepared.overlays[0].lowers.insert(0, own);
+        let own = Lower::of_image(one_user_layer(home)?);
+        // A snapshot may have it already.
+        if !prepared.overlays[0].lowers.contains(&own) {
+            prepared.overlays[0].lowers.insert(0, own);
+        }
     }
     let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
     let limits = match isolation {
@@ -71,7 +74,7 @@ pub(crate) fn plan(
         patches: patches(spec, &prepared)?,
         image: prepared.image,
         image_digest: prepared.digest,
-        rootfs: Rootfs { overlays: prepared.overlays, upper },
+        rootfs: Rootfs { overlays: prepared.overlays, own: 0, upper },
         machine,
         ids,
         hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),

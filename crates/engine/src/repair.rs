@@ -130,6 +130,11 @@ fn last_line<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
+/// The only event of a sandbox that was made and not started.
+pub(crate) fn not_started(directory: &Path) {
+    append(directory, 1, Happened::Stopped { ending: Ending::Stopped, exit: None });
+}
+
 fn append(directory: &Path, number: u64, happened: Happened) {
     let mut line = serde_json::to_vec(&Event { number, time: now_ms(), happened })
         .expect("our own types always serialise");

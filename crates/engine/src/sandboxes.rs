@@ -9,7 +9,7 @@ use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
 use crate::secrets::{self, Value};
 use crate::store::Home;
-use crate::{disk, planning, repair};
+use crate::{layers, planning, repair};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
     Command, Ending, Error, Exit, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
@@ -19,7 +19,7 @@ use msb_wire::record::{ExecRecord, Happened};
 use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -187,6 +187,9 @@ impl Engine {
                 return msb_image::path_image(path);
             }
             ImageRef::Path(path) => return msb_image::directory_image(path).map(shares),
+            ImageRef::Snapshot(name) => {
+                return self.prepare_snapshot(name, isolation).map(shares);
+            }
             ImageRef::Name(name) => name,
         };
         let wish = Wish {
@@ -211,7 +214,7 @@ impl Engine {
     }
 
     /// The `msb` executable.
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         match &self.launcher {
             Launcher::Fork(_) => PathBuf::from("/proc/self/exe"),
             Launcher::Execute(path) => path.clone(),
@@ -233,9 +236,10 @@ impl Engine {
             }
         }
         let secrets = secrets::read(plan, &self.given).map_err(about)?;
+        let _kept = self.keep_frozen(plan).map_err(about)?;
         let claim = self
             .home
-            .claim(plan, |directory| fill(plan, directory))
+            .claim(plan, |directory| layers::make(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
         let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets);
@@ -279,6 +283,8 @@ impl Engine {
         let Some(claim) = self.home.lock(name)? else {
             return Ok(None);
         };
+        // Somebody may have changed its layers before we had the lock.
+        plan = self.existing(name)?;
         // The changes were made when it was created, and its first command was for then.
         plan.patches.clear();
         plan.command = None;
@@ -371,8 +377,13 @@ impl Engine {
                 let owners = Owners::Granted { uid, gid, uids, gids };
                 msb_image::clear(self.program(), owners, path)?;
             }
+            self.remove_old(plan, &claim)?;
         }
-        self.home.discard(&claim)
+        self.home.discard(&claim)?;
+        if plan.is_ok_and(|plan| plan.rootfs.written().next().is_some()) {
+            self.thaw();
+        }
+        Ok(())
     }
 
     /// Takes no new Execs and ends with the last one. False if it was not running.
@@ -582,30 +593,6 @@ impl Drop for Awake<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             let _ = self.engine.stop(name, Duration::ZERO);
-        }
-    }
-}
-
-/// What a new sandbox's directory holds besides its Plan.
-fn fill(plan: &Plan, directory: &Path) -> Result<()> {
-    let about = |error: std::io::Error| Error::host("cannot make the writable layer", error);
-    let (uid, gid) = plan.ids.root();
-    match &plan.rootfs.upper {
-        Upper::Memory { .. } => Ok(()),
-        Upper::Directory { .. } => {
-            let layer = directory.join(state::LAYER);
-            fs::create_dir(&layer).map_err(about)?;
-            if User::current().is_root() {
-                std::os::unix::fs::chown(&layer, Some(uid), Some(gid)).map_err(about)?;
-            }
-            Ok(())
-        }
-        Upper::Disk { .. } => {
-            let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
-            if plan.isolation == Isolation::Vm {
-                return msb_image::blank_disk(&directory.join(state::DISK), size.0);
-            }
-            disk::make(&directory.join(state::DISK), size, uid)
         }
     }
 }

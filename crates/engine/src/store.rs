@@ -1,5 +1,6 @@
 //! The state directory: every path in it is made here.
 
+use crate::layers;
 use msb_spec::{Error, Kind, Name, Plan, Result, env, state};
 use rustix::fs::{AtFlags, CWD};
 use std::fs::{self, File, Permissions};
@@ -85,6 +86,16 @@ impl Home {
     /// Where sandboxes of named networks find each other.
     pub(crate) fn networks(&self) -> PathBuf {
         self.root.join("networks")
+    }
+
+    /// Where writable layers are that nobody writes any more.
+    pub(crate) fn frozen(&self) -> PathBuf {
+        self.root.join("frozen")
+    }
+
+    /// Where snapshots are described.
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
     }
 
     fn sandboxes(&self) -> PathBuf {
@@ -175,7 +186,12 @@ impl Home {
         // It may have been removed while we opened it; then the lock is on nothing.
         let same = rustix::fs::statat(CWD, directory.join(state::LOCK), AtFlags::empty())
             .is_ok_and(|stat| lock.metadata().is_ok_and(|meta| meta.ino() == stat.st_ino));
-        if same { Ok(Some(Claim { directory, lock })) } else { Ok(None) }
+        if !same {
+            return Ok(None);
+        }
+        let claim = Claim { directory, lock };
+        layers::settle(&claim)?;
+        Ok(Some(claim))
     }
 
     /// Whether a worker holds the sandbox.
@@ -187,29 +203,10 @@ impl Home {
 
     /// A sandbox's Plan, read back as something that anybody could have written.
     pub(crate) fn plan(&self, name: &Name) -> Result<Plan> {
-        let path = self.directory(name).join(state::PLAN);
-        let file = match File::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
-            file => file
-                .map_err(|error| Error::host(format!("cannot read the plan of `{name}`"), error))?,
-        };
-        let mut text = Vec::new();
-        file.take(PLAN_LIMIT)
-            .read_to_end(&mut text)
-            .map_err(|error| Error::host(format!("cannot read the plan of `{name}`"), error))?;
-        let plan: Plan = serde_json::from_slice(&text).map_err(|error| {
-            Error::new(Kind::State, format!("the plan of sandbox `{name}` cannot be read"))
-                .cause(error)
-                .hint(format!("`msb rm -f {name}` removes the sandbox"))
-        })?;
-        plan.check()?;
-        if plan.name != *name {
-            return Err(Error::new(
-                Kind::State,
-                format!("the plan of sandbox `{name}` is another's"),
-            ));
+        match read_plan(&self.directory(name).join(state::PLAN), name)? {
+            Some(plan) => Ok(plan),
+            None => Err(self.unknown(name)),
         }
-        Ok(plan)
     }
 
     /// There is no such sandbox; perhaps another was meant.
@@ -283,13 +280,34 @@ impl Drop for Aside {
     }
 }
 
-fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 /// A new file that only we may read, whatever our umask.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Reads a Plan as something that anybody could have written; none if there is none.
+pub(crate) fn read_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
+    let about = |error| Error::host(format!("cannot read the plan of `{name}`"), error);
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(about)?,
+    };
+    let mut text = Vec::new();
+    file.take(PLAN_LIMIT).read_to_end(&mut text).map_err(about)?;
+    let plan: Plan = serde_json::from_slice(&text).map_err(|error| {
+        Error::new(Kind::State, format!("the plan of sandbox `{name}` cannot be read"))
+            .cause(error)
+            .hint(format!("`msb rm -f {name}` removes the sandbox"))
+    })?;
+    plan.check()?;
+    if plan.name != *name {
+        return Err(Error::new(Kind::State, format!("the plan of sandbox `{name}` is another's")));
+    }
+    Ok(Some(plan))
 }
 
 fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {

@@ -43,7 +43,7 @@ impl Store {
             return Err(cannot_run(&image));
         }
         self.touch(&image.reference);
-        let lowers = layers.into_iter().map(|path| Lower { path, owned: true }).collect();
+        let lowers = layers.into_iter().map(Lower::of_image).collect();
         Ok(Prepared {
             overlays: vec![Overlay { at: "/".to_owned(), lowers }],
             image: ImageRef::Name(image.reference),

@@ -27,8 +27,8 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
             Error::host(format!("cannot derive the host image in `{}`", cache.display()), error)
         })?;
     }
-    let own = |path: PathBuf| Lower { path, owned: true };
-    let host = |path: &str| Lower { path: PathBuf::from(path), owned: false };
+    let own = |path: PathBuf| Lower::of_image(path);
+    let host = |path: &str| Lower { path: PathBuf::from(path), owned: false, written_as: None };
     let mut overlays =
         vec![Overlay { at: "/".to_owned(), lowers: vec![own(derived.join("root"))] }];
     for tree in PROGRAMS.iter().filter(|tree| Path::new(tree).is_dir()) {

@@ -173,7 +173,7 @@ fn directory(path: &Path) -> Result<Prepared> {
         return Err(Error::invalid("`/` cannot be an image")
             .hint("`host` shows the host's programs without its files"));
     }
-    let lower = Lower { path: found.clone(), owned: true };
+    let lower = Lower::of_image(found.clone());
     let overlays = vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }];
     Ok(Prepared::plain(overlays, ImageRef::Path(found)))
 }

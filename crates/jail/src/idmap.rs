@@ -29,9 +29,11 @@ pub(crate) fn write_for(pid: u32, ids: &Ids) -> Result<()> {
     }
 }
 
-/// A user namespace that only carries an id mapping: `inside` shows as `outside`, nothing else
-/// is mapped. For a host directory whose owner is to be one user inside.
-pub(crate) fn carrier(uid: (u32, u32), gid: (u32, u32)) -> Result<OwnedFd> {
+/// A user namespace that only carries an id mapping: the first ids show as the second, that many,
+/// and nothing else is mapped. For a host directory whose owner is to be one user inside, and for
+/// layers that another sandbox wrote.
+pub(crate) fn carrier(uid: (u32, u32, u32), gid: (u32, u32, u32)) -> Result<OwnedFd> {
+    let line = |map: (u32, u32, u32)| format!("{} {} {}", map.0, map.1, map.2);
     let failed = |error| Error::host("cannot make a user namespace for a mount", error);
     match process::fork_into(process::USER_NAMESPACE, None).map_err(failed)? {
         Fork::Child => {
@@ -43,12 +45,9 @@ pub(crate) fn carrier(uid: (u32, u32), gid: (u32, u32)) -> Result<OwnedFd> {
             }
         }
         Fork::Parent { pid, pidfd } => {
-            let namespace =
-                write(&format!("/proc/{pid}/gid_map"), &format!("{} {} 1", gid.0, gid.1))
-                    .and_then(|()| {
-                        write(&format!("/proc/{pid}/uid_map"), &format!("{} {} 1", uid.0, uid.1))
-                    })
-                    .and_then(|()| namespace_of(pid));
+            let namespace = write(&format!("/proc/{pid}/gid_map"), &line(gid))
+                .and_then(|()| write(&format!("/proc/{pid}/uid_map"), &line(uid)))
+                .and_then(|()| namespace_of(pid));
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             let _ = rustix::process::waitid(
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),

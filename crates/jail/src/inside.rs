@@ -162,7 +162,7 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedF
         Ids::Subordinate { .. } => send(&[]).map(|()| None),
         Ids::Shifted { range } => {
             let namespace = idmap::namespace_of(pid)?;
-            let mut layers = shifted_layers(plan, namespace.as_fd())?;
+            let mut layers = shifted_layers(plan, *range, namespace.as_fd())?;
             for mount in &layers {
                 send(&[mount.as_fd()])?;
             }
@@ -177,16 +177,27 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedF
 
 /// The layers that belong to the sandbox, as mounts that show them with the sandbox's ids; last,
 /// its writable directory, whose ids are shifted on disk.
-fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+fn shifted_layers(plan: &Plan, range: IdRange, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
     let mut mounts = Vec::new();
-    for path in layers::held(&owned(plan)).iter().filter_map(|held| held.base) {
+    let mut carriers: Vec<(u32, OwnedFd)> = Vec::new();
+    for held in layers::held(&owned(plan)) {
+        let Some(path) = held.base else { continue };
         let mount = layers::detach(path, false)?;
-        let shifted = Attributes {
-            id_map: Some(namespace),
-            no_dev: true,
-            private: true,
-            ..Attributes::default()
+        // What another sandbox wrote has the ids of that one; what this one wrote has its own.
+        if held.shift != 0 && held.shift != range.start {
+            let known = carriers.iter().any(|(shift, _)| *shift == held.shift);
+            if !known {
+                let map = (held.shift, range.start, range.count);
+                carriers.push((held.shift, idmap::carrier(map, map)?));
+            }
+        }
+        let carrier = carriers.iter().find(|(shift, _)| *shift == held.shift);
+        let id_map = match carrier {
+            Some((_, carrier)) => Some(carrier.as_fd()),
+            None if held.shift == range.start => None,
+            None => Some(namespace),
         };
+        let shifted = Attributes { id_map, no_dev: true, private: true, ..Attributes::default() };
         set_attributes(mount.as_fd(), &shifted).map_err(|error| {
             Error::unsupported(format!("cannot shift the ids of `{}`", path.display()))
                 .cause(error)
@@ -208,16 +219,17 @@ fn shifted_layers(plan: &Plan, namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>
 }
 
 /// The layers whose ids are the sandbox's, in the order of the Plan.
-fn owned(plan: &Plan) -> Vec<&Path> {
+fn owned(plan: &Plan) -> Vec<(&Path, u32)> {
     let lowers = plan.rootfs.overlays.iter().flat_map(|overlay| &overlay.lowers);
-    lowers.filter(|lower| lower.owned).map(|lower| lower.path.as_path()).collect()
+    let owned = lowers.filter(|lower| lower.owned);
+    owned.map(|lower| (lower.path.as_path(), lower.written_as.unwrap_or(0))).collect()
 }
 
 /// A host path whose owner is the sandbox's user and where nobody else exists.
 pub(crate) fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
     let about = |error| Error::host(format!("cannot mount `{}`", mount.host.display()), error);
     let owner = std::fs::metadata(&mount.host).map_err(about)?;
-    let namespace = idmap::carrier((owner.uid(), user.0), (owner.gid(), user.1))?;
+    let namespace = idmap::carrier((owner.uid(), user.0, 1), (owner.gid(), user.1, 1))?;
     let tree = layers::detach(&mount.host, true)?;
     let shown = Attributes {
         read_only: mount.read_only,

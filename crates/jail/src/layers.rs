@@ -28,24 +28,32 @@ pub(crate) struct Held<'a> {
     pub(crate) base: Option<&'a Path>,
     /// The layer in it; empty if it is the layer itself.
     pub(crate) rest: &'a Path,
+    /// The id on disk that is root inside.
+    pub(crate) shift: u32,
 }
 
 /// How layers are mounted with few mounts: those of an image lie side by side, two steps below
 /// one directory, and each mount costs as much as twenty system calls.
-pub(crate) fn held<'a>(owned: &[&'a Path]) -> Vec<Held<'a>> {
-    let shelf = |path: &'a Path| path.parent().and_then(Path::parent);
+pub(crate) fn held<'a>(owned: &[(&'a Path, u32)]) -> Vec<Held<'a>> {
+    // What a sandbox wrote has ids of its own, and is mounted by itself.
+    let shelf = |(path, shift): &(&'a Path, u32)| match shift {
+        0 => path.parent().and_then(Path::parent),
+        _ => None,
+    };
     let mut held: Vec<Held<'a>> = Vec::new();
     let mut last = None;
-    for (index, path) in owned.iter().enumerate() {
-        let own = shelf(path);
-        let next = owned.get(index + 1).and_then(|path| shelf(path));
+    for (index, layer) in owned.iter().enumerate() {
+        let &(path, shift) = layer;
+        let own = shelf(layer);
+        let next = owned.get(index + 1).and_then(shelf);
         let shared = own.filter(|_| own == last || own == next);
         held.push(match shared {
             Some(shelf) => Held {
                 base: (last != Some(shelf)).then_some(shelf),
                 rest: path.strip_prefix(shelf).unwrap_or(path),
+                shift,
             },
-            None => Held { base: Some(path), rest: Path::new("") },
+            None => Held { base: Some(path), rest: Path::new(""), shift },
         });
         last = shared;
     }
@@ -238,8 +246,16 @@ mod tests {
 
     #[test]
     fn layers_of_one_image_share_a_mount() {
-        let paths = ["/h/dirs/etc", "/l/root/a/fs", "/l/root/b/fs", "/l/root/c/fs", "/x"];
-        let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        let paths = [
+            ("/f/1/upper0", 7),
+            ("/f/2/upper0", 7),
+            ("/h/dirs/etc", 0),
+            ("/l/root/a/fs", 0),
+            ("/l/root/b/fs", 0),
+            ("/l/root/c/fs", 0),
+            ("/x", 0),
+        ];
+        let paths: Vec<(&Path, u32)> = paths.map(|(path, shift)| (Path::new(path), shift)).to_vec();
         let shown: Vec<(Option<&str>, &str)> = held(&paths)
             .iter()
             .map(|held| (held.base.and_then(Path::to_str), held.rest.to_str().unwrap()))
@@ -247,6 +263,8 @@ mod tests {
         assert_eq!(
             shown,
             [
+                (Some("/f/1/upper0"), ""),
+                (Some("/f/2/upper0"), ""),
                 (Some("/h/dirs/etc"), ""),
                 (Some("/l/root"), "a/fs"),
                 (None, "b/fs"),

@@ -1,6 +1,6 @@
 //! What a sandbox's root filesystem is made from.
 
-use crate::{Reference, Result};
+use crate::{Name, Reference, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -16,13 +16,25 @@ pub enum ImageRef {
     Path(PathBuf),
     /// An image by its name, from a registry or loaded before.
     Name(Reference),
+    /// A snapshot by its name or id.
+    Snapshot(Name),
 }
 
+/// What stands before the name of a snapshot where an image is named.
+const SNAPSHOT: &str = "snapshot:";
+
 impl ImageRef {
-    /// Parses `host`, a path (`./dir`, `/dir`, `../dir`, `.`) or the name of an image.
+    /// Parses `host`, a path (`./dir`, `/dir`, `../dir`, `.`), `snapshot:NAME` or the name of an
+    /// image.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "host" {
             return Ok(Self::Host);
+        }
+        if let Some(name) = text.strip_prefix(SNAPSHOT) {
+            return Name::parse(name).map(Self::Snapshot).map_err(|_| {
+                crate::Error::invalid(format!("not the name of a snapshot: `{name}`"))
+                    .hint("`msb snapshot ls` lists the snapshots there are")
+            });
         }
         let is_path = text.starts_with('/')
             || text == "."
@@ -49,6 +61,7 @@ impl fmt::Display for ImageRef {
             Self::Host => f.write_str("host"),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Name(reference) => write!(f, "{reference}"),
+            Self::Snapshot(name) => write!(f, "{SNAPSHOT}{name}"),
         }
     }
 }
@@ -66,5 +79,9 @@ mod tests {
         assert_eq!(ImageRef::parse("a").unwrap().to_string(), "docker.io/library/a:latest");
         assert_eq!(ImageRef::parse("../..").unwrap(), ImageRef::Path("../..".into()));
         assert!(ImageRef::parse("no such").is_err());
+        let snapshot = ImageRef::parse("snapshot:a").unwrap();
+        assert_eq!(snapshot, ImageRef::Snapshot(Name::parse("a").unwrap()));
+        assert_eq!(snapshot.to_string(), "snapshot:a");
+        assert!(ImageRef::parse("snapshot:../a").is_err());
     }
 }

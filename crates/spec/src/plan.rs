@@ -40,6 +40,16 @@ pub struct Lower {
     /// Whether the ids in it are ids of the sandbox. If not, they stay the host's, so that only
     /// what everybody may read can be read inside.
     pub owned: bool,
+    /// For a layer that a sandbox wrote, the host id behind its root; layers of images have none.
+    #[serde(default)]
+    pub written_as: Option<u32>,
+}
+
+impl Lower {
+    /// A layer of an image.
+    pub fn of_image(path: PathBuf) -> Self {
+        Self { path, owned: true, written_as: None }
+    }
 }
 
 /// One overlay: layers, topmost first, below a private writable directory.
@@ -77,8 +87,19 @@ pub enum Upper {
 pub struct Rootfs {
     /// In the order they are mounted.
     pub overlays: Vec<Overlay>,
+    /// How many of the topmost layers of each overlay the sandbox has written itself.
+    #[serde(default)]
+    pub own: usize,
     /// What the sandbox writes.
     pub upper: Upper,
+}
+
+impl Rootfs {
+    /// The layers that sandboxes wrote, the topmost of each overlay first.
+    pub fn written(&self) -> impl Iterator<Item = &Lower> {
+        let lowers = self.overlays.iter().flat_map(|overlay| &overlay.lowers);
+        lowers.filter(|lower| lower.written_as.is_some())
+    }
 }
 
 /// The kernel of a microVM: a flat image that is mapped as it lies on disk.

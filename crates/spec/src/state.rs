@@ -21,5 +21,9 @@ pub const NETWORK: &str = "net.log";
 pub const ROTATED: &str = ".1";
 /// The writable layer, as a directory.
 pub const LAYER: &str = "layer";
+/// The Plan that comes into force together with a new writable layer.
+pub const NEXT_PLAN: &str = "plan.next";
+/// The writable layer that was, until it is put where it belongs.
+pub const OLD_LAYER: &str = "layer.old";
 /// The writable layer, as a disk.
 pub const DISK: &str = "disk.img";

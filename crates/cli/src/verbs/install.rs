@@ -145,6 +145,7 @@ fn name_of(image: &ImageRef) -> String {
         ImageRef::Path(path) => {
             path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
         }
+        ImageRef::Snapshot(name) => name.to_string(),
         ImageRef::Name(reference) => {
             reference.repository().rsplit('/').next().unwrap_or_default().to_owned()
         }

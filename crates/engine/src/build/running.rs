@@ -109,7 +109,7 @@ impl Sandboxed<'_> {
             ..Spec::with_defaults()
         };
         let prepared = |_| {
-            let lower = |path: &PathBuf| Lower { path: path.clone(), owned: true };
+            let lower = |path: &PathBuf| Lower::of_image(path.clone());
             let lowers = self.below.iter().map(lower).collect();
             let image =
                 self.names.first().map_or(ImageRef::Host, |name| ImageRef::Name(name.clone()));

@@ -416,5 +416,9 @@ fn named(name: &str) -> Result<Reference> {
             .hint("`msb image bootstrap debian` makes an image of Debian that can be built on")),
         ImageRef::Path(_) => Err(Error::unsupported(format!("not the name of an image: `{name}`"))
             .hint("`FROM scratch` and `COPY rootfs/ /` make an image of a directory")),
+        ImageRef::Snapshot(_) => {
+            Err(Error::unsupported(format!("not the name of an image: `{name}`"))
+                .hint("`msb snapshot save` and `msb load` make an image of a snapshot"))
+        }
     }
 }

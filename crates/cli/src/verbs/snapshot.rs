@@ -1,0 +1,265 @@
+//! Snapshots of sandboxes, and the ways back to them.
+
+use super::engine;
+use crate::clock;
+use crate::listing::{self, Listing};
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::Engine;
+use msb_engine::snapshots::Snapshot;
+use msb_spec::{Name, Result};
+
+/// Saves the files of a sandbox. Any number of sandboxes can start from them.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot create [OPTIONS] NAME --from SANDBOX")]
+pub(crate) struct Create {
+    /// Name of the snapshot
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Sandbox whose files are saved
+    #[arg(long, value_name = "SANDBOX")]
+    from: String,
+    /// Something to remember about it
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Create {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let (name, from) = (Name::parse(&self.name)?, Name::parse(&self.from)?);
+        let snapshot = engine.snapshot(&name, &from, self.note.as_deref())?;
+        if let Some(paused) = snapshot.paused_us {
+            let shown = format!("{}.{:03} ms", paused / 1000, paused % 1000);
+            words::note(format!("sandbox `{from}` was stopped for {shown}"));
+        }
+        match self.json {
+            true => listing::json(&snapshot),
+            false => words::say(name),
+        }
+        Ok(0)
+    }
+}
+
+/// Lists snapshots, the oldest first.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot ls [OPTIONS]")]
+pub(crate) struct Ls {
+    /// Print only names
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Ls {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let snapshots = engine.snapshots()?;
+        if self.json {
+            listing::json(&snapshots);
+            return Ok(0);
+        }
+        if self.quiet {
+            snapshots.iter().flat_map(|snapshot| &snapshot.names).for_each(words::say);
+            return Ok(0);
+        }
+        let mut listing = Listing::new(&["NAME", "ID", "OF", "IMAGE", "TIER", "ON", "AGE", "NOTE"]);
+        for snapshot in &snapshots {
+            let parent = snapshots.iter().find(|other| Some(&other.id) == snapshot.parent.as_ref());
+            for name in &snapshot.names {
+                listing.row(&[
+                    name.to_string(),
+                    snapshot.id.clone(),
+                    snapshot.sandbox.to_string(),
+                    snapshot.image.to_string(),
+                    snapshot.isolation.to_string(),
+                    parent.map(shown).unwrap_or_default(),
+                    clock::ago(snapshot.created),
+                    snapshot.note.clone().unwrap_or_default(),
+                ]);
+            }
+        }
+        listing.print();
+        Ok(0)
+    }
+}
+
+fn shown(snapshot: &Snapshot) -> String {
+    snapshot.names.first().map_or_else(|| snapshot.id.clone(), ToString::to_string)
+}
+
+/// Prints everything about snapshots as JSON.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot inspect NAME...")]
+pub(crate) struct Inspect {
+    /// Names or ids of snapshots
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+}
+
+impl Act for Inspect {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let find = |name: &String| engine.get_snapshot(&Name::parse(name)?);
+        let snapshots: Vec<Snapshot> = self.names.iter().map(find).collect::<Result<_>>()?;
+        match snapshots.as_slice() {
+            [one] => listing::json(one),
+            several => listing::json(&several),
+        }
+        Ok(0)
+    }
+}
+
+/// Gives a snapshot one more name.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot tag NAME NEW")]
+pub(crate) struct Tag {
+    /// Name or id of the snapshot
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Its further name
+    #[arg(value_name = "NEW")]
+    new: String,
+}
+
+impl Act for Tag {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let new = Name::parse(&self.new)?;
+        engine.tag_snapshot(&Name::parse(&self.name)?, &new)?;
+        words::say(new);
+        Ok(0)
+    }
+}
+
+/// Removes names of snapshots; a snapshot is removed with its last name. Sandboxes that were made
+/// from it keep what they need.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot rm [OPTIONS] NAME...")]
+pub(crate) struct Rm {
+    /// Names of snapshots; an id removes all its names
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Also those that other snapshots lie on
+    #[arg(long, short)]
+    force: bool,
+}
+
+impl Act for Rm {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        for name in &self.names {
+            let name = Name::parse(name)?;
+            engine.remove_snapshot(&name, self.force)?;
+            words::say(name);
+        }
+        Ok(0)
+    }
+}
+
+/// Makes a sandbox from a snapshot, with the settings of the one that it was taken of. Ports and
+/// secrets are not among them.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb restore [OPTIONS] SNAPSHOT --name NAME")]
+pub(crate) struct Restore {
+    /// Name or id of the snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    snapshot: String,
+    /// Name of the new sandbox
+    #[arg(long, short, value_name = "NAME")]
+    name: String,
+    /// Start it, too
+    #[arg(long)]
+    start: bool,
+}
+
+impl Act for Restore {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        engine.restore(&Name::parse(&self.snapshot)?, &name)?;
+        done(&engine, &name, self.start)
+    }
+}
+
+/// Makes a second sandbox of one: the same files and settings, but for its ports. Neither notices
+/// what the other does from then on.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb clone [OPTIONS] NAME NEW")]
+pub(crate) struct Clone {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Name of the new one
+    #[arg(value_name = "NEW")]
+    new: String,
+    /// Start it, too
+    #[arg(long)]
+    start: bool,
+}
+
+impl Act for Clone {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let new = Name::parse(&self.new)?;
+        engine.clone_sandbox(&Name::parse(&self.name)?, &new)?;
+        done(&engine, &new, self.start)
+    }
+}
+
+fn done(engine: &Engine, name: &Name, start: bool) -> Outcome {
+    if start {
+        engine.start(name)?;
+    }
+    words::say(name);
+    Ok(0)
+}
+
+/// Puts the files of a sandbox back to what a snapshot holds. What it wrote since is lost; its
+/// settings stay.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb rollback NAME SNAPSHOT")]
+pub(crate) struct Rollback {
+    /// Name of the sandbox, which must not run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Name or id of the snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    snapshot: String,
+}
+
+impl Act for Rollback {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        engine.rollback(&name, &Name::parse(&self.snapshot)?)?;
+        words::say(name);
+        Ok(0)
+    }
+}
+
+/// Puts the files of a sandbox back to what its image holds. What it wrote is lost; its settings
+/// stay.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb reset NAME")]
+pub(crate) struct Reset {
+    /// Name of the sandbox, which must not run
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Act for Reset {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        engine.reset(&name)?;
+        words::say(name);
+        Ok(0)
+    }
+}

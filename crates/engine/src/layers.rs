@@ -1,0 +1,113 @@
+//! Writable layers of sandboxes that do not run: made, replaced and frozen.
+//!
+//! A layer is replaced together with the Plan. The next Plan is written beside the one in force;
+//! that the layer gets another name is the moment when it happens. What is left to do then is
+//! done by whoever takes the sandbox's lock next, so that nobody ever sees half of it.
+
+use crate::disk;
+use crate::host::User;
+use crate::store::{self, Claim};
+use msb_spec::{Error, Isolation, Plan, Result, Upper, state};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Makes the writable layer of a new sandbox in its directory.
+pub(crate) fn make(plan: &Plan, directory: &Path) -> Result<()> {
+    let about = |error: io::Error| Error::host("cannot make the writable layer", error);
+    let (uid, gid) = plan.ids.root();
+    match &plan.rootfs.upper {
+        Upper::Memory { .. } => Ok(()),
+        Upper::Directory { .. } => {
+            let layer = directory.join(state::LAYER);
+            fs::create_dir(&layer).map_err(about)?;
+            if User::current().is_root() {
+                std::os::unix::fs::chown(&layer, Some(uid), Some(gid)).map_err(about)?;
+            }
+            Ok(())
+        }
+        Upper::Disk { .. } => {
+            let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
+            if plan.isolation == Isolation::Vm {
+                return msb_image::blank_disk(&directory.join(state::DISK), size.0);
+            }
+            disk::make(&directory.join(state::DISK), size, uid)
+        }
+    }
+}
+
+/// Brings the next Plan into force with a new, empty writable layer. The one that was goes to
+/// where the next Plan has its topmost layer, or is left for [`old`].
+pub(crate) fn replace(claim: &Claim, next: &Plan) -> Result<()> {
+    let about = |error: io::Error| {
+        let text = format!("cannot change the layers of sandbox `{}`", next.name);
+        let full =
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let error = Error::host(text, error);
+        if full { error.hint("free some space and try again") } else { error }
+    };
+    let beside = claim.directory.join(state::NEXT_PLAN);
+    let write = || -> io::Result<()> {
+        // Of one who died before it happened.
+        remove_file(&beside)?;
+        let mut file = store::create_private(&beside)?;
+        file.write_all(&serde_json::to_vec(next).expect("our own types always serialise"))?;
+        file.sync_all()?;
+        let layer = claim.directory.join(state::LAYER);
+        fs::rename(layer, claim.directory.join(state::OLD_LAYER))?;
+        File::open(&claim.directory)?.sync_all()
+    };
+    write().map_err(|error| {
+        let _ = remove_file(&beside);
+        about(error)
+    })?;
+    settle(claim)
+}
+
+/// Finishes what somebody has begun, or forgets it if it has not happened.
+pub(crate) fn settle(claim: &Claim) -> Result<()> {
+    let beside = claim.directory.join(state::NEXT_PLAN);
+    let old = claim.directory.join(state::OLD_LAYER);
+    let about = |error: io::Error| {
+        Error::host(format!("cannot finish a change in `{}`", claim.directory.display()), error)
+    };
+    if !exists(&old) {
+        return remove_file(&beside).map_err(about);
+    }
+    let name = claim.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = msb_spec::Name::parse(name)?;
+    if let Some(next) = store::read_plan(&beside, &name)? {
+        if !exists(&claim.directory.join(state::LAYER)) {
+            make(&next, &claim.directory)?;
+        }
+        fs::rename(&beside, claim.directory.join(state::PLAN)).map_err(about)?;
+    }
+    let plan = store::read_plan(&claim.directory.join(state::PLAN), &name)?;
+    match plan.as_ref().and_then(topmost).filter(|frozen| !exists(frozen)) {
+        Some(frozen) => fs::rename(&old, frozen).map_err(about),
+        None => Ok(()),
+    }
+}
+
+/// The layer that the last change put aside, if it is to be removed.
+pub(crate) fn old(claim: &Claim) -> Option<PathBuf> {
+    Some(claim.directory.join(state::OLD_LAYER)).filter(|old| exists(old))
+}
+
+/// Where the topmost layer is that the sandbox has written itself.
+fn topmost(plan: &Plan) -> Option<PathBuf> {
+    let own = plan.rootfs.own > 0;
+    let lower = plan.rootfs.overlays.first()?.lowers.first().filter(|_| own)?;
+    lower.path.parent().map(Path::to_owned)
+}
+
+fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

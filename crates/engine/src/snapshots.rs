@@ -1,0 +1,509 @@
+//! Snapshots, clones and the ways back.
+//!
+//! A snapshot of a sandbox that does not run costs the same for ten files and for a million: its
+//! writable layer is frozen, becomes a layer like those of its image, and the sandbox gets a new
+//! one. Whatever is started from the snapshot lies on the same layers.
+
+mod records;
+
+use crate::host::{User, random, unused_ids};
+use crate::layers;
+use crate::planning::now_ms;
+use crate::sandboxes::Engine;
+use crate::store::Claim;
+use msb_image::{Owners, Prepared, RunConfig};
+use msb_spec::{
+    Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, Name, Overlay, Plan, Result,
+    Upper, env, state,
+};
+use records::{Record, Records};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// A saved filesystem to start many sandboxes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// Its id, which never changes.
+    pub id: String,
+    /// Its names, sorted.
+    pub names: Vec<Name>,
+    /// When it was taken, in milliseconds since 1970.
+    pub created: u64,
+    /// The sandbox that it was taken of.
+    pub sandbox: Name,
+    /// What that sandbox was started from.
+    pub image: ImageRef,
+    /// Which image was behind the name.
+    pub image_digest: Option<Digest>,
+    /// Its tier.
+    pub isolation: Isolation,
+    /// What its maker wrote about it.
+    pub note: Option<String>,
+    /// The snapshot that it lies on.
+    pub parent: Option<String>,
+    /// Snapshots that lie on it.
+    pub children: Vec<String>,
+    /// How long the sandbox was stopped for it, in microseconds; it was not running if none.
+    pub paused_us: Option<u64>,
+}
+
+/// How deep layers may lie on each other. The kernel takes 500, and an image has up to 127.
+const DEEPEST: usize = 400;
+
+impl Engine {
+    fn records(&self) -> Records {
+        Records::new(self.home().snapshots())
+    }
+
+    /// Saves the filesystem of a sandbox under a name.
+    pub fn snapshot(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
+        let records = self.records();
+        records.check_free(name)?;
+        let plan = self.frozen(of)?;
+        let parent = records.nearest(&plan)?;
+        let record = Record::new(parent, note, recorded(plan));
+        records.add(&record, name)?;
+        self.get_snapshot(name)
+    }
+
+    /// Every snapshot, the oldest first.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let records = self.records();
+        let all = records.all()?;
+        let mut snapshots: Vec<Snapshot> =
+            all.iter().map(|record| described(record, &records, &all)).collect();
+        snapshots.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        Ok(snapshots)
+    }
+
+    /// One snapshot, by a name or its id.
+    pub fn get_snapshot(&self, name: &Name) -> Result<Snapshot> {
+        let records = self.records();
+        let record = records.find(name)?;
+        Ok(described(&record, &records, &records.all()?))
+    }
+
+    /// Gives a snapshot one more name.
+    pub fn tag_snapshot(&self, snapshot: &Name, name: &Name) -> Result<()> {
+        let records = self.records();
+        records.check_free(name)?;
+        let record = records.find(snapshot)?;
+        records.name(&record.id, name)
+    }
+
+    /// Takes a name from a snapshot, and removes it with the last one. One that others lie on is
+    /// kept unless `force`; they keep what they need of it in any case.
+    pub fn remove_snapshot(&self, name: &Name, force: bool) -> Result<()> {
+        let records = self.records();
+        let snapshot = self.get_snapshot(name)?;
+        let last = snapshot.names.len() <= 1 || name.as_str() == snapshot.id;
+        if last && !force && !snapshot.children.is_empty() {
+            let shown: Vec<String> = snapshot.children.iter().map(|id| records.shown(id)).collect();
+            return Err(Error::new(
+                Kind::State,
+                format!("snapshots lie on `{name}`: {}", shown.join(", ")),
+            )
+            .hint(format!(
+                "remove them first, or `msb snapshot rm -f {name}`: they keep the layers they need"
+            )));
+        }
+        match last {
+            true => records.remove(&snapshot.id)?,
+            false => records.unname(name)?,
+        }
+        if last {
+            self.thaw();
+        }
+        Ok(())
+    }
+
+    /// Makes a sandbox from a snapshot, with the settings of the one that it was taken of. Its
+    /// ports and Secrets are not among them. It is not started.
+    pub fn restore(&self, snapshot: &Name, name: &Name) -> Result<Plan> {
+        let record = self.records().find(snapshot)?;
+        let mut plan = self.derived(&record.plan, name);
+        plan.image = ImageRef::Snapshot(snapshot.clone());
+        plan.image_digest = None;
+        plan.rootfs.own = 0;
+        self.settle_down(&plan)?;
+        Ok(plan)
+    }
+
+    /// Makes a second sandbox of one: the same files and settings, but for its ports. It is not
+    /// started.
+    pub fn clone_sandbox(&self, of: &Name, name: &Name) -> Result<Plan> {
+        if self.home().has(name) {
+            return Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))
+                .hint(format!("`msb rm {name}` removes it")));
+        }
+        let source = self.frozen(of)?;
+        let plan = self.derived(&source, name);
+        self.settle_down(&plan)?;
+        Ok(plan)
+    }
+
+    /// Puts the files of a sandbox back to what a snapshot holds.
+    pub fn rollback(&self, name: &Name, snapshot: &Name) -> Result<()> {
+        let record = self.records().find(snapshot)?;
+        let claim = self.still(name)?;
+        let mut plan = self.existing(name)?;
+        same_kind(&plan, &record.plan)?;
+        let base = plan.rootfs.overlays.iter().map(|overlay| &overlay.lowers[plan.rootfs.own..]);
+        let overlays = record.plan.rootfs.overlays.clone();
+        let own = overlays.iter().zip(base).map(|(overlay, base)| {
+            overlay.lowers.ends_with(base).then(|| overlay.lowers.len() - base.len())
+        });
+        let own: Option<Vec<usize>> = own.collect();
+        plan.rootfs.own = match own.as_deref() {
+            Some([first, ..]) => *first,
+            // Of another family: from now on this is where it comes from.
+            _ => {
+                plan.image = ImageRef::Snapshot(snapshot.clone());
+                plan.image_digest = None;
+                0
+            }
+        };
+        plan.rootfs.overlays = overlays;
+        self.begin_anew(&claim, &plan)
+    }
+
+    /// Puts the files of a sandbox back to what its image holds.
+    pub fn reset(&self, name: &Name) -> Result<()> {
+        let claim = self.still(name)?;
+        let mut plan = self.existing(name)?;
+        for overlay in &mut plan.rootfs.overlays {
+            overlay.lowers.drain(..plan.rootfs.own);
+        }
+        plan.rootfs.own = 0;
+        self.begin_anew(&claim, &plan)
+    }
+
+    /// Replaces the writable layer by an empty one and removes what nobody needs any more.
+    fn begin_anew(&self, claim: &Claim, plan: &Plan) -> Result<()> {
+        writable_directory(plan)?;
+        self.remove_old(plan, claim)?;
+        layers::replace(claim, plan)?;
+        self.remove_old(plan, claim)?;
+        self.thaw();
+        Ok(())
+    }
+
+    /// Removes what the last change of layers has put aside.
+    pub(crate) fn remove_old(&self, plan: &Plan, claim: &Claim) -> Result<()> {
+        let Some(old) = layers::old(claim) else { return Ok(()) };
+        if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
+            msb_image::clear(self.program(), Owners::Granted { uid, gid, uids, gids }, &old)?;
+        }
+        crate::store::remove_tree(&old)
+            .map_err(|error| Error::host(format!("cannot remove `{}`", old.display()), error))
+    }
+
+    /// The lock of a sandbox that must not run.
+    fn still(&self, name: &Name) -> Result<Claim> {
+        self.existing(name)?;
+        crate::repair::one(self.home(), name)?;
+        self.home().lock(name)?.ok_or_else(|| {
+            Error::new(Kind::State, format!("sandbox `{name}` is running"))
+                .hint(format!("`msb stop {name}` ends it"))
+        })
+    }
+
+    /// Freezes what a sandbox has written so far; its Plan from now on.
+    fn frozen(&self, name: &Name) -> Result<Plan> {
+        let claim = self.still(name)?;
+        let mut plan = self.existing(name)?;
+        let layer = writable_directory(&plan)?;
+        let uppers: Vec<_> =
+            (0..plan.rootfs.overlays.len()).map(|at| layer.join(format!("upper{at}"))).collect();
+        if plan.rootfs.own > 0 && uppers.iter().all(|upper| is_empty(upper)) {
+            return Ok(plan);
+        }
+        let deepest = plan.rootfs.overlays.iter().map(|overlay| overlay.lowers.len()).max();
+        if deepest >= Some(DEEPEST) {
+            return Err(Error::unsupported(format!(
+                "sandbox `{name}` lies on too many layers already"
+            ))
+            .hint("`msb snapshot save` and `msb snapshot load` make one layer of them"));
+        }
+        self.remove_old(&plan, &claim)?;
+        for upper in &uppers {
+            make_missing(upper, &plan)?;
+        }
+        let digits: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let frozen = self.home().frozen();
+        make_directory(&frozen)?;
+        let place = frozen.join(digits);
+        let written_as = match plan.ids {
+            Ids::Shifted { range } => Some(range.start),
+            Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
+        };
+        for (at, overlay) in plan.rootfs.overlays.iter_mut().enumerate() {
+            let path = place.join(format!("upper{at}"));
+            overlay.lowers.insert(0, Lower { path, owned: true, written_as });
+        }
+        plan.rootfs.own += 1;
+        layers::replace(&claim, &plan)?;
+        Ok(plan)
+    }
+
+    /// A Plan for another sandbox with these files and settings.
+    fn derived(&self, plan: &Plan, name: &Name) -> Plan {
+        let mut plan = plan.clone();
+        if plan.hostname == Hostname::of(&plan.name) {
+            plan.hostname = Hostname::of(name);
+        }
+        plan.env.insert(env::SANDBOX.to_owned(), name.to_string());
+        plan.rootfs.upper =
+            Upper::Directory { path: self.home().directory(name).join(state::LAYER) };
+        plan.name = name.clone();
+        plan.created = now_ms();
+        plan.ephemeral = false;
+        plan.command = None;
+        plan.patches = Vec::new();
+        if let Ids::Shifted { .. } = plan.ids {
+            plan.ids = Ids::Shifted { range: unused_ids() };
+        }
+        if let Some(network) = &mut plan.network {
+            network.ports = Vec::new();
+        }
+        plan
+    }
+
+    /// Makes a sandbox that has never been started.
+    fn settle_down(&self, plan: &Plan) -> Result<()> {
+        let _kept = self.keep_frozen(plan)?;
+        let claim = self.home().claim(plan, |directory| layers::make(plan, directory))?;
+        let unfinished = claim.directory.join(state::UNFINISHED);
+        fs::remove_file(unfinished)
+            .map_err(|error| Error::host(format!("cannot make sandbox `{}`", plan.name), error))?;
+        crate::repair::not_started(&claim.directory);
+        Ok(())
+    }
+
+    /// What a snapshot is as an image.
+    pub(crate) fn prepare_snapshot(&self, name: &Name, isolation: Isolation) -> Result<Prepared> {
+        let record = self.records().find(name)?;
+        if isolation != record.plan.isolation {
+            return Err(other_tier(name, record.plan.isolation));
+        }
+        let plan = &record.plan;
+        let of_image = match &plan.image {
+            ImageRef::Name(reference) => {
+                let images = self.images()?;
+                let found = images.find(reference)?.filter(|image| {
+                    plan.image_digest.is_none() || plan.image_digest.as_ref() == Some(&image.digest)
+                });
+                found.map(|image| image.config)
+            }
+            _ => None,
+        };
+        let mut variables = plan.env.clone();
+        variables.remove(env::SANDBOX);
+        let config = RunConfig {
+            env: variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            workdir: plan.workdir.clone(),
+            user: plan.user.as_ref().map(ToString::to_string).unwrap_or_default(),
+            ..of_image.unwrap_or_default()
+        };
+        Ok(Prepared {
+            overlays: plan.rootfs.overlays.clone(),
+            image: ImageRef::Snapshot(name.clone()),
+            digest: None,
+            config,
+            owners: plan.ids.many(),
+            path: Vec::new(),
+            layers: Vec::new(),
+        })
+    }
+
+    /// Keeps frozen layers from being removed while a Plan that needs them becomes a sandbox.
+    pub(crate) fn keep_frozen(&self, plan: &Plan) -> Result<Option<fs::File>> {
+        if plan.rootfs.written().next().is_none() {
+            return Ok(None);
+        }
+        let lock = self.frozen_lock()?;
+        wait_for(|| msb_sys::lock::try_share(&lock))?;
+        match plan.rootfs.written().find(|lower| !lower.path.is_dir()) {
+            Some(_) => Err(Error::new(
+                Kind::State,
+                format!("the layers of `{}` were removed meanwhile", plan.image),
+            )),
+            None => Ok(Some(lock)),
+        }
+    }
+
+    /// Removes frozen layers that no sandbox and no snapshot needs. What cannot be removed now is
+    /// tried again the next time.
+    pub(crate) fn thaw(&self) {
+        let frozen = self.home().frozen();
+        let Ok(entries) = fs::read_dir(&frozen) else { return };
+        let Ok(lock) = self.frozen_lock() else { return };
+        // Whoever makes a sandbox from one of them comes first.
+        if !msb_sys::lock::try_lock(&lock).unwrap_or(false) {
+            return;
+        }
+        let Some(needed) = self.needed() else { return };
+        let unneeded: Vec<_> = entries
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+            .filter(|path| path.is_dir() && !needed.iter().any(|lower| lower.starts_with(path)))
+            .collect();
+        for path in &unneeded {
+            self.remove_frozen(path);
+        }
+    }
+
+    fn remove_frozen(&self, path: &Path) {
+        if let Owners::Granted { .. } = User::current().owners() {
+            let _ = msb_image::clear(self.program(), User::current().owners(), path);
+        }
+        let _ = crate::store::remove_tree(path);
+        let _ = fs::remove_file(path.with_extension("seal"));
+    }
+
+    /// The layers that are needed; none if that cannot be known.
+    fn needed(&self) -> Option<Vec<std::path::PathBuf>> {
+        let mut plans = Vec::new();
+        for name in self.home().names() {
+            let directory = self.home().directory(&name);
+            for file in [state::PLAN, state::NEXT_PLAN] {
+                plans.extend(crate::store::read_plan(&directory.join(file), &name).ok()?);
+            }
+        }
+        plans.extend(self.records().all().ok()?.into_iter().map(|record| record.plan));
+        let written = |plan: &Plan| -> Vec<_> {
+            plan.rootfs.written().map(|lower| lower.path.clone()).collect()
+        };
+        Some(plans.iter().flat_map(written).collect())
+    }
+
+    /// The Plans that snapshots need images for.
+    pub(crate) fn recorded_plans(&self) -> Result<Vec<Plan>> {
+        Ok(self.records().all()?.into_iter().map(|record| record.plan).collect())
+    }
+
+    fn frozen_lock(&self) -> Result<fs::File> {
+        let frozen = self.home().frozen();
+        make_directory(&frozen)?;
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(frozen.join(state::LOCK))
+            .map_err(|error| Error::host("cannot lock the layers of snapshots", error))
+    }
+}
+
+/// Waits a little for a lock that others only hold for moments.
+fn wait_for(mut take: impl FnMut() -> std::io::Result<bool>) -> Result<()> {
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+    let since = std::time::Instant::now();
+    loop {
+        let taken = take().map_err(|error| Error::host("cannot lock the layers", error))?;
+        if taken {
+            return Ok(());
+        }
+        if since.elapsed() > LIMIT {
+            return Err(Error::new(Kind::Timeout, "the layers of snapshots are being cleaned up"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// What of a Plan a snapshot keeps: not what it was given for one life.
+fn recorded(mut plan: Plan) -> Plan {
+    if let Some(network) = &mut plan.network {
+        for (name, _) in crate::planning::network::environment(network) {
+            plan.env.remove(&name);
+        }
+        network.secrets = Vec::new();
+        network.ports = Vec::new();
+    }
+    plan.command = None;
+    plan.patches = Vec::new();
+    plan
+}
+
+/// Where a sandbox writes, if that can be frozen.
+fn writable_directory(plan: &Plan) -> Result<&Path> {
+    match &plan.rootfs.upper {
+        Upper::Directory { path } => Ok(path),
+        Upper::Memory { .. } => Err(Error::unsupported(format!(
+            "what sandbox `{}` writes is only in memory",
+            plan.name
+        ))
+        .hint("make it with `msb create`, or `msb run --name NAME`")),
+        Upper::Disk { .. } => Err(Error::unsupported(format!(
+            "sandbox `{}` writes to a disk of its own, which cannot be frozen yet",
+            plan.name
+        ))
+        .hint("make it with `--isolation process` and without `--disk`")),
+    }
+}
+
+fn same_kind(plan: &Plan, other: &Plan) -> Result<()> {
+    let overlays = |plan: &Plan| -> Vec<String> {
+        plan.rootfs.overlays.iter().map(|Overlay { at, .. }| at.clone()).collect()
+    };
+    if plan.isolation != other.isolation {
+        return Err(other_tier(&other.name, other.isolation));
+    }
+    if overlays(plan) != overlays(other) {
+        return Err(Error::invalid("the snapshot is of another kind of image")
+            .hint("`msb restore` makes a new sandbox of it"));
+    }
+    Ok(())
+}
+
+fn other_tier(name: &Name, isolation: Isolation) -> Error {
+    Error::unsupported(format!("snapshot `{name}` is of the tier `{isolation}`"))
+        .hint(format!("`--isolation {isolation}` starts it"))
+}
+
+fn described(record: &Record, records: &Records, all: &[Record]) -> Snapshot {
+    let children = all.iter().filter(|other| other.parent.as_ref() == Some(&record.id));
+    let plan = &record.plan;
+    Snapshot {
+        id: record.id.clone(),
+        names: records.names_of(&record.id),
+        created: record.created,
+        sandbox: plan.name.clone(),
+        image: plan.image.clone(),
+        image_digest: plan.image_digest.clone(),
+        isolation: plan.isolation,
+        note: record.note.clone(),
+        parent: record.parent.clone(),
+        children: children.map(|child| child.id.clone()).collect(),
+        paused_us: record.paused_us,
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    match fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// A sandbox that never ran has none.
+fn make_missing(upper: &Path, plan: &Plan) -> Result<()> {
+    let made = match fs::create_dir(upper) {
+        Ok(()) if User::current().is_root() => {
+            let (uid, gid) = plan.ids.root();
+            std::os::unix::fs::chown(upper, Some(uid), Some(gid))
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    };
+    made.map_err(|error| Error::host(format!("cannot make `{}`", upper.display()), error))
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    match crate::store::make_private(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::host(format!("cannot make `{}`", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}

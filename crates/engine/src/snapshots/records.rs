@@ -1,0 +1,230 @@
+//! Snapshots as they are kept: a file for each by its id, and a file for each name.
+//!
+//! A name is what makes a snapshot: without one it is what somebody who died has left.
+
+use crate::host::random;
+use crate::planning::now_ms;
+use crate::store;
+use msb_spec::{Error, Kind, Name, Plan, Result};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+/// Raised whenever an `msb` of the previous number could misread a record.
+const VERSION: u32 = 1;
+/// A Plan and a note.
+const LIMIT: u64 = 64 << 20;
+/// A note is a few lines.
+const NOTE: usize = 4096;
+
+/// One snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) note: Option<String>,
+    pub(super) parent: Option<String>,
+    #[serde(default)]
+    pub(super) paused_us: Option<u64>,
+    /// The sandbox's, without what it was given for one life.
+    pub(super) plan: Plan,
+}
+
+impl Record {
+    pub(super) fn new(parent: Option<String>, note: Option<&str>, plan: Plan) -> Self {
+        let id = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let (note, paused_us) = (note.map(str::to_owned), None);
+        Self { version: VERSION, id, created: now_ms(), note, parent, paused_us, plan }
+    }
+}
+
+/// All of them.
+pub(super) struct Records {
+    directory: PathBuf,
+}
+
+impl Records {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    fn names(&self) -> PathBuf {
+        self.directory.join("names")
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{id}.json"))
+    }
+
+    /// Adds a snapshot under a name.
+    pub(super) fn add(&self, record: &Record, name: &Name) -> Result<()> {
+        if record.note.as_ref().is_some_and(|note| note.len() > NOTE) {
+            return Err(Error::invalid("a note is at most 4096 bytes long"));
+        }
+        let text = serde_json::to_vec(record).expect("our own types always serialise");
+        let write = || -> io::Result<()> {
+            for directory in [&self.directory, &self.names()] {
+                match store::make_private(directory) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+            let aside = self.directory.join(store::passing("making", &record.id));
+            let mut file = store::create_private(&aside)?;
+            let written = file.write_all(&text).and_then(|()| file.sync_all());
+            let put = written.and_then(|()| fs::rename(&aside, self.path(&record.id)));
+            if put.is_err() {
+                let _ = fs::remove_file(&aside);
+            }
+            put
+        };
+        write().map_err(|error| Error::host(format!("cannot write snapshot `{name}`"), error))?;
+        let named = self.name(&record.id, name);
+        if named.is_err() {
+            let _ = fs::remove_file(self.path(&record.id));
+        }
+        named
+    }
+
+    /// Gives a snapshot a name that is free.
+    pub(super) fn name(&self, id: &str, name: &Name) -> Result<()> {
+        let about = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => taken(name),
+            _ => Error::host(format!("cannot name a snapshot `{name}`"), error),
+        };
+        let aside = self.directory.join(store::passing("making", name.as_str()));
+        let write = || -> io::Result<()> {
+            let mut file = store::create_private(&aside)?;
+            file.write_all(id.as_bytes())?;
+            file.sync_all()
+        };
+        // A link is made only where nothing is.
+        let linked = write().and_then(|()| fs::hard_link(&aside, self.names().join(name.as_str())));
+        let _ = fs::remove_file(&aside);
+        linked.map_err(about)
+    }
+
+    pub(super) fn check_free(&self, name: &Name) -> Result<()> {
+        match fs::symlink_metadata(self.names().join(name.as_str())) {
+            Ok(_) => Err(taken(name)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Takes a name away.
+    pub(super) fn unname(&self, name: &Name) -> Result<()> {
+        fs::remove_file(self.names().join(name.as_str()))
+            .map_err(|error| Error::host(format!("cannot remove snapshot `{name}`"), error))
+    }
+
+    /// Removes a snapshot with all its names. The last name's end is its end.
+    pub(super) fn remove(&self, id: &str) -> Result<()> {
+        for name in self.names_of(id) {
+            self.unname(&name)?;
+        }
+        fs::remove_file(self.path(id))
+            .map_err(|error| Error::host(format!("cannot remove snapshot `{id}`"), error))
+    }
+
+    /// The snapshot of this name or id.
+    pub(super) fn find(&self, name: &Name) -> Result<Record> {
+        let id = match self.id_of(name) {
+            Some(id) => id,
+            None if !self.names_of(name.as_str()).is_empty() => name.to_string(),
+            None => return Err(self.unknown(name)),
+        };
+        self.read(&id)?.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &Name) -> Error {
+        let error = Error::new(Kind::NotFound, format!("no snapshot `{name}`"));
+        let names = self.all_names();
+        match msb_spec::nearest(name.as_str(), names.iter().map(Name::as_str)) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error.hint("`msb snapshot ls` lists the snapshots there are"),
+        }
+    }
+
+    fn id_of(&self, name: &Name) -> Option<String> {
+        let mut text = String::new();
+        let file = File::open(self.names().join(name.as_str())).ok()?;
+        file.take(64).read_to_string(&mut text).ok()?;
+        is_id(&text).then_some(text)
+    }
+
+    fn all_names(&self) -> Vec<Name> {
+        let entries = fs::read_dir(self.names()).into_iter().flatten().filter_map(Result::ok);
+        let mut names: Vec<Name> =
+            entries.filter_map(|entry| Name::parse(entry.file_name().to_str()?).ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The names of a snapshot, sorted.
+    pub(super) fn names_of(&self, id: &str) -> Vec<Name> {
+        let mut names = self.all_names();
+        names.retain(|name| self.id_of(name).as_deref() == Some(id));
+        names
+    }
+
+    /// How a snapshot is shown: by a name, if it has one.
+    pub(super) fn shown(&self, id: &str) -> String {
+        self.names_of(id).first().map_or_else(|| id.to_owned(), ToString::to_string)
+    }
+
+    fn read(&self, id: &str) -> Result<Option<Record>> {
+        let about = |error: &dyn std::fmt::Display| {
+            Error::new(Kind::State, format!("snapshot `{id}` cannot be read")).cause(error)
+        };
+        let file = match File::open(self.path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| about(&error))?,
+        };
+        let mut text = Vec::new();
+        file.take(LIMIT).read_to_end(&mut text).map_err(|error| about(&error))?;
+        let record: Record = serde_json::from_slice(&text).map_err(|error| about(&error))?;
+        if record.version != VERSION || record.id != id {
+            return Err(about(&"another version of msb wrote it"));
+        }
+        record.plan.check()?;
+        Ok(Some(record))
+    }
+
+    /// Every snapshot that has a name.
+    pub(super) fn all(&self) -> Result<Vec<Record>> {
+        let mut ids: Vec<String> =
+            self.all_names().iter().filter_map(|name| self.id_of(name)).collect();
+        ids.sort();
+        ids.dedup();
+        let read = |id: &String| self.read(id).transpose();
+        ids.iter().filter_map(read).collect()
+    }
+
+    /// The snapshot that a Plan lies on: the one with the most layers that are all below it.
+    pub(super) fn nearest(&self, plan: &Plan) -> Result<Option<String>> {
+        let layers = |plan: &Plan| plan.rootfs.overlays.first().map(|it| it.lowers.clone());
+        let own = layers(plan).unwrap_or_default();
+        let below = |record: &Record| {
+            let theirs = layers(&record.plan).unwrap_or_default();
+            (own.len() >= theirs.len() && own.ends_with(&theirs)).then_some(theirs.len())
+        };
+        let all = self.all()?;
+        let nearest =
+            all.iter().filter_map(|record| Some((below(record)?, record.created, record)));
+        let nearest = nearest.max_by_key(|(depth, created, _)| (*depth, *created));
+        Ok(nearest.map(|(_, _, record)| record.id.clone()))
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn taken(name: &Name) -> Error {
+    Error::new(Kind::Exists, format!("snapshot `{name}` already exists"))
+        .hint(format!("`msb snapshot rm {name}` removes it"))
+}
