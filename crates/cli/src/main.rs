@@ -20,8 +20,10 @@ mod verbs;
 mod words;
 
 use msb_engine::images::APART_ARGUMENT;
+use msb_engine::snapshots::SEAL_ARGUMENT;
 use msb_engine::{Launcher, WORKER_ARGUMENT, WorkerStart};
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -34,6 +36,11 @@ fn main() -> ExitCode {
     {
         let code = msb_engine::images::serve(&letter.to_string_lossy());
         return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
+    }
+    if let [word, home] = rest.as_slice()
+        && word == SEAL_ARGUMENT
+    {
+        return seal(Path::new(home));
     }
     let code = table::dispatch(rest).unwrap_or_else(|failure| words::report(&failure));
     ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))
@@ -54,6 +61,16 @@ fn work(start: WorkerStart) -> i32 {
     }
     let start = msb_worker::Start { plan, directory, lock, caller, last_event, last_exec, gateway };
     msb_worker::run(start)
+}
+
+/// For a program that uses the SDK: writes down what snapshots hold, and lets it go on.
+fn seal(home: &Path) -> ExitCode {
+    if msb_sys::process::fork().unwrap_or(false)
+        && let Ok(home) = msb_engine::Home::at(home)
+    {
+        msb_engine::Engine::at(home, launcher()).seal_all();
+    }
+    ExitCode::SUCCESS
 }
 
 /// For a program that uses the SDK: how to begin is on stdin. Forks once, so that the worker is

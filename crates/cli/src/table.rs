@@ -75,6 +75,7 @@ const TABLE: Table = Table {
         verb::<verbs::snapshot::Create>(LIFE, "snapshot create", "Save the files of a sandbox"),
         verb::<verbs::snapshot::Ls>(LIFE, "snapshot ls", "List snapshots"),
         verb::<verbs::snapshot::Inspect>(LIFE, "snapshot inspect", "Show a snapshot"),
+        verb::<verbs::snapshot::Verify>(LIFE, "snapshot verify", "Look for a single changed bit"),
         verb::<verbs::snapshot::Tag>(LIFE, "snapshot tag", "Give a snapshot one more name"),
         verb::<verbs::snapshot::Rm>(LIFE, "snapshot rm", "Remove snapshots"),
         verb::<verbs::snapshot::Restore>(LIFE, "restore", "Make a sandbox from a snapshot"),

@@ -163,7 +163,7 @@ pub fn receive_start() -> Result<WorkerStart> {
 }
 
 /// Lets go of the caller's terminal and files.
-fn silence() -> io::Result<()> {
+pub(crate) fn silence() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct Engine {
     home: Home,
-    launcher: Launcher,
+    pub(crate) launcher: Launcher,
     /// Values of Secrets that this program brings itself, by name.
     given: Vec<(String, Value)>,
 }
@@ -161,6 +161,7 @@ impl Engine {
         {
             store.remove_scratches();
         }
+        self.repair_frozen();
         repair::all(&self.home)
     }
 

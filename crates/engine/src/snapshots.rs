@@ -4,7 +4,9 @@
 //! writable layer is frozen, becomes a layer like those of its image, and the sandbox gets a new
 //! one. Whatever is started from the snapshot lies on the same layers.
 
+mod live;
 mod records;
+mod sealing;
 
 use crate::host::{User, random, unused_ids};
 use crate::layers;
@@ -17,9 +19,11 @@ use msb_spec::{
     Upper, env, state,
 };
 use records::{Record, Records};
+pub use sealing::{SEAL_ARGUMENT, Verified};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// A saved filesystem to start many sandboxes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,6 +50,12 @@ pub struct Snapshot {
     pub children: Vec<String>,
     /// How long the sandbox was stopped for it, in microseconds; it was not running if none.
     pub paused_us: Option<u64>,
+    /// Of everything that its layers hold above the image, once that is written down.
+    pub digest: Option<String>,
+    /// Files in those layers.
+    pub files: Option<u64>,
+    /// Their bytes.
+    pub bytes: Option<u64>,
 }
 
 /// How deep layers may lie on each other. The kernel takes 500, and an image has up to 127.
@@ -60,10 +70,13 @@ impl Engine {
     pub fn snapshot(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
         let records = self.records();
         records.check_free(name)?;
-        let plan = self.frozen(of)?;
+        let (plan, paused, _kept) = self.frozen(of)?;
         let parent = records.nearest(&plan)?;
-        let record = Record::new(parent, note, recorded(plan));
+        let mut record = Record::new(parent, note, recorded(plan));
+        record.paused_us =
+            paused.map(|paused| u64::try_from(paused.as_micros()).unwrap_or(u64::MAX));
         records.add(&record, name)?;
+        self.seal_later(&record.plan);
         self.get_snapshot(name)
     }
 
@@ -137,7 +150,7 @@ impl Engine {
             return Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))
                 .hint(format!("`msb rm {name}` removes it")));
         }
-        let source = self.frozen(of)?;
+        let (source, _, _kept) = self.frozen(of)?;
         let plan = self.derived(&source, name);
         self.settle_down(&plan)?;
         Ok(plan)
@@ -209,10 +222,23 @@ impl Engine {
         })
     }
 
+    /// A Plan that lies on what a sandbox has written so far. If it runs, how long it stood still
+    /// for that. What is returned last keeps the layers until a sandbox or a snapshot needs them.
+    fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, fs::File)> {
+        let kept = self.frozen_lock()?;
+        wait_for(|| msb_sys::lock::try_share(&kept))?;
+        self.existing(name)?;
+        if self.home().is_running(name) {
+            let (plan, paused) = self.copied(name)?;
+            return Ok((plan, Some(paused), kept));
+        }
+        self.freeze(name).map(|plan| (plan, None, kept))
+    }
+
     /// Freezes what a sandbox has written so far; its Plan from now on.
-    fn frozen(&self, name: &Name) -> Result<Plan> {
+    fn freeze(&self, name: &Name) -> Result<Plan> {
         let claim = self.still(name)?;
-        let mut plan = self.existing(name)?;
+        let plan = self.existing(name)?;
         let layer = writable_directory(&plan)?;
         let uppers: Vec<_> =
             (0..plan.rootfs.overlays.len()).map(|at| layer.join(format!("upper{at}"))).collect();
@@ -230,19 +256,7 @@ impl Engine {
         for upper in &uppers {
             make_missing(upper, &plan)?;
         }
-        let digits: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
-        let frozen = self.home().frozen();
-        make_directory(&frozen)?;
-        let place = frozen.join(digits);
-        let written_as = match plan.ids {
-            Ids::Shifted { range } => Some(range.start),
-            Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
-        };
-        for (at, overlay) in plan.rootfs.overlays.iter_mut().enumerate() {
-            let path = place.join(format!("upper{at}"));
-            overlay.lowers.insert(0, Lower { path, owned: true, written_as });
-        }
-        plan.rootfs.own += 1;
+        let plan = placed(plan, &self.home().frozen().join(new_id()));
         layers::replace(&claim, &plan)?;
         Ok(plan)
     }
@@ -333,6 +347,14 @@ impl Engine {
         }
     }
 
+    /// Removes what somebody has left who died while making a snapshot.
+    pub(crate) fn repair_frozen(&self) {
+        let entries = fs::read_dir(self.home().frozen()).into_iter().flatten();
+        if entries.filter_map(|entry| entry.ok()).any(|entry| is_debris(&entry.path())) {
+            self.thaw();
+        }
+    }
+
     /// Removes frozen layers that no sandbox and no snapshot needs. What cannot be removed now is
     /// tried again the next time.
     pub(crate) fn thaw(&self) {
@@ -346,7 +368,16 @@ impl Engine {
         let Some(needed) = self.needed() else { return };
         let unneeded: Vec<_> = entries
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|path| path.is_dir() && !needed.iter().any(|lower| lower.starts_with(path)))
+            .inspect(|path| {
+                if path.is_file() && is_debris(path) {
+                    let _ = fs::remove_file(path);
+                }
+            })
+            .filter(|path| {
+                path.is_dir()
+                    && !is_making(path)
+                    && !needed.iter().any(|lower| lower.starts_with(path))
+            })
             .collect();
         for path in &unneeded {
             self.remove_frozen(path);
@@ -358,7 +389,9 @@ impl Engine {
             let _ = msb_image::clear(self.program(), User::current().owners(), path);
         }
         let _ = crate::store::remove_tree(path);
-        let _ = fs::remove_file(path.with_extension("seal"));
+        for extension in ["sum", "seal"] {
+            let _ = fs::remove_file(path.with_extension(extension));
+        }
     }
 
     /// The layers that are needed; none if that cannot be known.
@@ -393,6 +426,24 @@ impl Engine {
             .open(frozen.join(state::LOCK))
             .map_err(|error| Error::host("cannot lock the layers of snapshots", error))
     }
+}
+
+/// A Plan that lies on what its sandbox has written, which is in `place` from now on.
+fn placed(mut plan: Plan, place: &Path) -> Plan {
+    let written_as = match plan.ids {
+        Ids::Shifted { range } => Some(range.start),
+        Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
+    };
+    for (at, overlay) in plan.rootfs.overlays.iter_mut().enumerate() {
+        let path = place.join(format!("upper{at}"));
+        overlay.lowers.insert(0, Lower { path, owned: true, written_as });
+    }
+    plan.rootfs.own += 1;
+    plan
+}
+
+fn new_id() -> String {
+    random::<16>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Waits a little for a lock that others only hold for moments.
@@ -464,7 +515,15 @@ fn other_tier(name: &Name, isolation: Isolation) -> Error {
 fn described(record: &Record, records: &Records, all: &[Record]) -> Snapshot {
     let children = all.iter().filter(|other| other.parent.as_ref() == Some(&record.id));
     let plan = &record.plan;
+    let sums: Option<Vec<_>> = sealing::places(plan).iter().map(|at| sealing::sum_of(at)).collect();
+    let image = plan.image_digest.as_ref().map(ToString::to_string).unwrap_or_default();
+    let digest = |sums: &Vec<sealing::Sum>| {
+        sums.iter().rev().fold(image.clone(), |below, sum| sealing::join(&below, &sum.digest))
+    };
     Snapshot {
+        digest: sums.as_ref().map(digest),
+        files: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.files).sum()),
+        bytes: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.bytes).sum()),
         id: record.id.clone(),
         names: records.names_of(&record.id),
         created: record.created,
@@ -477,6 +536,19 @@ fn described(record: &Record, records: &Records, all: &[Record]) -> Snapshot {
         children: children.map(|child| child.id.clone()).collect(),
         paused_us: record.paused_us,
     }
+}
+
+/// Whether somebody made it who died before it was done.
+fn is_debris(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with(".making-") && !is_making(path)
+}
+
+/// Whether its maker still lives.
+fn is_making(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
+    name.starts_with('.') && pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
 fn is_empty(path: &Path) -> bool {

@@ -10,13 +10,15 @@ mod commands;
 mod files;
 mod link;
 pub mod machine;
+mod pause;
 mod tree;
 mod users;
 
 use commands::Commands;
 use link::Link;
 use msb_sys::signal::{SIGCHLD, Signals};
-use msb_wire::ToGuest;
+use msb_wire::{FromGuest, ToGuest};
+use pause::Paused;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
 
@@ -33,6 +35,7 @@ pub fn run(link: OwnedFd, restricted: bool) -> i32 {
     let Ok(signals) = Signals::collect(&[SIGCHLD]) else { return 125 };
     let mut link = Link::new(link);
     let mut commands = Commands::new(restricted);
+    let mut paused = None;
     loop {
         let mut waits =
             [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];
@@ -55,12 +58,18 @@ pub fn run(link: OwnedFd, restricted: bool) -> i32 {
             let Some((request, fds)) = link.next() else {
                 return 0;
             };
-            serve(&mut link, &mut commands, request, fds);
+            serve(&mut link, &mut commands, &mut paused, request, fds);
         }
     }
 }
 
-fn serve(link: &mut Link, commands: &mut Commands, request: ToGuest, fds: Vec<OwnedFd>) {
+fn serve(
+    link: &mut Link,
+    commands: &mut Commands,
+    paused: &mut Option<Paused>,
+    request: ToGuest,
+    fds: Vec<OwnedFd>,
+) {
     match request {
         ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last } => {
             if last {
@@ -75,5 +84,15 @@ fn serve(link: &mut Link, commands: &mut Commands, request: ToGuest, fds: Vec<Ow
             let _ = msb_sys::signal::send(-1, signal);
         }
         ToGuest::Files { user } => files::serve_apart(user.as_ref(), fds),
+        ToGuest::Pause => {
+            *paused = paused.take().or_else(Paused::begin);
+            link.tell(&FromGuest::Paused { paused: paused.is_some() }, &[]);
+        }
+        ToGuest::Resume => {
+            if let Some(paused) = paused.take() {
+                paused.end();
+            }
+            link.tell(&FromGuest::Paused { paused: false }, &[]);
+        }
     }
 }

@@ -58,12 +58,17 @@ pub(crate) enum Task {
     Disk { sizes: Vec<u64>, bounds: Bounds, uuid: [u8; 16] },
     /// Copies from the directories what the errand on stdin says, as a layer if it is wanted.
     Copy { write: bool },
+    /// Copies a directory into the root; says so when that is done, and does it again for what
+    /// changed meanwhile when it is told to.
+    Twin,
+    /// Describes everything in the root, a line for each.
+    Seal { shift: u32 },
 }
 
 impl Task {
     /// Whether a layer goes to stdout.
     fn streams(&self) -> bool {
-        matches!(self, Self::Pack { .. } | Self::Copy { .. })
+        matches!(self, Self::Pack { .. } | Self::Copy { .. } | Self::Seal { .. })
     }
 }
 
@@ -125,7 +130,53 @@ pub fn clear(program: PathBuf, owners: Owners, directory: &Path) -> Result<()> {
     Apart { program, owners }.start(directory, Task::Clear)?.answer()
 }
 
+/// A copy of a tree that somebody may still write, to be brought up to date once more.
+#[derive(Debug)]
+pub struct Following(AtWork);
+
+impl Following {
+    /// Copies everything in `from` into `into`, which is empty.
+    pub fn begin(program: PathBuf, owners: Owners, from: &Path, into: &Path) -> Result<Self> {
+        let apart = Apart { program, owners };
+        let mut work = apart.start_reading(into, vec![from.to_owned()], Task::Twin)?;
+        let mut byte = [0];
+        let told = work.child.stdout.as_mut().map(|out| out.read(&mut byte));
+        match (told, byte) {
+            (Some(Ok(1)), [COPIED]) => Ok(Self(work)),
+            _ => Err(work.answer_behind::<()>(&byte).err().unwrap_or_else(|| {
+                Error::new(Kind::Protocol, "the process that copies said nothing")
+            })),
+        }
+    }
+
+    /// Copies what has changed since. How many files that were, and bytes.
+    pub fn catch_up(mut self) -> Result<(u64, u64)> {
+        if let Some(mut stdin) = self.0.stdin.take() {
+            let failed = |error| Error::host("the process that copies went away", error);
+            stdin.write_all(b"!").map_err(failed)?;
+        }
+        self.0.answer()
+    }
+}
+
+/// Said when everything was copied once.
+const COPIED: u8 = b'\n';
+
 impl AtWork {
+    /// The same where the first of it was read already.
+    fn answer_behind<T: DeserializeOwned>(mut self, read: &[u8]) -> Result<T> {
+        let rest = self.child.stdout.take();
+        let mut text = read.to_vec();
+        if let Some(out) = rest {
+            let _ = out.take(ANSWER_LIMIT).read_to_end(&mut text);
+        }
+        drop(self.stdin.take());
+        let _ = self.child.wait();
+        serde_json::from_slice::<Result<T>>(&text).unwrap_or_else(|error| {
+            Err(Error::new(Kind::Host, "the process that copies has died").cause(error))
+        })
+    }
+
     /// Waits for the answer.
     pub(crate) fn answer<T: DeserializeOwned>(mut self) -> Result<T> {
         drop((self.stdin.take(), self.layer.take()));
@@ -289,6 +340,20 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
                 false => errand.run(directories, std::io::sink()),
             };
             copied.map(Answer::Copied)
+        }
+        Task::Twin => {
+            let from = directories.first().ok_or_else(|| Error::invalid("nothing to copy"))?;
+            let mut twin = crate::twin::Twin::default();
+            twin.pass(from.as_fd(), root.as_fd())?;
+            let gone = |error| Error::host("nobody waits for the copy", error);
+            let mut out = std::io::stdout().lock();
+            out.write_all(&[COPIED]).and_then(|()| out.flush()).map_err(gone)?;
+            std::io::stdin().lock().read_exact(&mut [0]).map_err(gone)?;
+            twin.pass(from.as_fd(), root.as_fd())?;
+            Ok(Answer::Tree(twin.copied))
+        }
+        Task::Seal { shift } => {
+            crate::seal::describe(root.as_fd(), *shift, layer_out()?).map(Answer::Tree)
         }
     }
 }

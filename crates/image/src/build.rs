@@ -25,6 +25,7 @@ mod words;
 pub use assembly::{Assembly, Copying, Job, Launch, Work, scratch};
 pub use containerfile::CONTAINERFILE_LIMIT;
 pub use errand::Copied;
+pub(crate) use folder::attributes_of;
 pub use ignore::Ignore;
 pub use making::{Key, Made, Origin, Putting, Scratch, Written, has_scratches};
 pub use scope::{Globals, Scope};

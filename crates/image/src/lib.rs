@@ -21,12 +21,14 @@ mod progress;
 mod pull;
 mod registry;
 mod save;
+mod seal;
 mod settings;
 mod store;
+mod twin;
 pub mod unpack;
 mod usage;
 
-pub use apart::{APART_ARGUMENT, clear, serve};
+pub use apart::{APART_ARGUMENT, Following, clear, serve};
 pub use blank::blank_disk;
 pub use credentials::{Credential, Credentials, Login, Secret};
 pub use ensure::Wish;
@@ -36,8 +38,9 @@ pub use owners::Owners;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
 pub use registry::{Reach, check_login};
+pub use seal::{Seal, seal};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
-pub use store::{Adding, Image, Layer, Store};
+pub use store::{Adding, Image, Layer, Store, digest_of};
 pub use usage::{InUse, Prune, Pruned, Share, Space};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};

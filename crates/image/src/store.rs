@@ -431,7 +431,8 @@ fn read_record(file: File) -> Option<Image> {
     (image.version == RECORD_VERSION).then_some(image)
 }
 
-pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
+/// The SHA-256 of some bytes.
+pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest::of_bytes(Sha256::digest(bytes).into())
 }
 

@@ -280,6 +280,11 @@ pub(crate) fn clear(directory: BorrowedFd<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
+/// Removes one thing from a directory, whatever it is.
+pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
+    tree::remove(directory, name, DEPTH)
+}
+
 /// A limit of the settings was reached.
 pub(crate) fn exceeded(word: &str, limit: impl Display) -> Error {
     Error::new(Kind::Limit, format!("the image holds {}", limit_said(word, limit)))

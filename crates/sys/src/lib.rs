@@ -3,6 +3,7 @@
 //! Whatever rustix offers safely is used from rustix directly; only what it lacks is here.
 #![expect(unsafe_code, reason = "this crate is the fence: every block states why it is sound")]
 
+pub mod files;
 pub mod intrusion;
 pub mod kvm;
 pub mod lock;

@@ -46,6 +46,10 @@ pub enum ToGuest {
         /// Who does it.
         user: Option<UserRef>,
     },
+    /// Stop everything where it is.
+    Pause,
+    /// Let it go on.
+    Resume,
 }
 
 /// Why a command could not start.
@@ -109,5 +113,10 @@ pub enum FromGuest {
         alone: bool,
         /// A limit that something ran into meanwhile, where only the guest can know.
         hit: Option<Hit>,
+    },
+    /// The answer to being paused or resumed.
+    Paused {
+        /// Whether everything stands still.
+        paused: bool,
     },
 }

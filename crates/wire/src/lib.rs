@@ -26,7 +26,7 @@ pub use network::{
 pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

@@ -66,6 +66,8 @@ pub enum Request {
     Wait,
     /// Keep this connection; the sandbox ends when it closes.
     Own,
+    /// Stop everything inside until this connection closes. Answered when it has stopped.
+    Hold,
 }
 
 /// A worker's answer.

@@ -17,6 +17,8 @@ pub(crate) enum Role {
     Waiting,
     /// The sandbox ends when it closes.
     Owner,
+    /// Everything inside stands still until it closes.
+    Holder,
     /// It has its answer: closed once that is sent.
     Leaving,
 }

@@ -54,7 +54,13 @@ impl Worker {
         let signal = signal::SIGTERM;
         match &mut self.guest.way {
             _ if grace.is_zero() => {}
-            Way::Jailed(jailed) => drop(jailed.ask(&ToGuest::SignalAll { signal }, &[])),
+            Way::Jailed(jailed) => {
+                let _ = jailed.ask(&ToGuest::SignalAll { signal }, &[]);
+                // What stands still cannot end.
+                if self.guest.stopped {
+                    self.release();
+                }
+            }
             Way::Machine(machine) => {
                 // What is paused cannot end.
                 if machine.paused {

@@ -87,6 +87,7 @@ impl Worker {
                 self.alone = alone;
                 self.exited(id, (code, signal), hit);
             }
+            FromGuest::Paused { paused } => self.stood_still(paused),
         }
     }
 

@@ -16,6 +16,8 @@ const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 pub(crate) struct Guest {
     pub(crate) confined: Confined,
     pub(crate) way: Way,
+    /// Whether everything in a jail stands still.
+    pub(crate) stopped: bool,
 }
 
 /// How a guest is reached.
@@ -45,7 +47,8 @@ impl Guest {
     ) -> Result<Self> {
         if plan.isolation == Isolation::Vm {
             let (confined, machine) = Machine::start(plan, directory, link, authority)?;
-            return Ok(Self { confined, way: Way::Machine(Box::new(machine)) });
+            let way = Way::Machine(Box::new(machine));
+            return Ok(Self { confined, way, stopped: false });
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -59,7 +62,8 @@ impl Guest {
         let outward = link.map(|link| msb_jail::Outward { link, authority });
         let confined = msb_jail::start(plan, outward.as_ref(), msb_guest::run, theirs.as_fd())?;
         let decoder = Decoder::new(MAX_FROM_GUEST);
-        Ok(Self { confined, way: Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() }) })
+        let way = Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() });
+        Ok(Self { confined, way, stopped: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -67,6 +71,11 @@ impl Guest {
             Way::Jailed(jailed) => jailed.socket.as_fd(),
             Way::Machine(machine) => machine.socket(),
         }
+    }
+
+    /// Whether everything inside stands still.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.stopped || self.machine().is_some_and(|machine| machine.paused)
     }
 
     pub(crate) fn machine(&self) -> Option<&Machine> {

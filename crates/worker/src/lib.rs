@@ -15,6 +15,7 @@ mod log;
 mod machine;
 mod machine_life;
 mod outward;
+mod pausing;
 mod processes;
 mod relay;
 mod requests;

@@ -3,7 +3,6 @@
 use crate::client::Role;
 use crate::exec::Stream;
 use crate::execs;
-use crate::guest::Way;
 use crate::machine::{BOOT_LIMIT, Given, Heard, Machine};
 use crate::usage;
 use crate::worker::Worker;
@@ -187,7 +186,7 @@ impl Worker {
                 FrameKind::Stderr => Stream::Stderr,
                 FrameKind::Control => {
                     match decode::<FromGuest>(&frame.payload) {
-                        Ok(said) if number(&said) == id => self.guest_said(&said),
+                        Ok(said) if number(&said) == Some(id) => self.guest_said(&said),
                         _ => return self.finish(Ending::Crashed, None),
                     }
                     if self.over.is_some() {
@@ -230,24 +229,6 @@ impl Worker {
                 let usage = usage::measure(&self.guest.confined, started.elapsed());
                 self.answer(client, &Reply::Usage(usage));
             }
-        }
-    }
-
-    /// Stops everything inside where it is, or lets it go on.
-    pub(crate) fn order(&mut self, client: u64, pause: bool) {
-        let ordered = match &self.guest.way {
-            Way::Machine(machine) => {
-                machine.order(if pause { Order::Pause } else { Order::Resume })
-            }
-            Way::Jailed(_) => Err(Error::unsupported("only a microVM can be paused so far")
-                .hint("make it with `--isolation vm`")),
-        };
-        match ordered {
-            Ok(()) => {
-                self.set_role(client, Role::Waiting);
-                self.ordering.push_back(client);
-            }
-            Err(error) => self.answer(client, &Reply::Failed(error)),
         }
     }
 
@@ -346,11 +327,12 @@ impl Worker {
 }
 
 /// Which Exec something is about.
-fn number(said: &FromGuest) -> u64 {
+fn number(said: &FromGuest) -> Option<u64> {
     match said {
         FromGuest::Started { id, .. }
         | FromGuest::Failed { id, .. }
-        | FromGuest::Exited { id, .. } => *id,
+        | FromGuest::Exited { id, .. } => Some(*id),
+        FromGuest::Paused { .. } => None,
     }
 }
 

@@ -123,6 +123,7 @@ impl Worker {
             }
             Request::Pause => self.order(id, true),
             Request::Resume => self.order(id, false),
+            Request::Hold => self.hold(id),
             Request::Network(what) => self.ask_gateway(id, &what),
             Request::Wait => self.set_role(id, Role::Waiting),
             Request::Own => {
@@ -151,7 +152,7 @@ impl Worker {
             pid: std::process::id(),
             started: now_ms().saturating_sub(self.life.started.elapsed().as_millis() as u64),
             draining: self.life.draining,
-            paused: self.guest.machine().is_some_and(|machine| machine.paused),
+            paused: self.guest.is_paused(),
             execs: u32::try_from(self.execs.len()).unwrap_or(u32::MAX),
             ending: self.life.stopping.map(|(ending, _)| ending),
             log_failure: [&self.output, &self.exec_log, &self.events]
@@ -162,6 +163,10 @@ impl Worker {
 
     /// Hands the connection to the guest, which answers on it from now on.
     pub(crate) fn pass_on(&mut self, id: u64, user: Option<msb_spec::UserRef>) {
+        if self.guest.stopped {
+            let error = self.paused();
+            return self.answer(id, &Reply::Failed(error));
+        }
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
@@ -248,6 +253,7 @@ impl Worker {
                 }
             }
             Role::Owner => self.stop(Ending::Stopped, Duration::ZERO),
+            Role::Holder => self.release(),
             Role::New | Role::Waiting | Role::Leaving => {}
         }
     }
@@ -258,10 +264,8 @@ impl Worker {
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.answer(client, &Reply::Failed(error));
         }
-        if self.guest.machine().is_some_and(|machine| machine.paused) {
-            let name = &self.plan.name;
-            let error = Error::new(Kind::State, format!("sandbox `{name}` is paused"))
-                .hint(format!("`msb resume {name}` lets it go on"));
+        if self.guest.is_paused() {
+            let error = self.paused();
             return self.answer(client, &Reply::Failed(error));
         }
         let id = self.next_exec;

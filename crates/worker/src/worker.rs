@@ -7,6 +7,7 @@ use crate::life::Life;
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::outward::{self, Gateway, Outward};
+use crate::pausing::Pausing;
 use crate::relay::Relay;
 use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
 use msb_sys::signal::{self, Signals};
@@ -85,6 +86,8 @@ pub(crate) struct Worker {
     pub(crate) measuring: Vec<(u64, Instant)>,
     /// Who waits for the machine to pause or resume, in order.
     pub(crate) ordering: VecDeque<u64>,
+    /// Who waits for a jail to stand still or to go on.
+    pub(crate) pausing: VecDeque<Pausing>,
     /// The gateway, while there is one.
     pub(crate) outward: Option<Outward>,
 }
@@ -213,6 +216,7 @@ impl Worker {
             relays: BTreeMap::new(),
             measuring: Vec::new(),
             ordering: VecDeque::new(),
+            pausing: VecDeque::new(),
             outward,
         })
     }

@@ -7,8 +7,8 @@ use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_engine::Engine;
-use msb_engine::snapshots::Snapshot;
-use msb_spec::{Name, Result};
+use msb_engine::snapshots::{Snapshot, Verified};
+use msb_spec::{Bytes, Name, Result};
 
 /// Saves the files of a sandbox. Any number of sandboxes can start from them.
 #[derive(Debug, Parser)]
@@ -113,6 +113,47 @@ impl Act for Inspect {
             several => listing::json(&several),
         }
         Ok(0)
+    }
+}
+
+/// Compares everything in snapshots with what was written down when they were taken.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot verify [OPTIONS] NAME...")]
+pub(crate) struct Verify {
+    /// Names or ids of snapshots
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Verify {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let verify = |name: &String| engine.verify_snapshot(&Name::parse(name)?);
+        let verified: Vec<Verified> = self.names.iter().map(verify).collect::<Result<_>>()?;
+        if self.json {
+            listing::json(&verified);
+        } else {
+            for (name, verified) in self.names.iter().zip(&verified) {
+                show(name, verified);
+            }
+        }
+        Ok(i32::from(!verified.iter().all(|verified| verified.intact)))
+    }
+}
+
+fn show(name: &str, verified: &Verified) {
+    let Verified { files, bytes, recorded, .. } = verified;
+    let what = format!("{files} files, {}", Bytes(*bytes));
+    match (verified.intact, recorded) {
+        (true, 0) => words::say(format!("{name}  intact ({what})")),
+        (true, _) => words::say(format!("{name}  written down now ({what})")),
+        (false, _) => words::say(format!("{name}  damaged ({what})")),
+    }
+    for difference in &verified.differences {
+        words::say(format!("  {}", msb_spec::shown(difference)));
     }
 }
 

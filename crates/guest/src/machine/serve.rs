@@ -293,7 +293,10 @@ impl<'a, G: Ground> Serving<'a, G> {
                 // If it cannot be made, whoever asked sees the connection close.
                 let _ = files::serve_aside(user.as_ref(), &socket, self.ground.group());
             }
-            ToGuest::Signal { .. } | ToGuest::SignalAll { .. } => {}
+            ToGuest::Signal { .. }
+            | ToGuest::SignalAll { .. }
+            | ToGuest::Pause
+            | ToGuest::Resume => {}
         }
     }
 

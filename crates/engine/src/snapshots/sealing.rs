@@ -1,0 +1,263 @@
+//! What the layers of snapshots hold: written down when they are taken, compared when asked.
+//!
+//! To read everything takes as long as there is much of it, so that it is done by a process that
+//! is left behind; the snapshot can be used meanwhile.
+
+use super::live::owners_of;
+use crate::launch::{Launcher, silence};
+use crate::sandboxes::Engine;
+use crate::store;
+use msb_spec::{Error, Kind, Name, Plan, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The argument with which `msb` becomes the process that is left behind.
+pub const SEAL_ARGUMENT: &str = "__seal";
+
+/// Differences that are told one by one.
+const MOST_TOLD: usize = 20;
+/// A digest and two numbers.
+const SUM_LIMIT: u64 = 4096;
+
+/// What is known of a layer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Sum {
+    pub(super) digest: String,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// What came of comparing a snapshot with what was written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Its id.
+    pub id: String,
+    /// Whether everything is as it was.
+    pub intact: bool,
+    /// Layers that were compared.
+    pub layers: usize,
+    /// Layers that nothing was written down about yet; that was done now.
+    pub recorded: usize,
+    /// Everything in the layers.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// What is different, the first of it.
+    pub differences: Vec<String>,
+}
+
+impl Engine {
+    /// Compares the layers of a snapshot with what was written down when it was taken.
+    pub fn verify_snapshot(&self, name: &Name) -> Result<Verified> {
+        let record = self.records().find(name)?;
+        let mut verified = Verified {
+            id: record.id.clone(),
+            intact: true,
+            layers: 0,
+            recorded: 0,
+            files: 0,
+            bytes: 0,
+            differences: Vec::new(),
+        };
+        for place in places(&record.plan) {
+            let kept = manifest_of(&place);
+            let aside = Aside(self.describe(&record.plan, &place)?);
+            verified.layers += 1;
+            if sum_of(&place).is_none() {
+                self.keep(&place, &aside)?;
+                verified.recorded += 1;
+            } else {
+                let different = compare(&kept, &aside.manifest())?;
+                verified.intact &= different.is_empty();
+                verified.differences.extend(different);
+            }
+            verified.files += aside.0.sum.files;
+            verified.bytes += aside.0.sum.bytes;
+        }
+        verified.differences.truncate(MOST_TOLD);
+        Ok(verified)
+    }
+
+    /// Has everything written down about layers that nothing is known of yet, by a process that is
+    /// left behind.
+    pub(super) fn seal_later(&self, plan: &Plan) {
+        if places(plan).iter().all(|place| sum_of(place).is_some()) {
+            return;
+        }
+        match &self.launcher {
+            // Nothing depends on it: who verifies does what was left undone.
+            Launcher::Fork(_) => {
+                if msb_sys::process::fork().unwrap_or(false) {
+                    let _ = silence();
+                    self.seal_all();
+                    msb_sys::process::leave(0);
+                }
+            }
+            Launcher::Execute(path) => {
+                let child = Command::new(path)
+                    .arg(SEAL_ARGUMENT)
+                    .arg(self.home().path())
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn();
+                if let Ok(mut child) = child {
+                    // It forks at once and this one ends.
+                    let _ = child.wait();
+                }
+            }
+        }
+    }
+
+    /// Writes down what all layers of snapshots hold.
+    pub fn seal_all(&self) {
+        let _ = rustix::process::setsid();
+        let _ = rustix::process::nice(10);
+        for record in self.records().all().unwrap_or_default() {
+            for place in places(&record.plan) {
+                if sum_of(&place).is_none()
+                    && let Ok(described) = self.describe(&record.plan, &place)
+                {
+                    let _ = self.keep(&place, &Aside(described));
+                }
+            }
+        }
+    }
+
+    /// Reads a layer from end to end.
+    fn describe(&self, plan: &Plan, place: &Path) -> Result<Described> {
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let path = self.home().frozen().join(store::passing("making", &name));
+        let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
+        let mut file = io::BufWriter::new(store::create_private(&path).map_err(failed)?);
+        let described = (0..plan.rootfs.overlays.len()).try_fold(
+            Sum { digest: String::new(), files: 0, bytes: 0 },
+            |mut sum, at| {
+                let tree = place.join(format!("upper{at}"));
+                let written_as = plan.rootfs.written().find(|lower| lower.path == tree);
+                let shift = written_as.and_then(|lower| lower.written_as).unwrap_or(0);
+                writeln!(file, "upper{at}").map_err(failed)?;
+                let owners = owners_of(&plan.ids);
+                let seal = msb_image::seal(self.program(), owners, &tree, shift, &mut file)?;
+                sum.digest = join(&sum.digest, &seal.digest.to_string());
+                sum.files += seal.files;
+                sum.bytes += seal.bytes;
+                Ok(sum)
+            },
+        );
+        let described = described.and_then(|sum| file.flush().map_err(failed).map(|()| sum));
+        match described {
+            Ok(sum) => Ok(Described { path, sum }),
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps a description; the sum is what makes it one.
+    fn keep(&self, place: &Path, aside: &Aside) -> Result<()> {
+        let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
+        let keep = || -> io::Result<()> {
+            File::open(&aside.0.path)?.sync_all()?;
+            fs::copy(&aside.0.path, manifest_of(place))?;
+            let sum = place.with_extension("sum.new");
+            fs::write(&sum, serde_json::to_vec(&aside.0.sum).unwrap_or_default())?;
+            fs::rename(sum, place.with_extension("sum"))
+        };
+        // Its layer may have been removed meanwhile.
+        if !place.is_dir() {
+            return Ok(());
+        }
+        keep().map_err(failed)
+    }
+}
+
+struct Described {
+    path: PathBuf,
+    sum: Sum,
+}
+
+/// A description that is removed again.
+struct Aside(Described);
+
+impl Aside {
+    fn manifest(&self) -> PathBuf {
+        self.0.path.clone()
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0.path);
+    }
+}
+
+/// Where the layers of a Plan are that sandboxes wrote, the topmost first.
+pub(super) fn places(plan: &Plan) -> Vec<PathBuf> {
+    let mut places: Vec<PathBuf> = Vec::new();
+    for place in plan.rootfs.written().filter_map(|lower| lower.path.parent()) {
+        if !places.iter().any(|known| known == place) {
+            places.push(place.to_owned());
+        }
+    }
+    places
+}
+
+fn manifest_of(place: &Path) -> PathBuf {
+    place.with_extension("seal")
+}
+
+/// What was written down about a layer.
+pub(super) fn sum_of(place: &Path) -> Option<Sum> {
+    let mut text = Vec::new();
+    let file = File::open(place.with_extension("sum")).ok()?;
+    file.take(SUM_LIMIT).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// One digest of several.
+pub(super) fn join(before: &str, next: &str) -> String {
+    match before {
+        "" => next.to_owned(),
+        _ => msb_image::digest_of(format!("{before}\n{next}\n").as_bytes()).to_string(),
+    }
+}
+
+/// What two descriptions say differently, by path.
+fn compare(kept: &Path, found: &Path) -> Result<Vec<String>> {
+    let failed = |error: io::Error| {
+        Error::new(Kind::State, "what was written down about a layer cannot be read").cause(error)
+    };
+    let read = |path: &Path| -> io::Result<BTreeMap<String, String>> {
+        let mut lines = BTreeMap::new();
+        let mut tree = String::new();
+        for line in BufReader::new(File::open(path)?).lines() {
+            let line = line?;
+            match line.rsplit_once(' ') {
+                Some((said, path)) => lines.insert(format!("{tree}/{path}"), said.to_owned()),
+                None => {
+                    tree = line;
+                    None
+                }
+            };
+        }
+        Ok(lines)
+    };
+    let (kept, found) = (read(kept).map_err(failed)?, read(found).map_err(failed)?);
+    let mut differences = Vec::new();
+    for (path, said) in &kept {
+        match found.get(path) {
+            None => differences.push(format!("{path} is gone")),
+            Some(now) if now != said => differences.push(format!("{path} has changed")),
+            Some(_) => {}
+        }
+    }
+    let new = found.keys().filter(|path| !kept.contains_key(*path));
+    differences.extend(new.map(|path| format!("{path} is new")));
+    Ok(differences)
+}
