@@ -76,6 +76,8 @@ const TABLE: Table = Table {
         verb::<verbs::snapshot::Ls>(LIFE, "snapshot ls", "List snapshots"),
         verb::<verbs::snapshot::Inspect>(LIFE, "snapshot inspect", "Show a snapshot"),
         verb::<verbs::snapshot::Verify>(LIFE, "snapshot verify", "Look for a single changed bit"),
+        verb::<verbs::snapshot::Save>(LIFE, "snapshot save", "Write a snapshot to a file"),
+        verb::<verbs::snapshot::Load>(LIFE, "snapshot load", "Read a snapshot from a file"),
         verb::<verbs::snapshot::Tag>(LIFE, "snapshot tag", "Give a snapshot one more name"),
         verb::<verbs::snapshot::Rm>(LIFE, "snapshot rm", "Remove snapshots"),
         verb::<verbs::snapshot::Restore>(LIFE, "restore", "Make a sandbox from a snapshot"),

@@ -8,7 +8,7 @@ use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
-    By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, Isolation,
+    By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, Isolation,
     IsolationChoice, Limit, Limits, Lower, MachineBase, Name, Network, PLAN_VERSION, Patch, Plan,
     PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
 };
@@ -72,6 +72,10 @@ pub(crate) fn plan(
         workdir: workdir(spec, &prepared),
         command: first_command(spec, &prepared.config, &shell),
         patches: patches(spec, &prepared)?,
+        snapshot: match &spec.image {
+            ImageRef::Snapshot(name) => Some(name.clone()),
+            _ => None,
+        },
         image: prepared.image,
         image_digest: prepared.digest,
         rootfs: Rootfs { overlays: prepared.overlays, own: 0, upper },

@@ -440,7 +440,10 @@ impl Engine {
             name: plan.name,
             isolation: plan.isolation.to_string(),
             isolation_reason: plan.isolation_reason,
-            image: plan.image.to_string(),
+            image: match plan.snapshot {
+                Some(snapshot) => ImageRef::Snapshot(snapshot).to_string(),
+                None => plan.image.to_string(),
+            },
             created: plan.created,
             labels: plan.labels,
             ephemeral: plan.ephemeral,

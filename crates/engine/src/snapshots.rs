@@ -4,6 +4,7 @@
 //! writable layer is frozen, becomes a layer like those of its image, and the sandbox gets a new
 //! one. Whatever is started from the snapshot lies on the same layers.
 
+mod archive;
 mod live;
 mod records;
 mod sealing;
@@ -85,7 +86,7 @@ impl Engine {
         let records = self.records();
         let all = records.all()?;
         let mut snapshots: Vec<Snapshot> =
-            all.iter().map(|record| described(record, &records, &all)).collect();
+            all.iter().map(|record| self.described(record, &records, &all)).collect();
         snapshots.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
         Ok(snapshots)
     }
@@ -94,7 +95,7 @@ impl Engine {
     pub fn get_snapshot(&self, name: &Name) -> Result<Snapshot> {
         let records = self.records();
         let record = records.find(name)?;
-        Ok(described(&record, &records, &records.all()?))
+        Ok(self.described(&record, &records, &records.all()?))
     }
 
     /// Gives a snapshot one more name.
@@ -136,8 +137,7 @@ impl Engine {
     pub fn restore(&self, snapshot: &Name, name: &Name) -> Result<Plan> {
         let record = self.records().find(snapshot)?;
         let mut plan = self.derived(&record.plan, name);
-        plan.image = ImageRef::Snapshot(snapshot.clone());
-        plan.image_digest = None;
+        plan.snapshot = Some(snapshot.clone());
         plan.rootfs.own = 0;
         self.settle_down(&plan)?;
         Ok(plan)
@@ -172,8 +172,9 @@ impl Engine {
             Some([first, ..]) => *first,
             // Of another family: from now on this is where it comes from.
             _ => {
-                plan.image = ImageRef::Snapshot(snapshot.clone());
-                plan.image_digest = None;
+                plan.snapshot = Some(snapshot.clone());
+                plan.image = record.plan.image.clone();
+                plan.image_digest = record.plan.image_digest.clone();
                 0
             }
         };
@@ -295,6 +296,32 @@ impl Engine {
         Ok(())
     }
 
+    fn described(&self, record: &Record, records: &Records, all: &[Record]) -> Snapshot {
+        let children = all.iter().filter(|other| other.parent.as_ref() == Some(&record.id));
+        let plan = &record.plan;
+        let sums: Option<Vec<_>> = self.places(plan).iter().map(|at| sealing::sum_of(at)).collect();
+        let image = plan.image_digest.as_ref().map(ToString::to_string).unwrap_or_default();
+        let digest = |sums: &Vec<sealing::Sum>| {
+            sums.iter().rev().fold(image.clone(), |below, sum| sealing::join(&below, &sum.digest))
+        };
+        Snapshot {
+            digest: sums.as_ref().map(digest),
+            files: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.files).sum()),
+            bytes: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.bytes).sum()),
+            id: record.id.clone(),
+            names: records.names_of(&record.id),
+            created: record.created,
+            sandbox: plan.name.clone(),
+            image: plan.image.clone(),
+            image_digest: plan.image_digest.clone(),
+            isolation: plan.isolation,
+            note: record.note.clone(),
+            parent: record.parent.clone(),
+            children: children.map(|child| child.id.clone()).collect(),
+            paused_us: record.paused_us,
+        }
+    }
+
     /// What a snapshot is as an image.
     pub(crate) fn prepare_snapshot(&self, name: &Name, isolation: Isolation) -> Result<Prepared> {
         let record = self.records().find(name)?;
@@ -322,8 +349,8 @@ impl Engine {
         };
         Ok(Prepared {
             overlays: plan.rootfs.overlays.clone(),
-            image: ImageRef::Snapshot(name.clone()),
-            digest: None,
+            image: plan.image.clone(),
+            digest: plan.image_digest.clone(),
             config,
             owners: plan.ids.many(),
             path: Vec::new(),
@@ -510,32 +537,6 @@ fn same_kind(plan: &Plan, other: &Plan) -> Result<()> {
 fn other_tier(name: &Name, isolation: Isolation) -> Error {
     Error::unsupported(format!("snapshot `{name}` is of the tier `{isolation}`"))
         .hint(format!("`--isolation {isolation}` starts it"))
-}
-
-fn described(record: &Record, records: &Records, all: &[Record]) -> Snapshot {
-    let children = all.iter().filter(|other| other.parent.as_ref() == Some(&record.id));
-    let plan = &record.plan;
-    let sums: Option<Vec<_>> = sealing::places(plan).iter().map(|at| sealing::sum_of(at)).collect();
-    let image = plan.image_digest.as_ref().map(ToString::to_string).unwrap_or_default();
-    let digest = |sums: &Vec<sealing::Sum>| {
-        sums.iter().rev().fold(image.clone(), |below, sum| sealing::join(&below, &sum.digest))
-    };
-    Snapshot {
-        digest: sums.as_ref().map(digest),
-        files: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.files).sum()),
-        bytes: sums.as_ref().map(|sums| sums.iter().map(|sum| sum.bytes).sum()),
-        id: record.id.clone(),
-        names: records.names_of(&record.id),
-        created: record.created,
-        sandbox: plan.name.clone(),
-        image: plan.image.clone(),
-        image_digest: plan.image_digest.clone(),
-        isolation: plan.isolation,
-        note: record.note.clone(),
-        parent: record.parent.clone(),
-        children: children.map(|child| child.id.clone()).collect(),
-        paused_us: record.paused_us,
-    }
 }
 
 /// Whether somebody made it who died before it was done.

@@ -53,7 +53,7 @@ pub(crate) enum Task {
     /// Counts the files in the root and their bytes.
     Measure,
     /// Writes what a sandbox has written into the root, as a layer.
-    Pack { shift: u32, missing: Vec<String>, covered: Vec<String>, latest: Option<i64> },
+    Pack { at: String, shift: u32, missing: Vec<String>, covered: Vec<String>, latest: Option<i64> },
     /// Packs the layers that come on stdin, one behind the other, into a disk in the root.
     Disk { sizes: Vec<u64>, bounds: Bounds, uuid: [u8; 16] },
     /// Copies from the directories what the errand on stdin says, as a layer if it is wanted.
@@ -324,10 +324,10 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
             crate::unpack::clear(root.as_fd()).map_err(failed)?;
             Ok(Answer::Done(()))
         }
-        Task::Pack { shift, missing, covered, latest } => {
+        Task::Pack { at, shift, missing, covered, latest } => {
             let out = layer_out()?;
             let packer = Packer::new(root.as_fd(), directories, *shift, out, *latest);
-            packer.pack(missing, covered).map(Answer::Any)
+            packer.at(Path::new(at)).pack(missing, covered).map(Answer::Any)
         }
         Task::Copy { write } => {
             let mut text = Vec::new();

@@ -181,8 +181,11 @@ pub struct Plan {
     pub isolation: Isolation,
     /// Why it is not the microVM that `auto` prefers.
     pub isolation_reason: Option<String>,
-    /// What it starts from, as asked.
+    /// What it starts from, as asked; of a snapshot, what that lies on.
     pub image: ImageRef,
+    /// The snapshot that it starts from.
+    #[serde(default)]
+    pub snapshot: Option<Name>,
     /// Which image was behind the name.
     #[serde(default)]
     pub image_digest: Option<Digest>,

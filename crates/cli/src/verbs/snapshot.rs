@@ -2,13 +2,17 @@
 
 use super::engine;
 use crate::clock;
+use crate::fetching::Bars;
 use crate::listing::{self, Listing};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_engine::Engine;
 use msb_engine::snapshots::{Snapshot, Verified};
-use msb_spec::{Bytes, Name, Result};
+use msb_spec::{Bytes, Error, Name, Result};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
 
 /// Saves the files of a sandbox. Any number of sandboxes can start from them.
 #[derive(Debug, Parser)]
@@ -154,6 +158,87 @@ fn show(name: &str, verified: &Verified) {
     }
     for difference in &verified.differences {
         words::say(format!("  {}", msb_spec::shown(difference)));
+    }
+}
+
+/// Writes a snapshot to a file: an OCI archive that other tools can read.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot save [OPTIONS] NAME")]
+pub(crate) struct Save {
+    /// Name or id of the snapshot
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// File to write; stdout without it
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Take the layers of its image along
+    #[arg(long)]
+    with_image: bool,
+}
+
+impl Act for Save {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        let Some(path) = &self.output else {
+            if std::io::stdout().is_terminal() {
+                return Err(Error::invalid("an archive would not look good on a terminal")
+                    .hint("`-o FILE` names a file, or send it through a pipe")
+                    .into());
+            }
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            engine.save_snapshot(&name, self.with_image, &mut out)?;
+            out.flush().map_err(|error| Error::host("cannot write the snapshot", error))?;
+            return Ok(0);
+        };
+        let about = |error| Error::host(format!("cannot write `{}`", path.display()), error);
+        // Whoever reads the file before it is whole reads the one that was there.
+        let mut aside = path.clone().into_os_string();
+        aside.push(format!(".{}", std::process::id()));
+        let mut out = BufWriter::new(File::create_new(&aside).map_err(about)?);
+        let saved = engine.save_snapshot(&name, self.with_image, &mut out);
+        let saved = saved.and_then(|()| out.flush().map_err(about));
+        let saved = saved.and_then(|()| std::fs::rename(&aside, path).map_err(about));
+        if saved.is_err() {
+            let _ = std::fs::remove_file(&aside);
+        }
+        saved?;
+        Ok(0)
+    }
+}
+
+/// Reads a snapshot that `msb snapshot save` has written.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb snapshot load [OPTIONS] [FILE]")]
+pub(crate) struct Load {
+    /// File to read; stdin without it
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Name that it gets, whatever it says itself
+    #[arg(long, short, value_name = "NAME")]
+    name: Option<String>,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Act for Load {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = self.name.as_deref().map(Name::parse).transpose()?;
+        let bars = Bars::new(self.quiet);
+        let loaded = match &self.file {
+            None if std::io::stdin().is_terminal() => {
+                return Err(Error::invalid("there is nothing on stdin to load").into());
+            }
+            None => engine.load_snapshot(name.as_ref(), &mut std::io::stdin().lock(), &bars),
+            Some(path) => File::open(path)
+                .map_err(|error| Error::host("cannot read it", error))
+                .and_then(|mut file| engine.load_snapshot(name.as_ref(), &mut file, &bars))
+                .map_err(|error| error.under(format!("cannot load `{}`", path.display()))),
+        };
+        words::say(loaded?);
+        Ok(0)
     }
 }
 

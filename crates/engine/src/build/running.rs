@@ -76,6 +76,7 @@ impl Sandboxed<'_> {
         };
         let written = Written {
             upper: &scratch.path.join("upper0"),
+            at: String::new(),
             below: self.below.clone(),
             shift,
             missing: self.missing(),

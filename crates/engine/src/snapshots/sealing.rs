@@ -63,7 +63,7 @@ impl Engine {
             bytes: 0,
             differences: Vec::new(),
         };
-        for place in places(&record.plan) {
+        for place in self.places(&record.plan) {
             let kept = manifest_of(&place);
             let aside = Aside(self.describe(&record.plan, &place)?);
             verified.layers += 1;
@@ -71,7 +71,7 @@ impl Engine {
                 self.keep(&place, &aside)?;
                 verified.recorded += 1;
             } else {
-                let different = compare(&kept, &aside.manifest())?;
+                let different = compare(&kept, &aside.manifest(), &record.plan)?;
                 verified.intact &= different.is_empty();
                 verified.differences.extend(different);
             }
@@ -85,7 +85,7 @@ impl Engine {
     /// Has everything written down about layers that nothing is known of yet, by a process that is
     /// left behind.
     pub(super) fn seal_later(&self, plan: &Plan) {
-        if places(plan).iter().all(|place| sum_of(place).is_some()) {
+        if self.places(plan).iter().all(|place| sum_of(place).is_some()) {
             return;
         }
         match &self.launcher {
@@ -118,7 +118,7 @@ impl Engine {
         let _ = rustix::process::setsid();
         let _ = rustix::process::nice(10);
         for record in self.records().all().unwrap_or_default() {
-            for place in places(&record.plan) {
+            for place in self.places(&record.plan) {
                 if sum_of(&place).is_none()
                     && let Ok(described) = self.describe(&record.plan, &place)
                 {
@@ -197,15 +197,19 @@ impl Drop for Aside {
     }
 }
 
-/// Where the layers of a Plan are that sandboxes wrote, the topmost first.
-pub(super) fn places(plan: &Plan) -> Vec<PathBuf> {
-    let mut places: Vec<PathBuf> = Vec::new();
-    for place in plan.rootfs.written().filter_map(|lower| lower.path.parent()) {
-        if !places.iter().any(|known| known == place) {
-            places.push(place.to_owned());
+impl Engine {
+    /// Where the layers of a Plan are that sandboxes of this machine wrote, the topmost first.
+    pub(super) fn places(&self, plan: &Plan) -> Vec<PathBuf> {
+        let frozen = self.home().frozen();
+        let mut places: Vec<PathBuf> = Vec::new();
+        let own = plan.rootfs.written().filter(|lower| lower.path.starts_with(&frozen));
+        for place in own.filter_map(|lower| lower.path.parent()) {
+            if !places.iter().any(|known| known == place) {
+                places.push(place.to_owned());
+            }
         }
+        places
     }
-    places
 }
 
 fn manifest_of(place: &Path) -> PathBuf {
@@ -229,19 +233,24 @@ pub(super) fn join(before: &str, next: &str) -> String {
 }
 
 /// What two descriptions say differently, by path.
-fn compare(kept: &Path, found: &Path) -> Result<Vec<String>> {
+fn compare(kept: &Path, found: &Path, plan: &Plan) -> Result<Vec<String>> {
     let failed = |error: io::Error| {
         Error::new(Kind::State, "what was written down about a layer cannot be read").cause(error)
     };
     let read = |path: &Path| -> io::Result<BTreeMap<String, String>> {
         let mut lines = BTreeMap::new();
         let mut tree = String::new();
+        let tree_of = |line: &str| {
+            let at = line.strip_prefix("upper").and_then(|at| at.parse::<usize>().ok());
+            let overlay = at.and_then(|at| plan.rootfs.overlays.get(at));
+            overlay.map(|overlay| overlay.at.trim_end_matches('/').to_owned()).unwrap_or_default()
+        };
         for line in BufReader::new(File::open(path)?).lines() {
             let line = line?;
             match line.rsplit_once(' ') {
                 Some((said, path)) => lines.insert(format!("{tree}/{path}"), said.to_owned()),
                 None => {
-                    tree = line;
+                    tree = tree_of(&line);
                     None
                 }
             };

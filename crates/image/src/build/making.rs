@@ -48,6 +48,8 @@ pub enum Origin {
 pub struct Written<'a> {
     /// Where.
     pub upper: &'a Path,
+    /// Where it lies in the image; empty at its top.
+    pub at: String,
     /// The directories of the layers that it lay over, topmost first.
     pub below: Vec<PathBuf>,
     /// How much higher owners are there than in the image.
@@ -160,8 +162,8 @@ impl Store {
 
     /// What a sandbox wrote into its writable directory, as a layer; none if it wrote nothing.
     pub fn pack(&self, written: Written<'_>) -> Result<Option<Layer>> {
-        let Written { upper, below, shift, missing, covered, latest } = written;
-        let task = Task::Pack { shift, missing, covered, latest };
+        let Written { upper, at, below, shift, missing, covered, latest } = written;
+        let task = Task::Pack { at, shift, missing, covered, latest };
         let mut work = self.apart().start_reading(upper, below, task)?;
         let kept = self.keep(work.layer.take());
         let (layer, any): (_, bool) = agreed(kept, work.answer())?;

@@ -24,6 +24,8 @@ const SANDBOX_PLACE: &str = ".msb";
 /// Writes a sandbox's writable directory.
 pub(crate) struct Packer<'a, W: Write> {
     root: BorrowedFd<'a>,
+    /// Where it lies in the image; empty at its top.
+    at: &'a Path,
     below: Stack,
     shift: u32,
     tape: Tape<W>,
@@ -44,7 +46,13 @@ impl<'a, W: Write> Packer<'a, W> {
         latest: Option<i64>,
     ) -> Self {
         let (below, tape) = (Stack::new(below), Tape::new(out, latest));
-        Self { root, below, shift, tape, covered: Vec::new(), links: BTreeMap::new(), any: false }
+        let (at, covered, links) = (Path::new(""), Vec::new(), BTreeMap::new());
+        Self { root, at, below, shift, tape, covered, links, any: false }
+    }
+
+    /// The same for what lies elsewhere than at the top of the image.
+    pub(crate) fn at(self, at: &'a Path) -> Self {
+        Self { at, ..self }
     }
 
     /// Writes all of it; false if it holds nothing. `missing` are the names at the top that none of
@@ -189,6 +197,7 @@ impl<'a, W: Write> Packer<'a, W> {
             }
             Kind::File => {
                 if let Some(first) = entry.shared.and_then(|it| self.links.get(&it).cloned()) {
+                    let first = self.at.join(first);
                     return self.write(path, &entry, &Vec::new(), Data::Same(&first));
                 }
                 let mut file = open_file(self.root, path).map_err(about)?;
@@ -234,7 +243,7 @@ impl<'a, W: Write> Packer<'a, W> {
         data: Data<'_>,
     ) -> Result<()> {
         self.tape
-            .entry(path, entry, attributes, data)
+            .entry(&self.at.join(path), entry, attributes, data)
             .map_err(|error| Error::host(format!("cannot keep `{}`", shown(path)), error))
     }
 }
