@@ -16,6 +16,7 @@ mod patches;
 mod registry;
 mod repair;
 mod run;
+mod saving;
 mod settings;
 mod setup;
 mod stdio;

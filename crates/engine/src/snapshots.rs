@@ -19,12 +19,13 @@ use msb_spec::{
     Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, Name, Overlay, Plan, Result,
     Upper, env, state,
 };
+use msb_wire::record::Happened;
 use records::{Record, Records};
 pub use sealing::{SEAL_ARGUMENT, Verified};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A saved filesystem to start many sandboxes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -58,6 +59,9 @@ pub struct Snapshot {
     /// Their bytes.
     pub bytes: Option<u64>,
 }
+
+/// Layers are changed in milliseconds; to remove a large one may take longer.
+const HOLD_LIMIT: Duration = Duration::from_secs(60);
 
 /// How deep layers may lie on each other. The kernel takes 500, and an image has up to 127.
 const DEEPEST: usize = 400;
@@ -215,12 +219,31 @@ impl Engine {
 
     /// The lock of a sandbox that must not run.
     fn still(&self, name: &Name) -> Result<Claim> {
-        self.existing(name)?;
-        crate::repair::one(self.home(), name)?;
-        self.home().lock(name)?.ok_or_else(|| {
+        self.hold(name)?.ok_or_else(|| {
             Error::new(Kind::State, format!("sandbox `{name}` is running"))
                 .hint(format!("`msb stop {name}` ends it"))
         })
+    }
+
+    /// The lock of a sandbox; none if it runs. Whoever else holds it for a moment is waited for.
+    fn hold(&self, name: &Name) -> Result<Option<Claim>> {
+        let since = Instant::now();
+        loop {
+            self.existing(name)?;
+            crate::repair::one(self.home(), name)?;
+            if let Some(claim) = self.home().lock(name)? {
+                return Ok(Some(claim));
+            }
+            let directory = self.home().directory(name);
+            let last = crate::repair::last_event(&directory).map(|event| event.happened);
+            if !matches!(last, None | Some(Happened::Stopped { .. })) {
+                return Ok(None);
+            }
+            if since.elapsed() > HOLD_LIMIT {
+                return Err(Error::new(Kind::Timeout, format!("sandbox `{name}` is being used")));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A Plan that lies on what a sandbox has written so far. If it runs, how long it stood still
@@ -228,17 +251,17 @@ impl Engine {
     fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, fs::File)> {
         let kept = self.frozen_lock()?;
         wait_for(|| msb_sys::lock::try_share(&kept))?;
-        self.existing(name)?;
-        if self.home().is_running(name) {
-            let (plan, paused) = self.copied(name)?;
-            return Ok((plan, Some(paused), kept));
+        match self.hold(name)? {
+            Some(claim) => self.freeze(name, &claim).map(|plan| (plan, None, kept)),
+            None => {
+                let (plan, paused) = self.copied(name)?;
+                Ok((plan, Some(paused), kept))
+            }
         }
-        self.freeze(name).map(|plan| (plan, None, kept))
     }
 
     /// Freezes what a sandbox has written so far; its Plan from now on.
-    fn freeze(&self, name: &Name) -> Result<Plan> {
-        let claim = self.still(name)?;
+    fn freeze(&self, name: &Name, claim: &Claim) -> Result<Plan> {
         let plan = self.existing(name)?;
         let layer = writable_directory(&plan)?;
         let uppers: Vec<_> =
@@ -253,12 +276,12 @@ impl Engine {
             ))
             .hint("`msb snapshot save` and `msb snapshot load` make one layer of them"));
         }
-        self.remove_old(&plan, &claim)?;
+        self.remove_old(&plan, claim)?;
         for upper in &uppers {
             make_missing(upper, &plan)?;
         }
         let plan = placed(plan, &self.home().frozen().join(new_id()));
-        layers::replace(&claim, &plan)?;
+        layers::replace(claim, &plan)?;
         Ok(plan)
     }
 

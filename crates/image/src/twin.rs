@@ -209,16 +209,10 @@ fn pieces(source: &OwnedFd, target: &OwnedFd, size: u64) -> rustix::io::Result<(
         let (mut read, mut write) = (data, data);
         while read < end {
             let most = usize::try_from(end - read).unwrap_or(usize::MAX).min(1 << 30);
-            match rustix::fs::copy_file_range(
-                source,
-                Some(&mut read),
-                target,
-                Some(&mut write),
-                most,
-            )? {
-                // Cut off meanwhile: the next pass sees it.
-                0 => return Ok(()),
-                _ => {}
+            let (from, into) = (Some(&mut read), Some(&mut write));
+            // Cut off meanwhile: the next pass sees it.
+            if rustix::fs::copy_file_range(source, from, target, into, most)? == 0 {
+                return Ok(());
             }
         }
         at = end.max(data + 1);

@@ -29,6 +29,8 @@ const USUAL: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
 struct Label {
     version: u32,
     name: Name,
+    /// The sandbox that it was taken of.
+    of: Name,
     #[serde(default)]
     note: Option<String>,
     /// What it lies on: `host`, or the name of an image.
@@ -61,6 +63,7 @@ impl Engine {
         let label = Label {
             version: 1,
             name: name.clone(),
+            of: plan.name.clone(),
             note: record.note.clone(),
             on: plan.image.clone(),
             digest: base.as_ref().map(|image| image.digest.clone()),
@@ -132,7 +135,7 @@ impl Engine {
             }
         };
         let spec = Spec {
-            name: Some(label.name.clone()),
+            name: Some(label.of.clone()),
             image: on,
             isolation: IsolationChoice::Process,
             ephemeral: false,
@@ -171,32 +174,27 @@ impl Engine {
     }
 }
 
-/// What sandboxes wrote over an image, as layers of one, from the lowest up.
+/// What sandboxes wrote over an image, as layers of one, from the lowest up. No two overlays have
+/// a path in common, so that one may come before the other.
 fn written_layers(plan: &Plan, store: &Store) -> Result<Vec<Layer>> {
-    let overlays = &plan.rootfs.overlays;
-    let depth = |overlay: &Overlay| {
-        overlay.lowers.iter().take_while(|lower| lower.written_as.is_some()).count()
-    };
     let mut layers = Vec::new();
-    for at in (0..overlays.first().map_or(0, depth)).rev() {
-        for overlay in overlays {
-            let Some(lower) = overlay.lowers.get(at) else { continue };
-            // What other sandboxes wrote has ids of theirs; what counts is the image.
-            let of_image = overlay.lowers[at + 1..].iter().filter(|it| it.written_as.is_none());
-            let below: Vec<PathBuf> = of_image.map(|lower| lower.path.clone()).collect();
-            let top = overlay.at == "/";
-            let missing = if top { missing(&below) } else { Vec::new() };
-            let covered = if top { lookup::PLACES.map(str::to_owned).to_vec() } else { Vec::new() };
-            let packed = store.pack(Written {
+    for overlay in &plan.rootfs.overlays {
+        let (written, image): (Vec<&Lower>, Vec<&Lower>) =
+            overlay.lowers.iter().partition(|lower| lower.written_as.is_some());
+        let below: Vec<PathBuf> = image.into_iter().map(|lower| lower.path.clone()).collect();
+        let top = overlay.at == "/";
+        let missing = if top { missing(&below) } else { Vec::new() };
+        let covered = if top { lookup::PLACES.map(str::to_owned).to_vec() } else { Vec::new() };
+        for lower in written.into_iter().rev() {
+            layers.extend(store.pack(Written {
                 upper: &lower.path,
                 at: overlay.at.trim_matches('/').to_owned(),
-                below,
+                below: below.clone(),
                 shift: lower.written_as.unwrap_or(0),
-                missing,
-                covered,
+                missing: missing.clone(),
+                covered: covered.clone(),
                 latest: None,
-            })?;
-            layers.extend(packed);
+            })?);
         }
     }
     Ok(layers)

@@ -1,0 +1,428 @@
+//! Snapshots, clones and the ways back: each costs what it should and holds what it says.
+
+use msb_e2e::{Msb, ends, eventually, gives};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Writes everything that a file system can hold, as far as the sandbox may.
+const MANY: &str = r#"
+import os
+os.makedirs("/root/t/deep/er", exist_ok=True)
+os.chdir("/root/t")
+open("plain", "w").write("plain\n")
+open("empty", "w").close()
+open("binary", "wb").write(bytes(range(256)) * 300)
+os.link("plain", "deep/linked")
+os.link("plain", "deep/er/linked too")
+os.symlink("../../../etc", "up")
+os.symlink("no\nwhere", "odd\nname")
+os.mkfifo("fifo", 0o640)
+with open("sparse", "wb") as sparse:
+    sparse.seek(50 << 20)
+    sparse.write(b"end")
+os.setxattr("plain", "user.note", b"of mine\0\xff")
+os.setxattr("deep", "user.dir", b"d")
+os.chmod("binary", 0o600)
+os.chmod("deep/er", 0o1770)
+os.chmod("empty", 0)
+os.utime("plain", ns=(1, 1234567890123456789))
+try:
+    os.chown("binary", 33, 44)
+    os.lchown("up", 33, 44)
+except OSError:
+    pass
+os.makedirs("/usr/local/made/by", exist_ok=True)
+open("/usr/local/made/by/us", "w").write("in usr\n")
+os.rmdir("/usr/local/games") if os.path.isdir("/usr/local/games") else None
+"#;
+
+/// Tells everything about what [`MANY`] wrote.
+const TELL: &str = r#"
+import hashlib, os, stat
+def tell(path):
+    s = os.lstat(path)
+    said = [oct(s.st_mode), s.st_uid, s.st_gid, s.st_size, s.st_nlink, s.st_mtime_ns]
+    if stat.S_ISDIR(s.st_mode):
+        said[3] = said[4] = 0
+    if stat.S_ISREG(s.st_mode):
+        said.append(hashlib.sha256(open(path, "rb").read()).hexdigest())
+        said.append(s.st_blocks < 2000)
+    if stat.S_ISLNK(s.st_mode):
+        said.append(os.readlink(path))
+    else:
+        said.append(sorted((n, os.getxattr(path, n)) for n in os.listxattr(path, follow_symlinks=False) if n.startswith("user.")) if not stat.S_ISFIFO(s.st_mode) else [])
+    print(repr(path), said)
+for top in ["/root/t", "/usr/local/made"]:
+    for at, directories, files in sorted(os.walk(top)):
+        tell(at)
+        for name in sorted(files + [d for d in directories if os.path.islink(os.path.join(at, d))]):
+            tell(os.path.join(at, name))
+print(os.path.exists("/usr/local/games"))
+"#;
+
+fn filled(msb: &Msb, name: &str) -> String {
+    msb.words(&format!("create -q -n {name} host")).ok();
+    msb.run(["exec", name, "--", "/usr/bin/python3", "-c", MANY]).ok();
+    tells(msb, name)
+}
+
+#[track_caller]
+fn tells(msb: &Msb, name: &str) -> String {
+    msb.run(["exec", name, "--", "/usr/bin/python3", "-c", TELL]).ok().stdout
+}
+
+#[test]
+fn any_number_of_sandboxes_start_from_a_snapshot() {
+    for msb in Msb::each() {
+        let before = filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        let taken =
+            msb.json(["snapshot", "create", "base", "--from", "box", "--note", "ready", "--json"]);
+        assert_eq!((&taken["names"][0], &taken["note"]), (&"base".into(), &"ready".into()));
+        assert!(taken["paused_us"].is_null() && taken["parent"].is_null(), "{taken}");
+        // It goes on where it was, and neither notices the other.
+        msb.words("start -q box").ok();
+        assert_eq!(tells(&msb, "box"), before);
+        msb.run(["exec", "box", "--", "rm", "-r", "/root/t", "/usr/local/made"]).ok();
+        let gave = msb.run(["run", "-q", "snapshot:base", "--", "/usr/bin/python3", "-c", TELL]);
+        assert_eq!(gave.ok().stdout, before);
+        assert_eq!(msb.words("restore base --name two --start").line(), "two");
+        assert_eq!(tells(&msb, "two"), before);
+        assert_eq!(msb.json(["ls", "--json"])[1]["image"], "snapshot:base");
+        assert_eq!(msb.run(["exec", "two", "--", "hostname"]).line(), "two");
+        // A snapshot of what came from a snapshot.
+        msb.run(["exec", "two", "--", "sh", "-c", "echo more >> /root/t/plain"]).ok();
+        let changed = tells(&msb, "two");
+        msb.words("stop -f two").ok();
+        msb.words("snapshot create next --from two").ok();
+        let next = msb.json(["snapshot", "inspect", "next"]);
+        assert_eq!(next["parent"], taken["id"]);
+        msb.words("restore next --name three --start").ok();
+        assert_eq!(tells(&msb, "three"), changed);
+    }
+}
+
+#[test]
+fn a_sandbox_goes_back_to_a_snapshot_and_to_its_image() {
+    for msb in Msb::each() {
+        let before = filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        let change = "rm -rf /root/t/deep; echo x > /root/t/plain; touch /root/new /opt/new";
+        for _ in 0..2 {
+            msb.words("start -q box").ok();
+            msb.run(["exec", "box", "--", "sh", "-c", change]).ok();
+            let gave = msb.words("rollback box base");
+            assert!(gave.stderr.contains("is running"), "{gave:#?}");
+            msb.words("stop -f box").ok();
+            assert_eq!(msb.words("rollback box base").line(), "box");
+        }
+        msb.words("start -q box").ok();
+        assert_eq!(tells(&msb, "box"), before);
+        let look = ["exec", "box", "--", "sh", "-c", "ls -A /root /opt/new 2>/dev/null; true"];
+        assert!(!msb.run(look).ok().stdout.contains("new"));
+        msb.words("stop -f box").ok();
+        assert_eq!(msb.words("reset box").line(), "box");
+        msb.words("start -q box").ok();
+        assert!(!msb.run(["exec", "box", "--", "ls", "-A", "/root"]).ok().stdout.contains('t'));
+        // The snapshot is still there, and so is the way to it.
+        msb.words("stop -f box").ok();
+        msb.words("rollback box base").ok();
+        msb.words("start -q box").ok();
+        assert_eq!(tells(&msb, "box"), before);
+    }
+}
+
+#[test]
+fn a_clone_and_what_it_was_made_of_go_their_own_ways() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box -e COLOR=blue --label team=x host").ok();
+        msb.run(["exec", "box", "--", "/usr/bin/python3", "-c", MANY]).ok();
+        let before = tells(&msb, "box");
+        // While it runs, and when it does not.
+        for name in ["hot", "cold"] {
+            assert_eq!(msb.words(&format!("clone --start box {name}")).line(), name);
+            assert_eq!(tells(&msb, name), before);
+            let look = ["exec", name, "--", "sh", "-c", "echo $COLOR; hostname; rm -r /root/t"];
+            assert_eq!(msb.run(look).line(), format!("blue\n{name}"));
+            msb.words("stop -f box").ok();
+        }
+        msb.words("start -q box").ok();
+        assert_eq!(tells(&msb, "box"), before);
+        assert_eq!(msb.json(["inspect", "hot"])["plan"]["labels"]["team"], "x");
+        let gave = msb.words("clone box hot");
+        assert!(gave.code != 0 && gave.stderr.contains("already exists"), "{gave:#?}");
+        msb.words("stop -f box").ok();
+        msb.words("clone box last").ok();
+        msb.words("rm -f box hot cold").ok();
+        msb.words("start -q last").ok();
+        assert_eq!(tells(&msb, "last"), before);
+        msb.words("rm -f last").ok();
+        assert_eq!(frozen(&msb), Vec::<PathBuf>::new());
+    }
+}
+
+/// Frozen layers that are kept.
+fn frozen(msb: &Msb) -> Vec<PathBuf> {
+    let entries = fs::read_dir(msb.home().join("frozen")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+#[test]
+fn a_running_sandbox_is_saved_and_told_for_how_long_it_stood_still() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        // Two files that are equal whenever nobody is between the two.
+        let writer = "import os\nn = 0\nfor name in 'abcdefgh': open('/root/' + name * 9, 'w').write('x' * 100000)\n\
+                      while True:\n n += 1\n for name in ['one', 'two']:\n  \
+                      open('/root/.new', 'w').write(str(n) + '\\n'); os.rename('/root/.new', '/root/' + name)";
+        msb.run(["exec", "-d", "box", "--", "/usr/bin/python3", "-c", writer]).ok();
+        let count = || msb.run(["exec", "box", "--", "cat", "/root/two"]);
+        eventually("it writes", || count().code == 0);
+        for name in ["first", "second"] {
+            let taken = msb.json(["snapshot", "create", name, "--from", "box", "--json"]);
+            assert!(taken["paused_us"].as_u64().is_some(), "{taken}");
+            let script = "cat /root/one /root/two; cat /root/*aaa /root/*hhh | wc -c";
+            let gave =
+                msb.run(["run", "-q", &format!("snapshot:{name}"), "--", "sh", "-c", script]);
+            let said: Vec<u64> =
+                gave.ok().stdout.lines().map(|line| line.parse().unwrap()).collect();
+            assert!(said[0] - said[1] <= 1 && said[2] == 200_000, "{said:?}");
+            // It went on by itself.
+            let then = count().line();
+            eventually("it goes on", || count().line() != then);
+        }
+        let gave = msb.words("snapshot create third --from box").ok();
+        assert!(gave.stderr.contains("was stopped for"), "{gave:#?}");
+        assert_eq!(msb.json(["ls", "--json"])[0]["status"], "running");
+    }
+}
+
+#[test]
+fn everything_inside_can_be_paused() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        let writer = "while :; do date +%N > /root/a; done";
+        msb.run(["exec", "-d", "box", "--", "sh", "-c", writer]).ok();
+        let stopped = "kill -STOP $$; echo woken > /root/woken";
+        msb.run(["exec", "-d", "box", "--", "sh", "-c", stopped]).ok();
+        assert_eq!(msb.words("pause box").line(), "box");
+        assert_eq!(msb.json(["ls", "--json"])[0]["status"], "paused");
+        let state = |pid: u32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+        };
+        let inside = msb.processes("box").into_iter().skip(2);
+        let states: Vec<_> = inside.filter_map(|one| state(one.pid)).collect();
+        assert!(states.len() >= 2 && states.iter().all(|state| *state == 'T'), "{states:?}");
+        let gave = msb.words("exec box -- true");
+        assert!(gave.stderr.contains("msb resume box"), "{gave:#?}");
+        msb.words("resume box").ok();
+        let read = || msb.run(["exec", "box", "--", "cat", "/root/a"]).ok().stdout;
+        let before = read();
+        eventually("it goes on", || read() != before);
+        // What was stopped before stays so.
+        assert_eq!(msb.run(["exec", "box", "--", "ls", "/root"]).line(), "a");
+        msb.words("pause box").ok();
+        msb.words("stop -t 5s box").ok();
+    }
+}
+
+#[test]
+fn a_single_changed_bit_is_found_and_named() {
+    for msb in Msb::each() {
+        filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        let known = || msb.json(["snapshot", "inspect", "base"])["digest"].is_string();
+        eventually("it is written down what it holds", known);
+        assert!(msb.words("snapshot verify base").line().contains("intact"));
+        let layer = frozen(&msb).remove(0);
+        let path = layer.join("upper0/root/t/binary");
+        let file = fs::File::options().read(true).write(true).open(path).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        let mut byte = [0];
+        file.read_at(&mut byte, 5000).unwrap();
+        file.write_at(&[byte[0] ^ 4], 5000).unwrap();
+        file.set_modified(modified).unwrap();
+        let gave = msb.words("snapshot verify base");
+        assert_eq!(gave.code, 1, "{gave:#?}");
+        assert!(gave.stdout.contains("/root/t/binary has changed"), "{gave:#?}");
+        assert_eq!(gave.stdout.lines().count(), 2, "{gave:#?}");
+        file.write_at(&byte, 5000).unwrap();
+        file.set_modified(modified).unwrap();
+        assert_eq!(msb.words("snapshot verify base").code, 0);
+    }
+}
+
+#[test]
+fn snapshots_travel_as_files_that_others_can_read() {
+    for msb in Msb::each_apart() {
+        let before = filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box --note travels").ok();
+        msb.words("snapshot save base -o base.tar").ok();
+        let archive = format!("oci-archive:{}", msb.scratch().join("base.tar").display());
+        let gave = gives(Command::new("skopeo").args(["inspect", &archive])).ok();
+        assert!(gave.stdout.contains("dev.msb.snapshot"), "{gave:#?}");
+        let gave = msb.words("snapshot save base --with-image -o x.tar");
+        assert!(gave.code != 0 && gave.stderr.contains("hint: "), "{gave:#?}");
+        assert!(!msb.scratch().join("x.tar").exists());
+        let gave = msb.words("snapshot load -q base.tar");
+        assert!(gave.stderr.contains("already exists"), "{gave:#?}");
+        msb.words("rm box").ok();
+        msb.words("snapshot rm base").ok();
+        msb.words("prune").ok();
+        assert_eq!(msb.words("snapshot load -q -n again base.tar").line(), "again");
+        assert_eq!(msb.json(["snapshot", "inspect", "again"])["note"], "travels");
+        msb.words("prune").ok();
+        msb.words("restore again --name box --start").ok();
+        // A layer knows no parts of seconds, and no holes.
+        let told = |text: &str| -> Vec<String> {
+            let lines =
+                text.lines().filter(|line| !line.contains("sparse") && !line.contains("/plain"));
+            lines.map(|line| line.split(", 1").next().unwrap_or(line).to_owned()).collect()
+        };
+        assert_eq!(told(&tells(&msb, "box")), told(&before));
+        // And again from there.
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create more --from box").ok();
+        msb.words("snapshot save more -o more.tar").ok();
+        msb.words("rm box").ok();
+        msb.words("snapshot load -q -n last more.tar").ok();
+        msb.words("restore last --name box --start").ok();
+        assert_eq!(told(&tells(&msb, "box")), told(&before));
+    }
+}
+
+#[test]
+fn names_of_snapshots_are_given_and_taken() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        msb.words("snapshot tag base stable").ok();
+        assert_eq!(msb.words("snapshot ls -q").line(), "base\nstable");
+        for (line, said) in [
+            ("snapshot create base --from box", "`base` already exists"),
+            ("snapshot tag base stable", "`stable` already exists"),
+            ("snapshot create x --from nobody", "no sandbox `nobody`"),
+            ("snapshot inspect stabel", "did you mean `stable`?"),
+            ("run snapshot:nothing", "no snapshot `nothing`"),
+            ("run snapshot:../x", "not the name of a snapshot"),
+            ("snapshot create ../x --from box", "hint: "),
+            ("rollback box nothing", "no snapshot `nothing`"),
+            ("restore base --name box", "already exists"),
+        ] {
+            let gave = msb.words(line);
+            assert!(gave.code != 0 && gave.stderr.contains(said), "{line}: {gave:#?}");
+        }
+        msb.words("restore base --name two").ok();
+        msb.words("snapshot create child --from two").ok();
+        msb.words("snapshot rm base").ok();
+        let gave = msb.words("snapshot rm stable");
+        assert!(gave.stderr.contains("snapshots lie on `stable`: child"), "{gave:#?}");
+        msb.words("snapshot rm -f stable").ok();
+        assert_eq!(msb.run(["run", "-q", "snapshot:child", "--", "echo", "fine"]).line(), "fine");
+        msb.words("snapshot rm child").ok();
+        msb.words("rm box two").ok();
+        assert_eq!(frozen(&msb), Vec::<PathBuf>::new());
+    }
+}
+
+/// Whatever is killed, and when: everything is as before or as after, and nothing is left over.
+#[test]
+fn who_is_killed_half_way_has_done_all_or_nothing() {
+    for msb in Msb::each() {
+        let before = filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        let mut done = [0; 5];
+        for round in 0..24u64 {
+            let steps = [
+                "snapshot create s --from box",
+                "rollback box base",
+                "clone box c",
+                "reset c",
+                "rm c",
+            ];
+            for (step, line) in steps.iter().enumerate() {
+                let mut child = msb.spawn(line.split_whitespace());
+                if round % 8 != 7 {
+                    thread::sleep(Duration::from_micros(round * 400));
+                    let _ = child.kill();
+                }
+                done[step] += u32::from(child.wait().unwrap().success());
+            }
+            let names = msb.words("snapshot ls -q").ok().stdout;
+            if names.lines().any(|name| name == "s") {
+                let gave =
+                    msb.run(["run", "-q", "snapshot:s", "--", "/usr/bin/python3", "-c", TELL]);
+                assert_eq!(gave.ok().stdout, before, "round {round}");
+                msb.words("snapshot rm s").ok();
+            }
+            msb.words("start -q box").ok();
+            assert_eq!(tells(&msb, "box"), before, "round {round}");
+            msb.words("stop -f box").ok();
+            if msb.words("ls -q").ok().stdout.lines().any(|name| name == "c") {
+                msb.words("start -q c").ok();
+                let told = tells(&msb, "c");
+                assert!(told == before || told.ends_with("True\n"), "round {round}: {told}");
+                msb.words("rm -f c").ok();
+            }
+        }
+        assert!(done.iter().all(|done| (3..24).contains(done)), "some were killed: {done:?}");
+        msb.words("rm box").ok();
+        msb.words("snapshot rm base").ok();
+        let left = || fs::read_dir(msb.home().join("frozen")).unwrap().count();
+        eventually("nothing is left but a lock", || {
+            msb.words("ls").ok();
+            left() == 1
+        });
+    }
+}
+
+#[test]
+fn many_clones_at_once_are_all_whole() {
+    for msb in Msb::each() {
+        let before = filled(&msb, "box");
+        msb.words("stop -f box").ok();
+        let children: Vec<_> =
+            (0..16).map(|at| msb.spawn(["clone", "box", &format!("c{at}")])).collect();
+        for child in children {
+            ends(child).ok();
+        }
+        for at in [0, 7, 15] {
+            msb.words(&format!("start -q c{at}")).ok();
+            assert_eq!(tells(&msb, &format!("c{at}")), before);
+        }
+    }
+}
+
+#[test]
+fn damaged_records_are_told_of_and_harm_nobody() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create good --from box").ok();
+        let id = msb.json(["snapshot", "inspect", "good"])["id"].as_str().unwrap().to_owned();
+        let record = msb.home().join(format!("snapshots/{id}.json"));
+        let text = fs::read(&record).unwrap();
+        for bad in [&b"{"[..], b"", b"{\"version\":99}", &text[..text.len() / 2]] {
+            let mut file = fs::File::create(&record).unwrap();
+            file.write_all(bad).unwrap();
+            let gave = msb.words("run snapshot:good");
+            assert!(gave.code != 0 && gave.stderr.contains("cannot be read"), "{gave:#?}");
+            // What is needed cannot be known, so nothing is removed.
+            msb.words("ls").ok();
+            assert_eq!(frozen(&msb).len(), 1);
+        }
+        fs::write(&record, &text).unwrap();
+        msb.run(["run", "-q", "snapshot:good", "--", "true"]).ok();
+    }
+}
