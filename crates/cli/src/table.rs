@@ -42,19 +42,20 @@ struct Table {
 
 const RUN: &str = "Run";
 const LIFE: &str = "Keep";
+const STATE: &str = "State";
 const LOOK: &str = "Look";
 const IMAGES: &str = "Images";
 const MORE: &str = "More";
 
 /// In the order of the help; a group without verbs is left out.
-const GROUPS: [&str; 5] = [RUN, LIFE, LOOK, IMAGES, MORE];
+const GROUPS: [&str; 6] = [RUN, LIFE, STATE, LOOK, IMAGES, MORE];
 
 const TABLE: Table = Table {
     families: &[
         Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
         Family { name: "port", group: LIFE, about: "Publish ports of a running sandbox" },
         Family { name: "registry", group: IMAGES, about: "Log in to registries" },
-        Family { name: "snapshot", group: LIFE, about: "Save filesystems and start from them" },
+        Family { name: "snapshot", group: STATE, about: "Save files" },
         Family { name: "setup", group: MORE, about: "Make this host ready" },
     ],
     verbs: &[
@@ -72,18 +73,18 @@ const TABLE: Table = Table {
         verb::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
         verb::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
         verb::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
-        verb::<verbs::snapshot::Create>(LIFE, "snapshot create", "Save the files of a sandbox"),
-        verb::<verbs::snapshot::Ls>(LIFE, "snapshot ls", "List snapshots"),
-        verb::<verbs::snapshot::Inspect>(LIFE, "snapshot inspect", "Show a snapshot"),
-        verb::<verbs::snapshot::Verify>(LIFE, "snapshot verify", "Look for a single changed bit"),
-        verb::<verbs::snapshot::Save>(LIFE, "snapshot save", "Write a snapshot to a file"),
-        verb::<verbs::snapshot::Load>(LIFE, "snapshot load", "Read a snapshot from a file"),
-        verb::<verbs::snapshot::Tag>(LIFE, "snapshot tag", "Give a snapshot one more name"),
-        verb::<verbs::snapshot::Rm>(LIFE, "snapshot rm", "Remove snapshots"),
-        verb::<verbs::snapshot::Restore>(LIFE, "restore", "Make a sandbox from a snapshot"),
-        verb::<verbs::snapshot::Rollback>(LIFE, "rollback", "Put a sandbox back to a snapshot"),
-        verb::<verbs::snapshot::Clone>(LIFE, "clone", "Make a second sandbox of one"),
-        verb::<verbs::snapshot::Reset>(LIFE, "reset", "Put a sandbox back to its image"),
+        verb::<verbs::snapshot::Create>(STATE, "snapshot create", "Save the files of a sandbox"),
+        verb::<verbs::snapshot::Ls>(STATE, "snapshot ls", "List snapshots"),
+        verb::<verbs::snapshot::Inspect>(STATE, "snapshot inspect", "Show a snapshot"),
+        verb::<verbs::snapshot::Verify>(STATE, "snapshot verify", "Look for a single changed bit"),
+        verb::<verbs::snapshot::Save>(STATE, "snapshot save", "Write a snapshot to a file"),
+        verb::<verbs::snapshot::Load>(STATE, "snapshot load", "Read a snapshot from a file"),
+        verb::<verbs::snapshot::Tag>(STATE, "snapshot tag", "Give a snapshot one more name"),
+        verb::<verbs::snapshot::Rm>(STATE, "snapshot rm", "Remove snapshots"),
+        verb::<verbs::snapshot::Restore>(STATE, "restore", "Make a sandbox from a snapshot"),
+        verb::<verbs::snapshot::Rollback>(STATE, "rollback", "Put a sandbox back to a snapshot"),
+        verb::<verbs::snapshot::Clone>(STATE, "clone", "Make a second sandbox of one"),
+        verb::<verbs::snapshot::Reset>(STATE, "reset", "Put a sandbox back to its image"),
         verb::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
         verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
         verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),

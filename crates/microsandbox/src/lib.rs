@@ -23,8 +23,8 @@
 //!   gives it as it comes.
 //! - [`Fs`] reads, writes and copies files inside, whole or in pieces.
 //! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
-//!   seccomp and Landlock. Everything here is the same for both, but for
-//!   [`pause`](Sandbox::pause).
+//!   seccomp and Landlock. Everything here is the same for both, but for snapshots, which microVMs
+//!   do not have yet.
 //! - [`Sandboxes`] is for another state directory than the user's own.
 //! - [`Error`] has a [`Kind`] to decide on, a message, causes, and a hint.
 //!
@@ -40,6 +40,7 @@ mod network;
 mod output;
 mod sandbox;
 mod sandboxes;
+mod snapshots;
 mod worker;
 
 pub use builder::SandboxBuilder;
@@ -54,6 +55,7 @@ pub use sandboxes::Sandboxes;
 
 pub use msb_engine::files::Copied;
 pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
+pub use msb_engine::snapshots::{Snapshot, Verified};
 pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
 pub use msb_spec::{
     Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,

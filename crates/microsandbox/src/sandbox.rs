@@ -224,8 +224,7 @@ impl Sandbox {
         self.worker.blocking(|engine, name| engine.drain(name)).await
     }
 
-    /// Stops everything inside where it is; it uses no processor until it is resumed. Only a
-    /// microVM can be paused so far: for any other it is [`Kind::Unsupported`].
+    /// Stops everything inside where it is; it uses no processor until it is resumed.
     pub async fn pause(&self) -> Result<()> {
         self.worker.blocking(|engine, name| engine.pause(name)).await
     }

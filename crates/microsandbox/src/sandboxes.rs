@@ -98,7 +98,7 @@ impl Sandboxes {
         Ok(Engine::at(home, launcher))
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -129,3 +129,41 @@ fn the_variables_of_the_caller_stay_outside() {
         }
     }
 }
+
+/// Attack 38, in snapshots: neither the value nor what stands for it, nor whom it trusts.
+#[test]
+fn a_snapshot_holds_no_secret_and_nothing_of_one() {
+    for person in World::people() {
+        let value = value(&person, "snapshot");
+        lasting(&person, &value, "box", &FLAGS);
+        let written = "echo mine > /root/mine; cat /etc/hosts >/dev/null; printenv API_KEY";
+        let placeholder = person.within("box", written).line();
+        person.run(["snapshot", "create", "live", "--from", "box"]).ok();
+        person.run(["stop", "-f", "box"]).ok();
+        person.run(["snapshot", "create", "base", "--from", "box"]).ok();
+        let saved = person.scratch().join("base.tar");
+        person
+            .run([
+                "snapshot".as_ref(),
+                "save".as_ref(),
+                "base".as_ref(),
+                "-o".as_ref(),
+                saved.as_os_str(),
+            ])
+            .ok();
+        let home = person.home();
+        let places = [home.join("snapshots"), home.join("frozen"), saved];
+        for words in [value.as_str(), &placeholder, "BEGIN CERTIFICATE", "API_KEY"] {
+            let mut search = std::process::Command::new("grep");
+            let found = msb_e2e::gives(search.args(["-rlaF", "--", words]).args(&places));
+            assert_eq!(found.stdout, "", "{words}");
+        }
+        let script = "cat /root/mine; env; cat /.msb/* 2>/dev/null; true";
+        let gave = person.run(["run", "-q", "--no-net", "snapshot:base", "--", "sh", "-c", script]);
+        let gave = gave.ok();
+        assert!(gave.stdout.starts_with("mine\n"), "{gave:#?}");
+        for hidden in ["API_KEY", "msb-secret-", "SSL_CERT_FILE", "BEGIN"] {
+            assert!(!gave.stdout.contains(hidden), "{hidden}: {gave:#?}");
+        }
+    }
+}

@@ -9,4 +9,5 @@ mod life;
 mod logs;
 mod scratch;
 mod settings;
+mod snapshots;
 mod streams;
