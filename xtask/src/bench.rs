@@ -26,6 +26,7 @@ mod rounds;
 mod runner;
 mod start;
 mod stopwatch;
+mod storage;
 mod table;
 mod vm;
 mod warm;
@@ -113,6 +114,7 @@ fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Tabl
     library::table(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(idle::table(&mut place, &contenders)?);
     network::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
+    storage::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(crowd::table(&place, &contenders, rounds)?);
     warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     // Before copies, which remove files: see there.
