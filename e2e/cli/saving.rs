@@ -426,3 +426,99 @@ fn damaged_records_are_told_of_and_harm_nobody() {
         msb.run(["run", "-q", "snapshot:good", "--", "true"]).ok();
     }
 }
+
+/// A state directory on a file system of its own, made by root; unmounted at the end.
+struct OwnDisk {
+    msb: Msb,
+}
+
+impl OwnDisk {
+    fn new(mkfs: &[&str], mebibytes: u64) -> Option<Self> {
+        let msb = Msb::apart();
+        if !msb.is_root() {
+            msb_e2e::skip("only root mounts file systems");
+            return None;
+        }
+        let image = msb.scratch().join("disk");
+        fs::File::create(&image).and_then(|file| file.set_len(mebibytes << 20)).expect("a file");
+        gives(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image)).ok();
+        let mounted =
+            Command::new("mount").args(["-o", "loop"]).arg(&image).arg(msb.home()).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "a loop device");
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(msb.home(), private).expect("its mode");
+        Some(Self { msb })
+    }
+
+    /// Bytes that are used.
+    fn used(&self) -> u64 {
+        gives(Command::new("sync").arg("-f").arg(self.msb.home())).ok();
+        used_of(&self.msb.home())
+    }
+}
+
+/// Kilobytes that `df` says are used, as bytes.
+fn used_of(path: &std::path::Path) -> u64 {
+    let gave = gives(Command::new("df").args(["--output=used", "-k"]).arg(path)).ok();
+    let line = gave.stdout.lines().nth(1).unwrap_or_default().trim().to_owned();
+    line.parse::<u64>().expect("a number") << 10
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        for name in self.msb.words("ls -q").stdout.lines() {
+            self.msb.run(["rm", "-f", name]);
+        }
+        let unmounted = || {
+            let mut command = Command::new("umount");
+            command.arg(self.msb.home()).stderr(std::process::Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        // A process may be left that writes down what snapshots hold.
+        eventually("nobody uses the disk", unmounted);
+    }
+}
+
+#[test]
+fn where_blocks_can_be_shared_a_running_sandbox_is_not_copied() {
+    let Some(disk) = OwnDisk::new(&["mkfs.xfs", "-q", "-m", "reflink=1"], 512) else { return };
+    let msb = &disk.msb;
+    msb.words("create -q -n box host").ok();
+    let fill = "dd if=/dev/urandom of=/root/big bs=1M count=100 2>/dev/null; sync";
+    msb.run(["exec", "box", "--", "sh", "-c", fill]).ok();
+    let before = disk.used();
+    for name in ["one", "two"] {
+        msb.run(["snapshot", "create", name, "--from", "box"]).ok();
+    }
+    msb.run(["clone", "box", "copy"]).ok();
+    let grown = disk.used().saturating_sub(before);
+    assert!(grown < 30 << 20, "three copies of 100 MiB took {} MiB", grown >> 20);
+    let sum = |args: &[&str]| msb.run(args.iter().chain(&["--", "sha256sum", "/root/big"])).line();
+    assert_eq!(sum(&["run", "-q", "snapshot:two"]), sum(&["exec", "box"]));
+}
+
+#[test]
+fn a_full_disk_is_told_of_and_gets_its_space_back() {
+    let Some(disk) = OwnDisk::new(&["mkfs.ext4", "-q", "-m", "0"], 160) else { return };
+    let msb = &disk.msb;
+    msb.words("create -q -n box host").ok();
+    let fill =
+        "for i in 1 2 3; do dd if=/dev/urandom of=/root/$i bs=1M count=20 2>/dev/null; done; sync";
+    msb.run(["exec", "box", "--", "sh", "-c", fill]).ok();
+    let room =
+        "dd if=/dev/zero of=/root/filler bs=1M 2>/dev/null; truncate -s -30M /root/filler; sync";
+    msb.run(["exec", "box", "--", "sh", "-c", room]).ok();
+    let before = disk.used();
+    for line in ["snapshot create s --from box", "clone box c"] {
+        let gave = msb.words(line);
+        assert!(gave.code != 0 && gave.stderr.contains("no space left"), "{gave:#?}");
+        eventually("the space is back", || disk.used() <= before + (1 << 20));
+    }
+    assert_eq!(frozen(msb), Vec::<PathBuf>::new());
+    assert_eq!(msb.words("snapshot ls -q").line(), "");
+    assert_eq!(msb.words("ls -q").line(), "box");
+    // It goes on, and what needs no room works.
+    msb.run(["exec", "box", "--", "rm", "/root/filler"]).ok();
+    msb.words("stop -f box").ok();
+    msb.words("snapshot create s --from box").ok();
+}

@@ -23,6 +23,7 @@ const NEEDS: &[Need] = &[
     Need::Command("newuidmap", "uidmap"),
     Need::Command("unshare", "util-linux"),
     Need::Command("mkfs.ext4", "e2fsprogs"),
+    Need::Command("mkfs.xfs", "xfsprogs"),
     Need::Command("fsck.erofs", "erofs-utils"),
     Need::Command("ps", "procps"),
     Need::Command("setpriv", "util-linux"),
