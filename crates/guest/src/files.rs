@@ -4,7 +4,7 @@
 //! lead out of it whatever links it meets.
 
 use crate::machine::PACKET;
-use crate::{tree, users};
+use crate::{mirror, tree, users};
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
 use msb_wire::{
@@ -143,6 +143,10 @@ fn serve(stream: &mut Stream) -> Done<()> {
         FileRequest::Pull { path } => {
             let (entries, bytes) = tree::give_out(stream, as_path(&path))?;
             stream.done(entries, bytes)
+        }
+        FileRequest::Mirror { path } => {
+            let failed = mirror::mirror(stream, as_path(&path))?;
+            stream.send(FrameKind::Reply, &FileReply::Mirrored { failed })
         }
     }
 }
@@ -302,7 +306,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    fn new(socket: OwnedFd, most: usize) -> Self {
+    pub(crate) fn new(socket: OwnedFd, most: usize) -> Self {
         Self {
             most,
             socket: File::from(socket),

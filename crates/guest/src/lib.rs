@@ -10,6 +10,7 @@ mod commands;
 mod files;
 mod link;
 pub mod machine;
+mod mirror;
 mod pause;
 mod tree;
 mod users;

@@ -75,7 +75,7 @@ fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {
     Ok(entry.size)
 }
 
-fn finish(place: &Path, mode: u32, modified: i64) -> Done<()> {
+pub(crate) fn finish(place: &Path, mode: u32, modified: i64) -> Done<()> {
     fs::set_permissions(place, Permissions::from_mode(mode & 0o777)).doing("set mode of", place)?;
     let time = Timespec {
         tv_sec: modified.div_euclid(1000),

@@ -4,7 +4,7 @@
 
 use msb_wire::record::Output;
 use msb_wire::{
-    Decoder, Entry, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, ToGuest,
+    Change, Decoder, Entry, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, ToGuest,
 };
 
 /// Small, so that the limit is met.
@@ -39,7 +39,7 @@ fn values(kind: FrameKind, payload: &[u8]) {
             }
         )*};
     }
-    each!(Hello, Reply, FromGuest, ToGuest, FileRequest, FileReply, Entry);
+    each!(Hello, Reply, FromGuest, ToGuest, FileRequest, FileReply, Entry, Change);
     if let Ok(entry) = msb_wire::decode::<Entry>(payload)
         && entry.is_safe()
     {

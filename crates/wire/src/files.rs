@@ -85,6 +85,61 @@ pub enum FileRequest {
         /// Which; a symbolic link at its end is followed.
         path: Vec<u8>,
     },
+    /// Makes a directory more like another: `Change` frames follow, one of kind `End` last. What
+    /// fails does not keep the rest from being done.
+    Mirror {
+        /// Which; a symbolic link to one is followed.
+        path: Vec<u8>,
+    },
+}
+
+/// One change of a directory that mirrors another. Paths are relative to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Makes or replaces an entry. Of a file the `Bytes` follow whatever its size says, an empty
+    /// frame last.
+    Put(Entry),
+    /// Gives what is there other permissions and another time.
+    Touch(Entry),
+    /// Removes a file or link, or a directory if nothing is left in it. Gone already is fine.
+    Remove {
+        /// Which.
+        path: Vec<u8>,
+        /// Whether it is a directory; what has become something else stays.
+        directory: bool,
+    },
+    /// Renames, replacing a file that is there.
+    Rename {
+        /// Which.
+        from: Vec<u8>,
+        /// To what.
+        to: Vec<u8>,
+    },
+    /// There are no more; the answer follows.
+    End,
+}
+
+impl Change {
+    /// Whether every path stays below the directory, whatever it is joined to.
+    pub fn is_safe(&self) -> bool {
+        match self {
+            Self::Put(entry) | Self::Touch(entry) => entry.is_safe(),
+            Self::Remove { path, .. } => !path.is_empty() && is_safe(path),
+            Self::Rename { from, to } => {
+                [from, to].iter().all(|path| !path.is_empty() && is_safe(path))
+            }
+            Self::End => true,
+        }
+    }
+}
+
+/// A change that could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedChange {
+    /// Its number, counted from 0 since the request.
+    pub number: u32,
+    /// Why.
+    pub failure: FileFailure,
 }
 
 /// What a path is.
@@ -139,13 +194,14 @@ pub struct Entry {
 impl Entry {
     /// Whether the path stays below the root of the copy, whatever it is joined to.
     pub fn is_safe(&self) -> bool {
-        if self.path.is_empty() {
-            return true;
-        }
-        !self.path.contains(&0)
-            && self.path.len() <= 4095
-            && self.path.split(|b| *b == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
+        self.path.is_empty() || is_safe(&self.path)
     }
+}
+
+fn is_safe(path: &[u8]) -> bool {
+    !path.contains(&0)
+        && path.len() <= 4095
+        && path.split(|b| *b == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
 }
 
 /// Why a file operation failed.
@@ -173,6 +229,11 @@ pub enum FileReply {
     Entries(Vec<Meta>),
     /// It failed.
     Failed(FileFailure),
+    /// The changes are made, but for some.
+    Mirrored {
+        /// Those that failed, in order.
+        failed: Vec<FailedChange>,
+    },
 }
 
 #[cfg(test)]
@@ -193,6 +254,13 @@ mod tests {
         }
         for bad in [&b"/a"[..], b"..", b"a/../b", b"a//b", b"./a", b"a/", b"a\0b"] {
             assert!(!entry(bad).is_safe(), "{bad:?}");
+            assert!(!Change::Touch(entry(bad)).is_safe(), "{bad:?}");
+            assert!(!Change::Remove { path: bad.to_vec(), directory: true }.is_safe(), "{bad:?}");
+            assert!(!Change::Rename { from: b"a".to_vec(), to: bad.to_vec() }.is_safe());
+            assert!(!Change::Rename { from: bad.to_vec(), to: b"a".to_vec() }.is_safe());
         }
+        // The directory itself can be made, but neither removed nor renamed.
+        assert!(Change::Put(entry(b"")).is_safe());
+        assert!(!Change::Remove { path: Vec::new(), directory: true }.is_safe());
     }
 }

@@ -38,6 +38,8 @@ pub enum FrameKind {
     Entry = 49,
     /// Bytes of a file; empty is the end of a stream without a known length.
     Bytes = 50,
+    /// One change of a tree that is mirrored.
+    Change = 51,
 }
 
 impl FrameKind {
@@ -57,6 +59,7 @@ impl FrameKind {
             48 => Self::File,
             49 => Self::Entry,
             50 => Self::Bytes,
+            51 => Self::Change,
             _ => return None,
         })
     }

@@ -13,7 +13,9 @@ pub mod record;
 mod request;
 
 pub use control::{FromGuest, Hit, SpawnFailure, ToGuest};
-pub use files::{Entry, EntryKind, FileFailure, FileReply, FileRequest, Meta};
+pub use files::{
+    Change, Entry, EntryKind, FailedChange, FileFailure, FileReply, FileRequest, Meta,
+};
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
 pub use machine::{
     Boot, BootNetwork, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage,

@@ -5,8 +5,8 @@ mod body;
 
 use msb_spec::{Command, Ending, Exit};
 use msb_wire::{
-    Entry, EntryKind, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, Request, ToGuest,
-    encode,
+    Change, Entry, EntryKind, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, Request,
+    ToGuest, encode,
 };
 
 /// Enough to break every field many times; under a second.
@@ -85,6 +85,8 @@ fn seeds() -> Vec<Vec<u8>> {
         encode(FrameKind::Control, &ToGuest::SignalAll { signal: 15 }),
         encode(FrameKind::File, &FileRequest::Pull { path: b"/etc".to_vec() }),
         encode(FrameKind::Entry, &entry),
+        encode(FrameKind::Change, &Change::Put(entry)),
+        encode(FrameKind::Change, &Change::Rename { from: b"a".to_vec(), to: b"b/c".to_vec() }),
         encode(FrameKind::Reply, &failed),
         encode(FrameKind::Stdout, &vec![7u8; 300]),
     ]
