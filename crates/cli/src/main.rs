@@ -21,7 +21,7 @@ mod words;
 
 use msb_engine::images::APART_ARGUMENT;
 use msb_engine::snapshots::SEAL_ARGUMENT;
-use msb_engine::{Launcher, WORKER_ARGUMENT, WorkerStart};
+use msb_engine::{Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,6 +30,11 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = std::env::args_os().skip(1).collect();
     if rest.first().is_some_and(|word| word == WORKER_ARGUMENT) {
         return become_worker();
+    }
+    if rest.first().is_some_and(|word| word == SYNC_ARGUMENT) {
+        return ExitCode::from(
+            u8::try_from(msb_engine::serve_sync()).unwrap_or(words::OUR_FAILURE),
+        );
     }
     if let [word, letter] = rest.as_slice()
         && word == APART_ARGUMENT

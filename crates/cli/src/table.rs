@@ -57,6 +57,7 @@ const TABLE: Table = Table {
         Family { name: "registry", group: IMAGES, about: "Log in to registries" },
         Family { name: "snapshot", group: STATE, about: "Save files" },
         Family { name: "setup", group: MORE, about: "Make this host ready" },
+        Family { name: "sync", group: RUN, about: "Keep a directory of the host in step inside" },
     ],
     verbs: &[
         verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
@@ -64,6 +65,13 @@ const TABLE: Table = Table {
         verb::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
         verb::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
         verb::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),
+        verb::<verbs::sync::Start>(
+            RUN,
+            "sync start",
+            "Copy a directory in, and what changes in it",
+        ),
+        verb::<verbs::sync::Ls>(RUN, "sync ls", "List what is kept in step"),
+        verb::<verbs::sync::Stop>(RUN, "sync stop", "End a sync; what it has sent stays"),
         verb::<verbs::create::Create>(LIFE, "create", "Make a sandbox and keep it running"),
         verb::<verbs::life::Start>(LIFE, "start", "Start sandboxes that have stopped"),
         verb::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),

@@ -27,6 +27,7 @@ pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod snapshot;
+pub(crate) mod sync;
 
 use crate::words;
 use msb_engine::Engine;

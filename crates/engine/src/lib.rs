@@ -28,6 +28,7 @@ mod sandboxes;
 mod secrets;
 pub mod snapshots;
 mod store;
+mod sync;
 
 pub use connection::Connection;
 pub use installed::Recipe;
@@ -37,3 +38,7 @@ pub use network::Lines;
 pub use sandboxes::{Awake, Engine, ExecEntry, Inspection, Status, Summary};
 pub use secrets::Value as SecretValue;
 pub use store::Home;
+pub use sync::{
+    DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, Sync, SyncEnd, SyncEvent, SyncSpec, SyncState,
+    SyncStatus, serve_sync,
+};

@@ -2,6 +2,7 @@
 
 use crate::planning::now_ms;
 use crate::store::{Claim, Home, remove_tree};
+use crate::sync;
 use msb_spec::{Ending, Name, Plan, Result, state};
 use msb_wire::record::{Event, Happened};
 use std::fs::{self, File};
@@ -21,6 +22,7 @@ pub(crate) fn all(home: &Home) -> Vec<String> {
         }
     }
     leave_networks(home);
+    said.extend(sync::repair(home));
     said
 }
 

@@ -98,6 +98,11 @@ impl Home {
         self.root.join("snapshots")
     }
 
+    /// Where every sync keeps how it is doing.
+    pub(crate) fn syncs(&self) -> PathBuf {
+        self.root.join("syncs")
+    }
+
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }
@@ -231,7 +236,8 @@ impl Home {
 
     /// What was begun or removed by somebody who died in between.
     pub(crate) fn debris(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.sandboxes()).into_iter().flatten().filter_map(Result::ok);
+        let places = [self.sandboxes(), self.syncs()].map(fs::read_dir);
+        let entries = places.into_iter().flatten().flatten().filter_map(Result::ok);
         let ours = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());

@@ -28,7 +28,7 @@ pub(crate) struct Cp {
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Host(PathBuf),
     Inside(Name, Vec<u8>),
 }
@@ -68,7 +68,7 @@ impl Act for Cp {
 
 impl End {
     /// `box:/path` is inside; whatever looks like a path is on the host. A path need not be UTF-8.
-    fn parse(text: &OsStr) -> Result<Self> {
+    pub(super) fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         let colon = bytes.iter().position(|byte| *byte == b':').unwrap_or(0);
         let name = String::from_utf8_lossy(&bytes[..colon]);
@@ -82,7 +82,7 @@ impl End {
 }
 
 /// Progress for people at a terminal, silence in a pipe.
-fn bar(quiet: bool) -> ProgressBar {
+pub(super) fn bar(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -1,0 +1,236 @@
+//! The syncs of a state directory: a directory for each, whose lock its process holds.
+
+use super::board::{self, STATUS};
+use super::{Sync, SyncSpec, SyncState, SyncStatus, text};
+use crate::planning::now_ms;
+use crate::store::{Aside, Home, create_private, passing, remove_tree};
+use msb_spec::{Error, Kind, Name, Result, state};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What a sync is about; written once.
+const RECORD: &str = "sync.json";
+/// Both files are far smaller.
+const FILE_LIMIT: u64 = 64 << 10;
+/// Hexadecimal digits of an ID: short to type, and a few dozen never meet.
+const ID_DIGITS: usize = 6;
+/// A sync ends at once when it is asked to; one that does not is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// One that has ended is kept so long for somebody who asks why.
+const KEPT_MS: u64 = 24 * 60 * 60 * 1000;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    source: String,
+    sandbox: Name,
+    target: String,
+    pid: u32,
+    started: u64,
+}
+
+/// The directory of a sync whose lock we hold; it stays when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) id: String,
+    pub(crate) directory: PathBuf,
+    _lock: File,
+}
+
+/// How a sync begins.
+pub(crate) fn first_status() -> SyncStatus {
+    SyncStatus {
+        state: SyncState::Copying,
+        reason: None,
+        files: 0,
+        bytes: 0,
+        rate: 0,
+        pending: 0,
+        failures: 0,
+        last_error: None,
+    }
+}
+
+/// Makes the directory of a sync that this process is. It is there whole or not at all.
+pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<Claim> {
+    let syncs = home.syncs();
+    let about = |error: io::Error| {
+        Error::host(format!("cannot keep a sync in `{}`", syncs.display()), error)
+    };
+    let private =
+        |path: &Path, parents| fs::DirBuilder::new().recursive(parents).mode(0o700).create(path);
+    private(&syncs, true).map_err(about)?;
+    let aside = syncs.join(passing("making", "sync"));
+    private(&aside, false).map_err(about)?;
+    let guard = Aside(aside.clone());
+    let lock = create_private(&aside.join(state::LOCK)).map_err(about)?;
+    msb_sys::lock::try_lock(&lock).map_err(about)?;
+    let record = Record {
+        source: source.to_string_lossy().into_owned(),
+        sandbox: spec.sandbox.clone(),
+        target: text(&spec.target),
+        pid: std::process::id(),
+        started: now_ms(),
+    };
+    let record = serde_json::to_vec(&record).expect("our own types always serialise");
+    let mut file = create_private(&aside.join(RECORD)).map_err(about)?;
+    file.write_all(&record).map_err(about)?;
+    board::write(&aside, &first_status()).map_err(about)?;
+    loop {
+        let id = new_id().map_err(about)?;
+        let directory = syncs.join(&id);
+        match rustix::fs::renameat_with(CWD, &aside, CWD, &directory, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                std::mem::forget(guard);
+                return Ok(Claim { id, directory, _lock: lock });
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(about(error.into())),
+        }
+    }
+}
+
+fn new_id() -> io::Result<String> {
+    let mut bytes = [0u8; ID_DIGITS / 2];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn is_id(id: &str) -> bool {
+    id.len() == ID_DIGITS && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn ids(home: &Home) -> Vec<String> {
+    let entries = fs::read_dir(home.syncs()).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|id| is_id(id))
+        .collect()
+}
+
+fn is_alive(directory: &Path) -> bool {
+    let lock = File::options().read(true).write(true).open(directory.join(state::LOCK));
+    lock.is_ok_and(|lock| msb_sys::lock::is_locked(&lock).unwrap_or(false))
+}
+
+/// What a directory tells, read back as something that anybody could have written.
+fn read(home: &Home, id: &str) -> Option<Sync> {
+    let directory = home.syncs().join(id);
+    let Record { source, sandbox, target, pid, started } = parsed(&directory.join(RECORD))?;
+    let status = parsed(&directory.join(STATUS))?;
+    Some(Sync { id: id.to_owned(), source, sandbox, target, pid, started, status })
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    let mut content = Vec::new();
+    File::open(path).ok()?.take(FILE_LIMIT).read_to_end(&mut content).ok()?;
+    serde_json::from_slice(&content).ok()
+}
+
+/// Every sync that runs or has ended with a word, the oldest first.
+pub(crate) fn all(home: &Home) -> Vec<Sync> {
+    let all = ids(home).into_iter().filter_map(|id| {
+        let alive = is_alive(&home.syncs().join(&id));
+        // In that order: one that ends meanwhile has said so before its lock was free.
+        read(home, &id).filter(|sync| alive || sync.status.state == SyncState::Ended)
+    });
+    let mut all: Vec<Sync> = all.collect();
+    all.sort_by(|a, b| (a.started, &a.id).cmp(&(b.started, &b.id)));
+    all
+}
+
+/// One of them.
+pub(crate) fn one(home: &Home, id: &str) -> Result<Sync> {
+    all(home).into_iter().find(|sync| sync.id == id).ok_or_else(|| unknown(home, id))
+}
+
+fn unknown(home: &Home, id: &str) -> Error {
+    let error = Error::new(Kind::NotFound, format!("no sync `{id}`"));
+    let ids = ids(home);
+    match msb_spec::nearest(id, ids.iter().map(String::as_str)) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint("`msb sync ls` lists those there are"),
+    }
+}
+
+/// Ends a sync, and removes what it kept.
+pub(crate) fn stop(home: &Home, id: &str) -> Result<()> {
+    let directory = home.syncs().join(id);
+    if !is_id(id) || !directory.exists() {
+        return Err(unknown(home, id));
+    }
+    let since = Instant::now();
+    let mut signal = Signal::TERM;
+    while is_alive(&directory) {
+        let pid = parsed::<Record>(&directory.join(RECORD))
+            .and_then(|record| Pid::from_raw(i32::try_from(record.pid).ok()?));
+        let Some(pid) = pid else {
+            return Err(Error::new(
+                Kind::State,
+                format!("the record of sync `{id}` cannot be read"),
+            ));
+        };
+        // Held before it is asked whether the lock is still held: then the pid is its own, and
+        // stays so however long we take.
+        if let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            && is_alive(&directory)
+        {
+            let _ = rustix::process::pidfd_send_signal(&process, signal);
+        }
+        if since.elapsed() > STOP_LIMIT {
+            if signal == Signal::KILL && since.elapsed() > STOP_LIMIT * 2 {
+                return Err(Error::new(Kind::Timeout, format!("sync `{id}` does not end")));
+            }
+            signal = Signal::KILL;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    remove(home, id).map_err(|error| Error::host(format!("cannot remove sync `{id}`"), error))
+}
+
+/// Forgets a sync that has ended.
+pub(crate) fn forget(home: &Home, id: &str) {
+    if is_id(id) && !is_alive(&home.syncs().join(id)) {
+        let _ = remove(home, id);
+    }
+}
+
+/// Removes the directory of a sync: first its name, at once, then what it holds.
+pub(crate) fn remove(home: &Home, id: &str) -> io::Result<()> {
+    let gone = home.syncs().join(passing("gone", id));
+    match fs::rename(home.syncs().join(id), &gone) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.and_then(|()| remove_tree(&gone)),
+    }
+}
+
+/// Removes what syncs left that were killed, and says so.
+pub(crate) fn repair(home: &Home) -> Vec<String> {
+    let mut said = Vec::new();
+    for id in ids(home) {
+        if is_alive(&home.syncs().join(&id)) {
+            continue;
+        }
+        let note = match read(home, &id) {
+            Some(sync) if sync.status.state == SyncState::Ended => {
+                if now_ms().saturating_sub(sync.started) > KEPT_MS {
+                    let _ = remove(home, &id);
+                }
+                continue;
+            }
+            Some(Sync { source, sandbox, target, .. }) => format!(
+                "cleaned up after sync `{id}` of `{source}` to `{sandbox}:{target}`, which was killed"
+            ),
+            None => format!("cleaned up after sync `{id}`, which was killed"),
+        };
+        if remove(home, &id).is_ok() {
+            said.push(note);
+        }
+    }
+    said
+}

@@ -1,0 +1,140 @@
+//! The directory that is copied, through one descriptor of it.
+//!
+//! Every path is resolved below that descriptor and through no link, so that nothing outside is
+//! ever read, whatever is renamed meanwhile.
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// A directory of the host.
+#[derive(Debug)]
+pub(crate) struct Source {
+    root: OwnedFd,
+}
+
+/// What sort of thing is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    File,
+    Directory,
+    Symlink,
+    /// A device, socket or pipe, which is left out.
+    Other,
+}
+
+/// What tells a version of a file from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    pub(crate) mode: u32,
+    /// Seconds and nanoseconds.
+    pub(crate) modified: (i64, i64),
+    pub(crate) changed: (i64, i64),
+}
+
+impl Stamp {
+    /// Whether it is the same thing, whatever has happened to it.
+    pub(crate) fn is_same_thing(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    /// Whether it has the same content, unless somebody has set the time back.
+    pub(crate) fn has_same_content(&self, other: &Self) -> bool {
+        self.is_same_thing(other) && (self.size, self.modified) == (other.size, other.modified)
+    }
+
+    /// Milliseconds since 1970.
+    pub(crate) fn modified_ms(&self) -> i64 {
+        self.modified.0.saturating_mul(1000).saturating_add(self.modified.1 / 1_000_000)
+    }
+}
+
+/// Something of the source, held.
+#[derive(Debug)]
+pub(crate) struct Look {
+    fd: OwnedFd,
+    pub(crate) sort: Sort,
+    pub(crate) stamp: Stamp,
+}
+
+impl Look {
+    /// What a link says.
+    pub(crate) fn link(&self) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.fd, c"", Vec::new())?.into_bytes())
+    }
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// What is there; a link is one.
+    pub(crate) fn look(&self, path: &[u8]) -> io::Result<Look> {
+        let fd = self.at(path, OFlags::PATH)?;
+        let (sort, stamp) = described(&rustix::fs::fstat(&fd)?);
+        Ok(Look { fd, sort, stamp })
+    }
+
+    /// A directory that can be listed.
+    pub(crate) fn directory(&self, path: &[u8]) -> io::Result<OwnedFd> {
+        self.at(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// A file, with what it is now; none if it is not one.
+    pub(crate) fn file(&self, path: &[u8]) -> io::Result<Option<(File, Stamp)>> {
+        // A pipe that has just taken its place must not be waited for.
+        let fd = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let (sort, stamp) = described(&rustix::fs::fstat(&fd)?);
+        Ok((sort == Sort::File).then(|| (File::from(fd), stamp)))
+    }
+
+    fn at(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        let path = if path.is_empty() { b"." } else { path };
+        let within =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat2(&self.root, path, flags, Mode::empty(), within)?)
+    }
+}
+
+/// What a file is now.
+pub(crate) fn stamp(file: impl AsFd) -> io::Result<Stamp> {
+    Ok(described(&rustix::fs::statat(file, c"", AtFlags::EMPTY_PATH)?).1)
+}
+
+/// The names in a directory.
+pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn described(stat: &Stat) -> (Sort, Stamp) {
+    let sort = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Sort::File,
+        FileType::Directory => Sort::Directory,
+        FileType::Symlink => Sort::Symlink,
+        _ => Sort::Other,
+    };
+    let stamp = Stamp {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: stat.st_mode & 0o777,
+        modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
+        changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+    };
+    (sort, stamp)
+}
