@@ -14,7 +14,7 @@ fn into(name: &str, path: &OsStr) -> OsString {
 }
 
 /// A tree as text: for each path its kind, permissions and content, in order.
-fn described(root: &Path) -> Vec<String> {
+pub(crate) fn described(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(path) = waiting.pop() {

@@ -20,4 +20,5 @@ mod saving;
 mod settings;
 mod setup;
 mod stdio;
+mod sync;
 mod terminal;

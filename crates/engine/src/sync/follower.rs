@@ -124,7 +124,7 @@ impl Follower {
         self.queue.add(b"", Wanted::ALL);
         loop {
             self.hear()?;
-            if self.gone {
+            if self.gone || !self.source.hold() {
                 return Ok(());
             }
             match self.work() {
@@ -134,6 +134,7 @@ impl Follower {
             }
             if self.queue.is_empty() {
                 self.idle();
+                self.source.let_go();
                 if !self.rest()? {
                     continue;
                 }

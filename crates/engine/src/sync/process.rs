@@ -13,7 +13,7 @@ use crate::store::Home;
 use msb_spec::{Error, Kind, Name, Result};
 use msb_sys::signal::{SIGHUP, SIGINT, SIGTERM, Signals};
 use msb_wire::Request;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
@@ -210,11 +210,13 @@ impl Life {
         let (ready, tell_ready) = UnixStream::pair().map_err(not_started)?;
         let mut tell_ready = Some(tell_ready);
         let observer: Observer = Box::new(move |event| {
-            let is_ready = matches!(event, SyncEvent::Ready { .. });
-            observer(event);
-            if is_ready && let Some(mut ready) = tell_ready.take() {
+            // Before the caller hears of it: its end means nothing any more.
+            if matches!(event, SyncEvent::Ready { .. })
+                && let Some(mut ready) = tell_ready.take()
+            {
                 let _ = ready.write_all(b"r");
             }
+            observer(event);
         });
         let follower =
             Follower::new(engine, spec, &source, (&claim.id, Arc::clone(&board)), observer)
@@ -247,7 +249,6 @@ impl Life {
             let is_due = |number: usize| fds.get(number).is_some_and(|fd| !fd.revents().is_empty());
             let (signal, sandbox, over) = (is_due(0), is_due(1), is_due(2));
             let (now_ready, caller_left) = (ready.is_some() && is_due(3), is_due(4));
-            drop(fds);
             if signal && self.signals.take().is_some() {
                 break Ok(SyncEnd::Stopped);
             }
@@ -263,7 +264,7 @@ impl Life {
             }
             if now_ready {
                 (ready, caller) = (None, None);
-            } else if caller.is_some() && caller_left {
+            } else if caller_left && !is_readable(&self.ready) {
                 break Ok(SyncEnd::Stopped);
             }
         };
@@ -281,6 +282,12 @@ impl Life {
             end => end,
         }
     }
+}
+
+/// Whether something can be read at once.
+fn is_readable(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// The source as it is called whatever the current directory is.

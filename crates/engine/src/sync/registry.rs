@@ -5,6 +5,7 @@ use super::{Sync, SyncSpec, SyncState, SyncStatus, text};
 use crate::planning::now_ms;
 use crate::store::{Aside, Home, create_private, passing, remove_tree};
 use msb_spec::{Error, Kind, Name, Result, state};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// What a sync is about; written once.
 const RECORD: &str = "sync.json";
@@ -21,7 +21,7 @@ const FILE_LIMIT: u64 = 64 << 10;
 /// Hexadecimal digits of an ID: short to type, and a few dozen never meet.
 const ID_DIGITS: usize = 6;
 /// A sync ends at once when it is asked to; one that does not is killed.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+const STOP_LIMIT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// One that has ended is kept so long for somebody who asks why.
 const KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -164,33 +164,41 @@ pub(crate) fn stop(home: &Home, id: &str) -> Result<()> {
     if !is_id(id) || !directory.exists() {
         return Err(unknown(home, id));
     }
-    let since = Instant::now();
-    let mut signal = Signal::TERM;
-    while is_alive(&directory) {
-        let pid = parsed::<Record>(&directory.join(RECORD))
-            .and_then(|record| Pid::from_raw(i32::try_from(record.pid).ok()?));
-        let Some(pid) = pid else {
-            return Err(Error::new(
-                Kind::State,
-                format!("the record of sync `{id}` cannot be read"),
-            ));
-        };
-        // Held before it is asked whether the lock is still held: then the pid is its own, and
-        // stays so however long we take.
-        if let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            && is_alive(&directory)
-        {
-            let _ = rustix::process::pidfd_send_signal(&process, signal);
-        }
-        if since.elapsed() > STOP_LIMIT {
-            if signal == Signal::KILL && since.elapsed() > STOP_LIMIT * 2 {
-                return Err(Error::new(Kind::Timeout, format!("sync `{id}` does not end")));
-            }
-            signal = Signal::KILL;
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if is_alive(&directory) {
+        end(id, &directory)?;
     }
     remove(home, id).map_err(|error| Error::host(format!("cannot remove sync `{id}`"), error))
+}
+
+/// Asks the process of a sync to end, then makes it.
+fn end(id: &str, directory: &Path) -> Result<()> {
+    let record: Option<Record> = parsed(&directory.join(RECORD));
+    let pid = record.and_then(|record| Pid::from_raw(i32::try_from(record.pid).ok()?));
+    let Some(pid) = pid else {
+        return Err(Error::new(Kind::State, format!("the record of sync `{id}` cannot be read")));
+    };
+    let about = |error: rustix::io::Errno| {
+        Error::host(format!("cannot end sync `{id}`"), io::Error::from(error))
+    };
+    let process = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        process => process.map_err(about)?,
+    };
+    // Only now that it is held: if the lock is still held, too, then by this very process.
+    if !is_alive(directory) {
+        return Ok(());
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        match rustix::process::pidfd_send_signal(&process, signal) {
+            Err(rustix::io::Errno::SRCH) => return Ok(()),
+            sent => sent.map_err(about)?,
+        }
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        if poll(&mut fds, Some(&STOP_LIMIT)).is_ok_and(|ended| ended > 0) {
+            return Ok(());
+        }
+    }
+    Err(Error::new(Kind::Timeout, format!("sync `{id}` does not end")))
 }
 
 /// Forgets a sync that has ended.

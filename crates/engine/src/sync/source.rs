@@ -1,18 +1,22 @@
 //! The directory that is copied, through one descriptor of it.
 //!
 //! Every path is resolved below that descriptor and through no link, so that nothing outside is
-//! ever read, whatever is renamed meanwhile.
+//! ever read, whatever is renamed meanwhile. It is held only while it is used: the kernel does not
+//! tell that a directory was removed while somebody has it open, and does not unmount it.
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A directory of the host.
 #[derive(Debug)]
 pub(crate) struct Source {
-    root: OwnedFd,
+    path: PathBuf,
+    /// By which it is known again.
+    stamp: Stamp,
+    root: Option<OwnedFd>,
 }
 
 /// What sort of thing is there.
@@ -70,9 +74,25 @@ impl Look {
 }
 
 impl Source {
+    /// Opens a directory by its canonical path.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
+        let root = open(path)?;
+        let stamp = stamp(&root)?;
+        Ok(Self { path: path.to_owned(), stamp, root: Some(root) })
+    }
+
+    /// Opens it again if it was let go. False if it is no longer there.
+    pub(crate) fn hold(&mut self) -> bool {
+        if self.root.is_none() {
+            let same = |root: &OwnedFd| stamp(root).is_ok_and(|now| now.is_same_thing(&self.stamp));
+            self.root = open(&self.path).ok().filter(same);
+        }
+        self.root.is_some()
+    }
+
+    /// Lets it go until it is held again.
+    pub(crate) fn let_go(&mut self) {
+        self.root = None;
     }
 
     /// What is there; a link is one.
@@ -96,12 +116,18 @@ impl Source {
     }
 
     fn at(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        let root = self.root.as_ref().ok_or_else(|| io::Error::other("the source is not held"))?;
         let path = if path.is_empty() { b"." } else { path };
         let within =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat2(&self.root, path, flags, Mode::empty(), within)?)
+        Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), within)?)
     }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 /// What a file is now.

@@ -1,0 +1,288 @@
+//! Every sort of change, many at once, and the odd ones.
+
+use super::{Synced, meet, says};
+use msb_e2e::{Msb, eventually, signal_pid};
+use serde_json::json;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Stdio;
+
+fn mode(mode: u32) -> Permissions {
+    Permissions::from_mode(mode)
+}
+
+#[test]
+fn whatever_changes_outside_changes_inside() {
+    for synced in Synced::each(&[]) {
+        synced.meet();
+        synced.write("new", "new");
+        synced.write("x/y/z/new", "deeper");
+        synced.meet();
+        synced.write("top", "changed");
+        fs::set_permissions(synced.at("a/deep/file"), mode(0o755)).unwrap();
+        fs::set_permissions(synced.at("x/y"), mode(0o750)).unwrap();
+        symlink("a/deep/file", synced.at("link")).unwrap();
+        symlink("/no/such/thing", synced.at("x/dangling")).unwrap();
+        symlink("..", synced.at("x/up")).unwrap();
+        synced.meet();
+        fs::remove_file(synced.at("new")).unwrap();
+        fs::remove_dir_all(synced.at("x/y")).unwrap();
+        fs::remove_file(synced.at("link")).unwrap();
+        synced.meet();
+        fs::rename(synced.at("top"), synced.at("a/bottom")).unwrap();
+        fs::rename(synced.at("a"), synced.at("x/b")).unwrap();
+        synced.write("x/b/deep/after", "written where it is now");
+        synced.meet();
+        // Out of the tree and into it, and one kind in the place of another.
+        fs::rename(synced.at("x/b/deep"), synced.msb.scratch().join("outside")).unwrap();
+        synced.meet();
+        fs::rename(synced.msb.scratch().join("outside"), synced.at("back")).unwrap();
+        fs::write(synced.at("back/file"), "it is watched again").unwrap();
+        fs::remove_dir_all(synced.at("x")).unwrap();
+        fs::write(synced.at("x"), "a file now").unwrap();
+        synced.meet();
+        fs::remove_file(synced.at("x")).unwrap();
+        fs::create_dir(synced.at("x")).unwrap();
+        symlink("x", synced.at("y")).unwrap();
+        synced.meet();
+        fs::remove_file(synced.at("y")).unwrap();
+        fs::create_dir(synced.at("y")).unwrap();
+        synced.write("y/z", "below what was a link");
+        synced.meet();
+        let status = synced.listed();
+        assert_eq!((&status["failures"], &status["last_error"]), (&json!(0), &json!(null)));
+    }
+}
+
+#[test]
+fn what_is_renamed_outside_is_renamed_inside() {
+    for synced in Synced::each(&[]) {
+        let inode = |path: &str| synced.inside(&format!("stat -c %i /app/{path}"));
+        let (file, directory) = (inode("top"), inode("a"));
+        synced.inside("echo own > /app/a/own");
+        fs::rename(synced.at("top"), synced.at("other")).unwrap();
+        fs::rename(synced.at("a"), synced.at("b")).unwrap();
+        let is_there = |path: &str| synced.msb.run(["exec", "box", "--", "ls", path]).code == 0;
+        eventually("the directory is renamed", || is_there("/app/b") && is_there("/app/other"));
+        eventually("the old names are gone", || !is_there("/app/a") && !is_there("/app/top"));
+        assert_eq!((inode("other"), inode("b")), (file, directory));
+        assert_eq!(synced.inside("cat /app/b/own /app/b/deep/file"), "own\ndeep");
+        synced.inside("rm /app/b/own");
+        // Names that change places, so that no renaming alone is right.
+        fs::rename(synced.at("b"), synced.at("tmp")).unwrap();
+        fs::rename(synced.at("other"), synced.at("b")).unwrap();
+        fs::rename(synced.at("tmp"), synced.at("other")).unwrap();
+        says(&synced.msb, "/app/b", "top");
+        says(&synced.msb, "/app/other/deep/file", "deep");
+    }
+}
+
+#[test]
+fn what_the_sandbox_made_stays() {
+    for synced in Synced::each(&[]) {
+        synced.inside("mkdir -p /app/a/deep/own; echo own > /app/a/deep/own/file; echo o > /app/o");
+        fs::remove_dir_all(synced.at("a")).unwrap();
+        synced.write("done", "");
+        says(&synced.msb, "/app/done", "");
+        eventually("what was sent is gone", || {
+            synced.names() == ["a", "a/deep", "a/deep/own", "a/deep/own/file", "done", "o", "top"]
+        });
+        // What it broke is mended when it changes outside.
+        synced.inside("rm /app/top; mkdir -p /app/top/in-the-way");
+        synced.write("top", "again");
+        eventually("it is told", || synced.listed()["failures"] == 1);
+        let error = synced.listed()["last_error"].to_string();
+        assert!(error.contains("/app/top") && error.contains("directory"), "{error}");
+        synced.inside("rm -r /app/top");
+        says(&synced.msb, "/app/top", "again");
+        eventually("nothing fails any more", || synced.listed()["failures"] == 0);
+    }
+}
+
+#[test]
+fn ten_thousand_files_at_once_all_arrive() {
+    for synced in Synced::each(&[]) {
+        // As a checkout does it: written under another name, then renamed; some again, some away.
+        for number in 0..10_000 {
+            let directory = synced.at(&format!("tree/{}/{}", number % 10, number / 10 % 20));
+            fs::create_dir_all(&directory).unwrap();
+            let draft = directory.join("draft");
+            fs::write(&draft, format!("file {number}")).unwrap();
+            fs::rename(&draft, directory.join(format!("f{number}"))).unwrap();
+        }
+        for number in (0..10_000).step_by(7) {
+            let path = format!("tree/{}/{}/f{number}", number % 10, number / 10 % 20);
+            fs::remove_file(synced.at(&path)).unwrap();
+        }
+        fs::rename(synced.at("tree/3"), synced.at("tree/three")).unwrap();
+        fs::remove_dir_all(synced.at("tree/4")).unwrap();
+        for number in 0..20 {
+            synced.write(&format!("tree/three/{number}/last"), "last");
+        }
+        synced.meet();
+        fs::rename(synced.at("tree"), synced.at("moved")).unwrap();
+        synced.meet();
+        fs::remove_dir_all(synced.at("moved")).unwrap();
+        synced.meet();
+        let status = synced.listed();
+        assert_eq!((&status["failures"], &status["files"]), (&json!(0), &json!(2)));
+    }
+}
+
+#[test]
+fn more_events_than_the_kernel_keeps_lose_nothing() {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    for synced in Synced::each(&[]) {
+        synced.write("there/before", "before");
+        synced.write("there/same-size", "one");
+        says(&synced.msb, "/app/there/before", "before");
+        let pid = u32::try_from(synced.listed()["pid"].as_u64().unwrap()).unwrap();
+        signal_pid(pid, "STOP");
+        // Each is an event of its own, because no two in a row are the same.
+        for _ in 0..limit / 2 + 1 {
+            fs::set_permissions(synced.at("top"), mode(0o600)).unwrap();
+            fs::set_permissions(synced.at("a"), mode(0o700)).unwrap();
+        }
+        fs::write(synced.at("there/same-size"), "two").unwrap();
+        fs::remove_file(synced.at("there/before")).unwrap();
+        fs::rename(synced.at("there"), synced.at("elsewhere")).unwrap();
+        synced.write("new/deep/file", "new");
+        fs::set_permissions(synced.at("a"), mode(0o755)).unwrap();
+        signal_pid(pid, "CONT");
+        synced.meet();
+        synced.write("elsewhere/later", "it is still watched");
+        synced.meet();
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_whole_in_the_end() {
+    for synced in Synced::each(&[]) {
+        let mut file = File::create(synced.at("log")).unwrap();
+        for round in 0..200 {
+            file.write_all(&vec![b'a' + round % 26; 40_000]).unwrap();
+            if round % 50 == 49 {
+                // Shorter than it was while somebody reads it.
+                file.set_len(u64::from(round) * 1000).unwrap();
+            }
+            let place = synced.at("replaced");
+            fs::write(synced.at("draft"), vec![b'A' + round % 26; 300_000]).unwrap();
+            fs::rename(synced.at("draft"), place).unwrap();
+        }
+        synced.meet();
+        assert_eq!(synced.listed()["failures"], 0);
+    }
+}
+
+#[test]
+fn no_draft_is_ever_seen_where_the_file_is() {
+    for synced in Synced::each(&[]) {
+        let whole = "x".repeat(2_000_000);
+        synced.write("big", &whole);
+        says(&synced.msb, "/app/big", &whole);
+        let script = "while [ ! -e /app/stop ]; do stat -c %s /app/big; done | sort -u";
+        let mut watching = synced.msb.command(["exec", "box", "--", "sh", "-c", script]);
+        let watching = watching.stdout(Stdio::piped()).spawn().unwrap();
+        for letter in ["a", "b", "c", "d"] {
+            synced.write("big", &letter.repeat(2_000_000));
+            says(&synced.msb, "/app/big", &letter.repeat(2_000_000));
+        }
+        synced.write("stop", "");
+        assert_eq!(msb_e2e::ends(watching).line(), "2000000");
+        synced.meet();
+    }
+}
+
+#[test]
+fn odd_names_arrive_and_disturb_no_terminal() {
+    let odd: [&[u8]; 7] =
+        [b"two\nlines", b"\xff\xfe invalid", b"-rf", b"a:b", b" ", b"esc\x1b[31mred", &[b'n'; 255]];
+    for msb in Msb::each() {
+        msb.words("create -n box").ok();
+        let source = msb.scratch().join(OsStr::from_bytes(b"odd\xff\x1b[31m"));
+        fs::create_dir(&source).unwrap();
+        msb.own(&source);
+        let mut command = msb.command(["sync", "start", "--quiet"]);
+        command.arg(&source).arg("box:/odd\u{1b}[32m");
+        msb_e2e::gives(&mut command).ok();
+        for name in odd {
+            let directory = source.join(OsStr::from_bytes(name));
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join(OsStr::from_bytes(name)), name).unwrap();
+        }
+        // As root inside this cannot be replaced by a file, so it is in the list of errors.
+        meet(&msb, &source, "/odd\u{1b}[32m");
+        msb.run(["exec", "box", "--", "sh", "-c", "mkdir -p /odd*/esc*/new*/x"]).ok();
+        fs::write(source.join(OsStr::from_bytes(b"esc\x1b[31mred/new\x1b[31m")), "").unwrap();
+        for flags in [&["sync", "ls"][..], &["sync", "ls", "--json"]] {
+            let gave = msb.run(flags).ok();
+            assert!(!gave.stdout.contains('\x1b') && gave.stdout.contains("odd"), "{gave:?}");
+        }
+    }
+}
+
+#[test]
+fn directories_that_nobody_may_write_are_filled_all_the_same() {
+    for msb in Msb::each() {
+        msb.words("create -n box --security restricted").ok();
+        msb.file("src/closed/file", "one");
+        let (source, closed) = (msb.scratch().join("src"), msb.scratch().join("src/closed"));
+        fs::set_permissions(&closed, mode(0o555)).unwrap();
+        msb.words("sync start src box:/tmp/app").ok();
+        meet(&msb, &source, "/tmp/app");
+        fs::set_permissions(&closed, mode(0o755)).unwrap();
+        fs::write(closed.join("file"), "two").unwrap();
+        fs::write(closed.join("more"), "more").unwrap();
+        fs::set_permissions(&closed, mode(0o555)).unwrap();
+        meet(&msb, &source, "/tmp/app");
+        fs::set_permissions(&closed, mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_stops_nothing() {
+    for msb in Msb::each() {
+        if msb.is_root() {
+            // Root can read everything.
+            continue;
+        }
+        msb.words("create -n box").ok();
+        msb.file("src/good", "good");
+        let secret = msb.file("src/secret", "secret");
+        let closed = msb.file("src/closed/in", "in").parent().unwrap().to_owned();
+        fs::set_permissions(&secret, mode(0o000)).unwrap();
+        fs::set_permissions(&closed, mode(0o000)).unwrap();
+        let gave = msb.words("sync start src box:/app").ok();
+        assert!(gave.stderr.contains("cannot read `secret`: permission denied"), "{gave:?}");
+        assert_eq!(msb.words("exec box -- cat /app/good").line(), "good");
+        let status = &msb.json(["sync", "ls", "--json"])[0];
+        assert_eq!((&status["failures"], &status["state"]), (&json!(2), &json!("watching")));
+        let listed = msb.words("sync ls").ok().stdout;
+        assert!(
+            listed.contains("cannot read `closed`: permission denied (and 1 more)"),
+            "{listed}"
+        );
+        fs::set_permissions(&secret, mode(0o644)).unwrap();
+        fs::set_permissions(&closed, mode(0o755)).unwrap();
+        meet(&msb, &msb.scratch().join("src"), "/app");
+        eventually("nothing fails any more", || {
+            msb.json(["sync", "ls", "--json"])[0]["failures"] == 0
+        });
+    }
+}
+
+#[test]
+fn devices_and_pipes_are_left_out() {
+    for synced in Synced::each(&[]) {
+        let pipe = synced.at("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let _socket = std::os::unix::net::UnixListener::bind(synced.at("socket")).unwrap();
+        synced.write("after", "after");
+        says(&synced.msb, "/app/after", "after");
+        assert_eq!(synced.names(), ["a", "a/deep", "a/deep/file", "after", "top"]);
+    }
+}
