@@ -44,6 +44,7 @@ mod reference;
 mod rule;
 mod spec;
 pub mod state;
+mod workspace;
 
 pub use error::{Error, Kind, Result, Stage};
 pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
@@ -69,3 +70,4 @@ pub use rule::{
     Traffic, addresses,
 };
 pub use spec::{IsolationChoice, Profile, Spec};
+pub use workspace::{PlannedWorkspace, Workspace};

@@ -1,0 +1,91 @@
+//! A host directory that is shown copy-on-write: what changes inside is looked at before it
+//! touches the host.
+
+use crate::{Error, GuestPath, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a workspace appears unless told.
+const USUAL_PLACE: &str = "/workspace";
+
+/// A workspace as asked for: `DIR[:GUEST]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Workspace {
+    /// The directory outside, as typed.
+    pub host: PathBuf,
+    /// Where it appears.
+    pub guest: GuestPath,
+}
+
+impl Workspace {
+    /// Parses `DIR[:GUEST]`. What follows the last colon is a place inside only if it begins with
+    /// a slash, so that directories may have colons in their names.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (host, guest) = match text.rsplit_once(':') {
+            Some((host, guest)) if guest.starts_with('/') => (host, guest),
+            _ => (text, USUAL_PLACE),
+        };
+        if host.is_empty() || host.contains('\0') {
+            return Err(Error::invalid(format!("not a workspace: `{text}`"))
+                .hint("write it as `./project` or `./project:/work`"));
+        }
+        let guest = GuestPath::parse(guest)?;
+        if guest.as_str() == "/" {
+            return Err(Error::invalid("a workspace cannot replace the root of the sandbox")
+                .hint("use the directory as the image: `msb run ./dir -- …`"));
+        }
+        Ok(Self { host: PathBuf::from(host), guest })
+    }
+}
+
+impl fmt::Display for Workspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host.display(), self.guest)
+    }
+}
+
+written_as_text!(Workspace);
+
+/// A workspace, found and checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedWorkspace {
+    /// The canonical directory outside, which nothing inside can write.
+    pub host: PathBuf,
+    /// Where it appears.
+    pub guest: String,
+    /// Where in the state directory the changes are kept.
+    pub changes: PathBuf,
+}
+
+impl PlannedWorkspace {
+    /// What the sandbox has changed, as overlayfs writes it down.
+    pub const UPPER: &str = "upper";
+    /// What overlayfs needs beside it.
+    pub const WORK: &str = "work";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_inside_begins_with_a_slash() {
+        let parsed = |text: &str| {
+            let Workspace { host, guest } = Workspace::parse(text).unwrap();
+            (host.display().to_string(), guest.to_string())
+        };
+        let both = |host: &str, guest: &str| (host.to_owned(), guest.to_owned());
+        assert_eq!(parsed("."), both(".", "/workspace"));
+        assert_eq!(parsed("/a/b:/work/"), both("/a/b", "/work"));
+        assert_eq!(parsed("a:b"), both("a:b", "/workspace"));
+    }
+
+    #[test]
+    fn a_workspace_is_not_the_root() {
+        for bad in ["", ":/x", "a:/", "a:/../x"] {
+            assert!(Workspace::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
