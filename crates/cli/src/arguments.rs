@@ -9,7 +9,7 @@ use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
     Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Platform,
-    Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, env,
+    Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, Workspace, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,9 @@ pub(crate) struct SandboxArgs {
     /// Program that the command is handed to
     #[arg(long, value_name = "PROGRAM", help_heading = INSIDE)]
     entrypoint: Option<String>,
+    /// Host directory shown copy-on-write, for `msb diff` and `apply` [GUEST: /workspace]
+    #[arg(long, value_name = "DIR[:GUEST]", help_heading = FILES)]
+    pub(crate) workspace: Option<Workspace>,
     /// Host directory or file shown inside
     #[arg(long = "volume", short = 'v', value_name = "HOST:GUEST[:ro]", help_heading = FILES)]
     volumes: Vec<Mount>,
@@ -165,7 +168,13 @@ impl SandboxArgs {
         let spec = self.spec()?;
         spec.validate()?;
         // What is shown to it is found from where it is called.
-        let spec = Spec { ephemeral: true, mounts: Vec::new(), patches: Vec::new(), ..spec };
+        let spec = Spec {
+            ephemeral: true,
+            mounts: Vec::new(),
+            workspace: None,
+            patches: Vec::new(),
+            ..spec
+        };
         self.plan(engine, &spec).map(drop)
     }
 
@@ -257,6 +266,9 @@ impl SandboxArgs {
     }
 
     fn files(&self, spec: &mut Spec) -> Result<()> {
+        if self.workspace.is_some() {
+            spec.workspace.clone_from(&self.workspace);
+        }
         spec.mounts.extend(self.volumes.iter().cloned());
         for mount in &self.mount_file {
             if !mount.host.is_file() {

@@ -4,6 +4,7 @@
 //! the help of everything else.
 
 mod arguments;
+mod change_text;
 mod clock;
 mod fetching;
 mod gateway;
@@ -21,6 +22,7 @@ mod words;
 
 use msb_engine::images::APART_ARGUMENT;
 use msb_engine::snapshots::SEAL_ARGUMENT;
+use msb_engine::workspace::REVIEW_ARGUMENT;
 use msb_engine::{Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
 use std::ffi::OsString;
 use std::path::Path;
@@ -46,6 +48,10 @@ fn main() -> ExitCode {
         && word == SEAL_ARGUMENT
     {
         return seal(Path::new(home));
+    }
+    if rest.first().is_some_and(|word| word == REVIEW_ARGUMENT) {
+        let code = msb_engine::workspace::serve();
+        return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
     }
     let code = table::dispatch(rest).unwrap_or_else(|failure| words::report(&failure));
     ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))

@@ -59,6 +59,10 @@ pub(crate) fn written(plan: &Plan) -> String {
         let how = if mount.read_only { "read-only" } else { "writable" };
         line("mount", format!("{} at {}, {how}", mount.host.display(), mount.guest));
     }
+    if let Some(workspace) = &plan.workspace {
+        let host = workspace.host.display();
+        line("workspace", format!("{host} at {}, copy-on-write", workspace.guest));
+    }
     for tmpfs in &plan.tmpfs {
         line("tmpfs", format!("{}, {}", tmpfs.guest, tmpfs.size));
     }

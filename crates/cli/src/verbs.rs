@@ -1,5 +1,6 @@
 //! One file for each verb: its flags, and the Operations it calls.
 
+pub(crate) mod apply;
 pub(crate) mod archive;
 pub(crate) mod attach;
 pub(crate) mod bootstrap;
@@ -7,6 +8,8 @@ pub(crate) mod build;
 pub(crate) mod completion;
 pub(crate) mod cp;
 pub(crate) mod create;
+pub(crate) mod diff;
+pub(crate) mod discard;
 pub(crate) mod disk;
 pub(crate) mod doctor;
 pub(crate) mod events;

@@ -29,6 +29,7 @@ mod secrets;
 pub mod snapshots;
 mod store;
 mod sync;
+pub mod workspace;
 
 pub use connection::Connection;
 pub use installed::Recipe;

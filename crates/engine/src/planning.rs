@@ -2,6 +2,7 @@
 
 mod machine;
 pub(crate) mod network;
+mod workspace;
 
 use crate::hardware;
 use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
@@ -61,6 +62,7 @@ pub(crate) fn plan(
     };
     let network = network::network(spec, isolation)?;
     let mounts = mounts(spec)?;
+    let workspace = workspace::workspace(home, spec, &name, isolation)?;
     let allow_setid = mounts.iter().all(|mount| mount.read_only);
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
     let plan = Plan {
@@ -86,6 +88,7 @@ pub(crate) fn plan(
         user,
         network,
         mounts,
+        workspace,
         tmpfs: spec.tmpfs.clone(),
         limits,
         rlimits: spec.rlimits.clone(),
@@ -315,8 +318,11 @@ fn environment(
     environment
 }
 
-/// Where commands start: as asked, as the image says, or at the root.
+/// Where commands start: as asked, in the workspace, as the image says, or at the root.
 fn workdir(spec: &Spec, prepared: &Prepared) -> String {
+    if let (None, Some(workspace)) = (&spec.workdir, &spec.workspace) {
+        return workspace.guest.to_string();
+    }
     match (&spec.workdir, prepared.config.workdir.as_str()) {
         (Some(asked), _) => asked.clone(),
         (None, absolute) if absolute.starts_with('/') => absolute.to_owned(),
@@ -329,7 +335,8 @@ fn workdir(spec: &Spec, prepared: &Prepared) -> String {
 fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
     let mut patches = Vec::new();
     let workdir = workdir(spec, prepared);
-    let there = spec.workdir.is_none() && prepared.has_directory(&workdir);
+    let shown = spec.workspace.as_ref().is_some_and(|own| own.guest.as_str() == workdir);
+    let there = shown || spec.workdir.is_none() && prepared.has_directory(&workdir);
     if workdir != "/" && !there {
         let path = GuestPath::parse(&workdir).map_err(|error| match spec.workdir {
             Some(_) => error,

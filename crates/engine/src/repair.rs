@@ -3,6 +3,7 @@
 use crate::planning::now_ms;
 use crate::store::{Claim, Home, remove_tree};
 use crate::sync;
+use crate::workspace;
 use msb_spec::{Ending, Name, Plan, Result, state};
 use msb_wire::record::{Event, Happened};
 use std::fs::{self, File};
@@ -81,7 +82,7 @@ fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
         home.discard(claim)?;
         return Ok(format!("removed sandbox `{}`, whose maker was killed half way", plan.name));
     }
-    if plan.ephemeral {
+    if plan.ephemeral && !workspace::has_changes(plan) {
         home.discard(claim)?;
         return Ok(format!("removed sandbox `{}`, whose worker was killed", plan.name));
     }

@@ -9,7 +9,7 @@ use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
 use crate::secrets::{self, Value};
 use crate::store::Home;
-use crate::{layers, planning, repair};
+use crate::{layers, planning, repair, workspace};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
     Command, Ending, Error, Exit, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
@@ -240,7 +240,7 @@ impl Engine {
         let _kept = self.keep_frozen(plan).map_err(about)?;
         let claim = self
             .home
-            .claim(plan, |directory| layers::make(plan, directory))
+            .claim(plan, |directory| fill(plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
         let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets);
@@ -278,7 +278,7 @@ impl Engine {
     pub fn start_owned(&self, name: &Name) -> Result<Option<Caller>> {
         let mut plan = self.existing(name)?;
         if plan.ephemeral {
-            return Err(Error::new(Kind::State, format!("sandbox `{name}` is gone when it ends")));
+            return Err(workspace::not_startable(&plan));
         }
         repair::one(&self.home, name)?;
         let Some(claim) = self.home.lock(name)? else {
@@ -371,12 +371,16 @@ impl Engine {
         if let Ok(plan) = &plan {
             repair::remove_cgroup(plan);
             // Files of users 1 and up belong to ids that only exist in a user namespace.
-            if let (Ids::Subordinate { uid, gid, uids, gids }, Upper::Directory { path }) =
-                (plan.ids, &plan.rootfs.upper)
-                && path.is_dir()
-            {
-                let owners = Owners::Granted { uid, gid, uids, gids };
-                msb_image::clear(self.program(), owners, path)?;
+            if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
+                let layer = match &plan.rootfs.upper {
+                    Upper::Directory { path } => Some(path),
+                    Upper::Memory { .. } | Upper::Disk { .. } => None,
+                };
+                let changes = plan.workspace.as_ref().map(|workspace| &workspace.changes);
+                for path in layer.into_iter().chain(changes).filter(|path| path.is_dir()) {
+                    let owners = Owners::Granted { uid, gid, uids, gids };
+                    msb_image::clear(self.program(), owners, path)?;
+                }
             }
             self.remove_old(plan, &claim)?;
         }
@@ -550,6 +554,11 @@ impl Engine {
         Ok(Reader::new(&self.home.directory(name), filter))
     }
 
+    /// Whether there is such a sandbox.
+    pub fn has(&self, name: &Name) -> bool {
+        self.home.has(name)
+    }
+
     /// Whether a worker lives.
     pub fn is_running(&self, name: &Name) -> bool {
         self.home.is_running(name)
@@ -599,6 +608,14 @@ impl Drop for Awake<'_> {
             let _ = self.engine.stop(name, Duration::ZERO);
         }
     }
+}
+
+/// What a new sandbox's directory holds besides its Plan.
+pub(crate) fn fill(plan: &Plan, directory: &Path) -> Result<()> {
+    if let Some(workspace) = &plan.workspace {
+        workspace::fill(plan, workspace, directory)?;
+    }
+    layers::make(plan, directory)
 }
 
 /// How a sandbox last ended.

@@ -55,7 +55,7 @@ impl Owners {
 
     /// Runs `work` where these ids exist and we are root over them, and ends the process with
     /// what it returns. The caller has one thread.
-    pub(crate) fn within(&self, work: impl FnOnce() -> i32) -> Result<i32> {
+    pub fn within(&self, work: impl FnOnce() -> i32) -> Result<i32> {
         match self {
             Self::All => Ok(work()),
             Self::Single { uid, gid } => {

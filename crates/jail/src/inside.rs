@@ -8,7 +8,7 @@ use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
 use crate::network::{self, Outward};
-use crate::{capabilities, disk, idmap, landlock, syscalls};
+use crate::{capabilities, disk, idmap, landlock, syscalls, workspace};
 use msb_spec::{
     By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
 };
@@ -169,6 +169,11 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedF
             for mount in &plan.mounts {
                 send(&[shifted_mount(mount, host_user(plan, *range))?.as_fd()])?;
             }
+            if let Some(workspace) = &plan.workspace {
+                for part in workspace::shifted(workspace, host_user(plan, *range))? {
+                    send(&[part.as_fd()])?;
+                }
+            }
             let has_disk = matches!(plan.rootfs.upper, Upper::Disk { .. });
             Ok(if has_disk { layers.pop() } else { None })
         }
@@ -291,6 +296,10 @@ fn enter(
     let sources = sources(plan, outside)?;
     let kernel = Kernel::take()?;
     let mounts = mounts(plan, outside)?;
+    let parts = plan.workspace.as_ref().map(|workspace| {
+        workspace::take(workspace, &plan.ids, outside).map(|parts| (workspace, parts))
+    });
+    let parts = parts.transpose()?;
     if outward.is_some() {
         kernel.allow_echoes();
     }
@@ -308,6 +317,9 @@ fn enter(
     if plan.limits.disk.is_some_and(|limit| limit.by == By::Tmpfs) {
         show_outside(outside, LIMITED, layers::STAGE)?;
     }
+    let workspace = parts.as_ref().map(|(workspace, parts)| workspace::mount(workspace, parts));
+    let workspace = workspace.transpose()?;
+    drop(parts);
     let nothing = layers::nothing()?;
     layers::enter_root()?;
     devices::make_usual_directories()?;
@@ -319,11 +331,7 @@ fn enter(
         layers::make_mount_point(tmpfs.guest.as_path(), false)?;
         layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
     }
-    for (mount, tree) in plan.mounts.iter().zip(&mounts) {
-        let target = Path::new(&mount.guest);
-        layers::make_mount_point(target, mount.file)?;
-        layers::attach(tree.as_fd(), target)?;
-    }
+    attach_mounts(plan, &mounts, workspace.as_ref())?;
     if watched {
         show_outside(outside, IN_MEMORY, "/dev")?;
         for tmpfs in &plan.tmpfs {
@@ -343,6 +351,21 @@ fn enter(
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
     capabilities::drop(&plan.security, outward.is_some())
+}
+
+/// Attaches what is shown of the host, each after what it lies below.
+fn attach_mounts(plan: &Plan, mounts: &[OwnedFd], workspace: Option<&OwnedFd>) -> Result<()> {
+    let own = plan.workspace.as_ref().zip(workspace);
+    let own = own.map(|(planned, tree)| (planned.guest.as_str(), false, tree));
+    let mounts = plan.mounts.iter().zip(mounts);
+    let mut places: Vec<(&str, bool, &OwnedFd)> =
+        mounts.map(|(mount, tree)| (mount.guest.as_str(), mount.file, tree)).chain(own).collect();
+    places.sort_by_key(|(guest, ..)| Path::new(*guest));
+    for (guest, file, tree) in places {
+        layers::make_mount_point(Path::new(guest), file)?;
+        layers::attach(tree.as_fd(), Path::new(guest))?;
+    }
+    Ok(())
 }
 
 /// A file system in memory that no cgroup counts.

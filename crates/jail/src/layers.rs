@@ -149,13 +149,13 @@ fn place_at(stage: &Path, attached: &mut usize, mount: &OwnedFd, rest: &Path) ->
     open_layer(&target.join(rest))
 }
 
-fn open_layer(path: &Path) -> Result<OwnedFd> {
+pub(crate) fn open_layer(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
 }
 
-fn mount_overlay(
+pub(crate) fn mount_overlay(
     lowers: &[OwnedFd],
     upper: &str,
     work: &str,

@@ -18,6 +18,7 @@ mod machine_calls;
 mod network;
 mod own;
 mod syscalls;
+mod workspace;
 
 pub use gateway::confine_gateway;
 pub use inside::{Become, Confined, start};

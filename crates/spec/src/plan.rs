@@ -3,8 +3,8 @@
 //! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, Profile, Result,
-    Rlimit, Span, Tmpfs, UserRef,
+    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedWorkspace,
+    Profile, Result, Rlimit, Span, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -213,6 +213,9 @@ pub struct Plan {
     pub network: Option<Network>,
     /// Host paths shown inside.
     pub mounts: Vec<PlannedMount>,
+    /// A host directory shown copy-on-write.
+    #[serde(default)]
+    pub workspace: Option<PlannedWorkspace>,
     /// Memory file systems inside.
     pub tmpfs: Vec<Tmpfs>,
     /// How much it may use.

@@ -2,7 +2,7 @@
 
 use crate::{
     Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, NetworkSpec, Patch, Platform, PullWhen,
-    Result, Rlimit, Script, Span, Tmpfs, UserRef,
+    Result, Rlimit, Script, Span, Tmpfs, UserRef, Workspace,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,6 +94,8 @@ pub struct Spec {
     pub network: Option<NetworkSpec>,
     /// Host paths shown inside.
     pub mounts: Vec<Mount>,
+    /// A host directory shown copy-on-write.
+    pub workspace: Option<Workspace>,
     /// Memory file systems inside.
     pub tmpfs: Vec<Tmpfs>,
     /// Changes before the first command.
@@ -151,6 +153,7 @@ impl Spec {
         }
         let mut places: Vec<&str> = Vec::new();
         let mounts = self.mounts.iter().map(|mount| mount.guest.as_str());
+        let mounts = mounts.chain(self.workspace.iter().map(|workspace| workspace.guest.as_str()));
         for place in mounts.chain(self.tmpfs.iter().map(|tmpfs| tmpfs.guest.as_str())) {
             let reserved = ["/proc", "/sys", "/dev", "/.msb"].iter().any(|top| {
                 place.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -25,5 +25,9 @@ pub const LAYER: &str = "layer";
 pub const NEXT_PLAN: &str = "plan.next";
 /// The writable layer that was, until it is put where it belongs.
 pub const OLD_LAYER: &str = "layer.old";
+/// What was changed in the workspace.
+pub const WORKSPACE: &str = "workspace";
+/// What is known of the workspace's host directory, and what is being done to it.
+pub const REVIEW: &str = "review";
 /// The writable layer, as a disk.
 pub const DISK: &str = "disk.img";

@@ -5,7 +5,7 @@ use crate::exec::Stream;
 use crate::guest::Way;
 use crate::log::now_ms;
 use crate::worker::{Worker, vanish};
-use msb_spec::{Ending, Exit, state};
+use msb_spec::{Ending, Exit, Plan, PlannedWorkspace, state};
 use msb_sys::signal;
 use msb_vm::Order;
 use msb_wire::record::{Event, ExecRecord, Happened};
@@ -77,7 +77,7 @@ impl Worker {
 
     pub(crate) fn record(&mut self, happened: Happened) {
         self.last_event += 1;
-        if !self.plan.ephemeral {
+        if !self.plan.ephemeral || self.plan.workspace.is_some() {
             self.events.line(&Event { number: self.last_event, time: now_ms(), happened });
         }
     }
@@ -136,7 +136,7 @@ impl Worker {
         }
         self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
         let mut gone = None;
-        if self.plan.ephemeral || !self.whole {
+        if !self.whole || self.plan.ephemeral && !has_changes(&self.plan) {
             gone = vanish(&self.directory);
         } else {
             let _ = std::fs::remove_file(self.directory.join(state::SOCKET));
@@ -173,6 +173,14 @@ impl Worker {
             let _ = std::fs::remove_dir_all(gone);
         }
     }
+}
+
+/// Whether somebody has to look at what was written into the workspace before it goes.
+fn has_changes(plan: &Plan) -> bool {
+    let Some(workspace) = &plan.workspace else { return false };
+    let upper = workspace.changes.join(PlannedWorkspace::UPPER);
+    // One that cannot be read was closed from inside, which is a change.
+    std::fs::read_dir(upper).map_or(true, |mut entries| entries.next().is_some())
 }
 
 /// Sends the rest to whoever still reads. Ends with the last of them, or when they are gone.

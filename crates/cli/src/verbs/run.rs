@@ -1,13 +1,16 @@
 //! `msb run`: a new sandbox for one command.
 
+use super::diff::counted;
 use super::{bare_engine, finished, say_isolation, tidy_up};
 use crate::arguments::{self, SandboxArgs, StreamArgs};
 use crate::session::{Attended, Part, attend};
 use crate::table::Act;
-use crate::terminal;
 use crate::words::{self, Outcome};
+use crate::{change_text, terminal};
 use clap::Parser;
-use msb_spec::{Span, Stage};
+use msb_engine::Engine;
+use msb_engine::workspace::Depth;
+use msb_spec::{Plan, Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
@@ -29,6 +32,34 @@ pub(crate) struct Run {
     /// Command and arguments; a shell if there is none
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+/// Says what is to be looked at, and removes a sandbox that was only kept for that and has nothing.
+fn tell_changes(engine: &Engine, plan: &Plan, quiet: bool) {
+    let name = &plan.name;
+    if !engine.has(name) {
+        return;
+    }
+    let changes = match engine.diff(name, &[], Depth::default()) {
+        Ok(changes) => changes,
+        Err(error) => return words::tell(&error),
+    };
+    if changes.is_empty() {
+        if plan.ephemeral
+            && let Err(error) = engine.remove(name, false)
+        {
+            words::tell(&error);
+        }
+        return;
+    }
+    if !quiet {
+        let count = counted(change_text::telling(&changes).len(), "change", "changes");
+        words::note(format!("{count} in the workspace; the host's files are as they were"));
+        words::note(format!(
+            "`msb diff {name}` shows them, `msb apply {name}` brings them here, \
+             `msb rm {name}` forgets them"
+        ));
+    }
 }
 
 impl Act for Run {
@@ -72,7 +103,13 @@ impl Act for Run {
             Some(_) => error.under(format!("cannot start sandbox `{}`", plan.name)),
         });
         match attended? {
-            Attended::Exited(exit) => Ok(finished(&exit)),
+            Attended::Exited(exit) => {
+                let code = finished(&exit);
+                if plan.workspace.is_some() {
+                    tell_changes(&engine, &plan, self.sandbox.quiet);
+                }
+                Ok(code)
+            }
             Attended::Left { .. } => {
                 words::say(&plan.name);
                 Ok(0)

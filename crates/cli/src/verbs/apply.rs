@@ -1,0 +1,194 @@
+//! `msb apply`: changes of a workspace come to the host.
+
+use super::diff::counted;
+use super::engine;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use crate::{change_text, listing};
+use clap::Parser;
+use msb_engine::Engine;
+use msb_engine::workspace::{Applied, Change, Depth, LeftOut, RelPath, Selection, What};
+use msb_spec::{Error, Name, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, Read};
+
+/// Brings what a sandbox has changed in its workspace to the host: all of the chosen or nothing.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb apply [OPTIONS] NAME")]
+pub(crate) struct Apply {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Only what fits, as in `src/**` or `*.rs`; what the host would run later is named here
+    #[arg(long, value_name = "GLOB")]
+    include: Vec<String>,
+    /// Nothing that fits
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Files that the host's .gitignore leaves out, too
+    #[arg(long)]
+    ignored: bool,
+    /// Ask about each file
+    #[arg(long, short, conflicts_with_all = ["json", "dry_run"])]
+    interactive: bool,
+    /// Check everything and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Apply {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        let mut selection = Selection {
+            include: self.include,
+            exclude: self.exclude,
+            ignored: self.ignored,
+            only: None,
+        };
+        if self.interactive {
+            let Some(chosen) = ask(&engine, &name, &selection)? else {
+                words::note("nothing was applied");
+                return Ok(0);
+            };
+            selection.only = Some(chosen);
+        }
+        let applied = engine.apply(&name, &selection, self.dry_run)?;
+        if self.json {
+            listing::json(&applied);
+        } else if !self.quiet {
+            tell(&applied, self.dry_run, selection.only.is_some());
+        }
+        Ok(0)
+    }
+}
+
+fn tell(applied: &Applied, dry_run: bool, chosen: bool) {
+    applied.notes.iter().for_each(words::note);
+    for change in change_text::telling(&applied.applied) {
+        words::say(change_text::line(change));
+    }
+    if applied.applied.is_empty() {
+        words::note("nothing was applied");
+    } else if dry_run {
+        words::note("nothing was written; without `--dry-run` this would be applied");
+    }
+    if chosen {
+        return;
+    }
+    let left_out = |why: LeftOut| {
+        let of = applied.left_out.iter().filter(move |(_, reason)| *reason == why);
+        of.map(|(change, _)| change)
+    };
+    let risky: Vec<&Change> = left_out(LeftOut::Risk).collect();
+    if let Some(first) = risky.first() {
+        words::note(format!(
+            "left out, since the host would run them later: {}",
+            risky.iter().map(|change| change.path.to_string()).collect::<Vec<_>>().join(", ")
+        ));
+        words::note(format!("`--include {}` brings one that you have read", first.path));
+    }
+    let ignored = left_out(LeftOut::Ignored).count();
+    if ignored > 0 {
+        let changes = counted(ignored, "change", "changes");
+        words::note(format!(
+            "left out {changes} by the host's .gitignore; `--ignored` brings them"
+        ));
+    }
+    let special = left_out(LeftOut::Special).count();
+    if special > 0 {
+        words::note(format!("left out {}", counted(special, "special file", "special files")));
+    }
+}
+
+const HELP: &str = "y  apply this\nn  leave it out\nd  show the difference\na  apply this and all \
+                    that follow, but what the host would run later\nq  apply nothing at all\n\
+                    ?  show this\n";
+
+/// Asks about each file. None if nothing is to be applied.
+fn ask(
+    engine: &Engine,
+    name: &Name,
+    selection: &Selection,
+) -> Result<Option<BTreeMap<RelPath, Option<String>>>> {
+    let changes = engine.diff(name, &[], Depth { digests: true, patches: true })?;
+    let judged = selection.judge(&changes)?;
+    let meant: BTreeSet<&RelPath> = changes
+        .iter()
+        .zip(&judged)
+        .filter(|(_, left_out)| matches!(left_out, None | Some(LeftOut::Risk)))
+        .map(|(change, _)| &change.path)
+        .collect();
+    let told = change_text::telling(&changes);
+    let asked = told.into_iter().filter(|change| meant.contains(&change.path));
+    let mut chosen = BTreeMap::new();
+    let mut all = false;
+    for change in asked {
+        if all && change.risk.is_none() {
+            choose(&mut chosen, &changes, change);
+            continue;
+        }
+        loop {
+            if let Some(risk) = &change.risk {
+                words::talk(format!("# {}\n", msb_spec::shown(&risk.reason)).as_bytes());
+            }
+            if let Some(conflict) = change.conflict {
+                words::talk(format!("# conflict: {}\n", conflict.reason()).as_bytes());
+            }
+            let question = format!("{}\napply this [y,n,d,a,q,?]? ", change_text::line(change));
+            match answer(&question)?.as_deref() {
+                Some("y") => choose(&mut chosen, &changes, change),
+                Some("n") => {}
+                Some("a") => {
+                    all = true;
+                    choose(&mut chosen, &changes, change);
+                }
+                Some("q") | None => return Ok(None),
+                Some("d") => {
+                    words::stdout(change_text::patch(change).as_bytes());
+                    continue;
+                }
+                Some(_) => {
+                    words::prompt(HELP);
+                    continue;
+                }
+            }
+            break;
+        }
+    }
+    Ok((!chosen.is_empty()).then_some(chosen))
+}
+
+/// One line that was typed; none at the end of what can be typed.
+fn answer(question: &str) -> Result<Option<String>> {
+    /// Longer than any answer.
+    const LONGEST: u64 = 4096;
+    words::prompt(question);
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(LONGEST).read_line(&mut text);
+    let read = read.map_err(|error| Error::host("cannot read from the terminal", error))?;
+    Ok((read > 0).then(|| text.trim().to_lowercase()))
+}
+
+/// Notes a change with the digest that it was shown with; of one that was renamed both ends, and of
+/// a directory everything that goes with it.
+fn choose(chosen: &mut BTreeMap<RelPath, Option<String>>, changes: &[Change], change: &Change) {
+    let digest = |change: &Change| change.after.as_ref().and_then(|item| item.sha256.clone());
+    chosen.insert(change.path.clone(), digest(change));
+    chosen.extend(change.renamed_from.clone().map(|from| (from, None)));
+    // A directory that goes is told by what was in it.
+    let mut parent = change.path.parent();
+    while let Some(path) = parent {
+        parent = path.parent();
+        let goes = |other: &&Change| other.path == path && other.what == What::Deleted;
+        if change.what == What::Deleted && changes.iter().any(|other| goes(&other)) {
+            chosen.insert(path, None);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `msb diff`: what was changed in a workspace.
+
+use super::engine;
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use crate::{change_text, listing};
+use clap::Parser;
+use msb_engine::Engine;
+use msb_engine::workspace::{Change, Depth, RelPath, typed_path};
+use msb_spec::{Name, Result};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Shows what a sandbox has changed in its workspace; the host's files are as they were.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb diff [OPTIONS] NAME [PATH...]")]
+pub(crate) struct Diff {
+    /// Name of the sandbox
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Only what lies there
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Show the lines that differ
+    #[arg(long, short, conflicts_with_all = ["stat", "name_only", "json"])]
+    patch: bool,
+    /// Count the lines that differ
+    #[arg(long, conflicts_with_all = ["name_only", "json"])]
+    stat: bool,
+    /// Print paths and nothing else
+    #[arg(long, conflicts_with = "json")]
+    name_only: bool,
+    /// Show files that the host's .gitignore leaves out, too
+    #[arg(long)]
+    ignored: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    sandbox: &'a Name,
+    host: &'a Path,
+    guest: &'a str,
+    changes: Vec<Change>,
+}
+
+impl Act for Diff {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let name = Name::parse(&self.name)?;
+        let paths = paths(&engine, &name, &self.paths)?;
+        let depth = Depth { digests: self.json, patches: self.patch || self.stat };
+        let mut changes = engine.diff(&name, &paths, depth)?;
+        if self.json {
+            let planned = engine.planned_workspace(&name)?;
+            let (host, guest) = (planned.host.as_path(), planned.guest.as_str());
+            listing::json(&Report { sandbox: &name, host, guest, changes });
+            return Ok(0);
+        }
+        let all = changes.len();
+        changes.retain(|change| self.ignored || !change.ignored);
+        let left_out = all - changes.len();
+        if self.name_only {
+            changes.iter().for_each(|change| words::say(change_text::name(&change.path, None)));
+        } else if self.patch {
+            let told = change_text::telling(&changes);
+            told.iter().for_each(|change| words::stdout(change_text::patch(change).as_bytes()));
+        } else if self.stat {
+            stat(&changes);
+        } else {
+            list(&changes);
+        }
+        if left_out > 0 && !self.name_only {
+            words::note(format!(
+                "{} left out by the host's .gitignore; `--ignored` shows them",
+                counted(left_out, "change is", "changes are")
+            ));
+        }
+        Ok(0)
+    }
+}
+
+/// The paths that were typed, below the workspace.
+pub(super) fn paths(engine: &Engine, name: &Name, typed: &[PathBuf]) -> Result<Vec<RelPath>> {
+    if typed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let planned = engine.planned_workspace(name)?;
+    let guest = Path::new(&planned.guest);
+    typed.iter().map(|path| typed_path(path, &planned.host, guest)).collect()
+}
+
+/// The ordinary ones, then those that have to be named, then those that cannot be applied.
+pub(super) fn list(changes: &[Change]) {
+    let told = change_text::telling(changes);
+    for change in told.iter().filter(|change| change.conflict.is_none() && change.risk.is_none()) {
+        words::say(change_text::line(change));
+    }
+    let risky = told.iter().filter_map(|change| Some((change, change.risk.as_ref()?)));
+    let risky: Vec<_> = risky.filter(|(change, _)| change.conflict.is_none()).collect();
+    if !risky.is_empty() {
+        words::say("\nthe host would run these later; each has to be named with --include:");
+        for (change, risk) in risky {
+            words::say(format!(
+                "{}  # {}",
+                change_text::line(change),
+                msb_spec::shown(&risk.reason)
+            ));
+        }
+    }
+    let conflicts = told.iter().filter_map(|change| Some((change, change.conflict?)));
+    let conflicts: Vec<_> = conflicts.collect();
+    if !conflicts.is_empty() {
+        words::say("\nconflicts, which keep everything from being applied:");
+        for (change, conflict) in conflicts {
+            words::say(format!("{}  # {}", change_text::line(change), conflict.reason()));
+        }
+    }
+}
+
+fn stat(changes: &[Change]) {
+    let told = change_text::telling(changes);
+    let names: Vec<String> =
+        told.iter().map(|change| change_text::name(&change.path, None)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let (mut added, mut removed) = (0u64, 0u64);
+    for (change, name) in told.iter().zip(&names) {
+        let (text, more, less) = change_text::counts(change);
+        added += u64::from(more);
+        removed += u64::from(less);
+        words::say(format!("{name:<width$} | {text}").trim_end());
+    }
+    if !told.is_empty() {
+        let files = counted(told.len(), "path", "paths");
+        words::say(format!("{files} changed, {added} lines added, {removed} removed"));
+    }
+}
+
+/// A number with its noun.
+pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}

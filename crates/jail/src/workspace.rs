@@ -1,0 +1,116 @@
+//! A host directory shown copy-on-write: an overlay whose lower layer is that directory.
+//!
+//! It is put together by the child, in its own namespaces, so that nothing of it is left when the
+//! sandbox is gone. Only the overlay can be reached from inside, never the two directories that it
+//! is made of.
+
+use crate::layers::{self, Source};
+use crate::{idmap, inside};
+use msb_spec::{Error, Ids, PlannedWorkspace, Result};
+use msb_sys::mount::{Attributes, set_attributes};
+use rustix::fs::{AtFlags, CWD, Mode};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The two directories that a workspace is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    host: Source,
+    changes: Source,
+}
+
+/// What only the outside can do where ids are shifted: the host's directory, whose owner is `user`
+/// inside and where nobody else exists, and the one that holds the changes.
+pub(crate) fn shifted(workspace: &PlannedWorkspace, user: (u32, u32)) -> Result<[OwnedFd; 2]> {
+    let about = |error: std::io::Error| about(workspace, error);
+    let owner = std::fs::metadata(&workspace.host).map_err(about)?;
+    let namespace = idmap::carrier((owner.uid(), user.0, 1), (owner.gid(), user.1, 1))?;
+    // What is mounted below it is not part of an overlay's layer.
+    let host = layers::detach(&workspace.host, false)?;
+    let closed = Attributes {
+        read_only: true,
+        no_suid: true,
+        no_dev: true,
+        private: true,
+        id_map: Some(namespace.as_fd()),
+        ..Attributes::default()
+    };
+    set_attributes(host.as_fd(), &closed).map_err(|error| {
+        about(error).hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs)")
+    })?;
+    let changes = layers::detach(&workspace.changes, false)?;
+    set_attributes(changes.as_fd(), &Attributes { private: true, ..Attributes::default() })
+        .map_err(about)?;
+    Ok([host, changes])
+}
+
+/// Takes hold of the two directories, while the host can still be seen.
+pub(crate) fn take(workspace: &PlannedWorkspace, ids: &Ids, outside: &OwnedFd) -> Result<Parts> {
+    if matches!(ids, Ids::Shifted { .. }) {
+        let next = || inside::receive(outside).map(|(_, mount)| Source::Detached(mount));
+        return Ok(Parts { host: next()?, changes: next()? });
+    }
+    Ok(Parts { host: Source::open(&workspace.host)?, changes: Source::open(&workspace.changes)? })
+}
+
+/// Mounts the overlay where the root is put together, and gives it to be attached anywhere.
+pub(crate) fn mount(workspace: &PlannedWorkspace, parts: &Parts) -> Result<OwnedFd> {
+    let host = place(&parts.host, "workspace-host")?;
+    let changes = place(&parts.changes, "workspace-changes")?;
+    let base = format!("/proc/self/fd/{}", changes.as_raw_fd());
+    let upper = format!("{base}/{}", PlannedWorkspace::UPPER);
+    let work = format!("{base}/{}", PlannedWorkspace::WORK);
+    make_upper(&host, Path::new(&upper))
+        .map_err(|error| Error::host("cannot make a place for the changes", error))?;
+    layers::make_dir(Path::new(&work))?;
+    let target = Path::new(layers::STAGE).join("workspace");
+    layers::make_dir(&target)?;
+    layers::mount_overlay(&[host], &upper, &work, false, &target).map_err(|error| {
+        error.under(format!("cannot show `{}` copy-on-write", workspace.host.display())).hint(
+            "overlayfs takes no directory that something else is mounted below; \
+             name one of a single local file system",
+        )
+    })?;
+    let tree = layers::detach(&target, false)?;
+    let closed = Attributes { no_suid: true, no_dev: true, ..Attributes::default() };
+    set_attributes(tree.as_fd(), &closed).map_err(|error| about(workspace, error))?;
+    Ok(tree)
+}
+
+fn place(source: &Source, name: &str) -> Result<OwnedFd> {
+    let target = Path::new(layers::STAGE).join(name);
+    match source {
+        Source::Open(fd) => {
+            fd.try_clone().map_err(|error| Error::host("cannot open the workspace", error))
+        }
+        Source::Detached(mount) | Source::Holding(mount, _) => {
+            layers::make_dir(&target)?;
+            layers::attach(mount.as_fd(), &target)?;
+            layers::open_layer(&target)
+        }
+        Source::InSame(_) => Err(Error::invalid("a workspace is a directory of its own")),
+    }
+}
+
+/// The root of an overlay has the owner and the mode of its upper directory, which is made as the
+/// host's directory is seen from inside.
+fn make_upper(host: &OwnedFd, upper: &Path) -> std::io::Result<()> {
+    match rustix::fs::mkdirat(CWD, upper, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let stat = rustix::fs::fstat(host)?;
+    let made = rustix::fs::statat(CWD, upper, AtFlags::empty())?;
+    if (stat.st_uid, stat.st_gid) != (made.st_uid, made.st_gid) {
+        // A directory of somebody else's belongs to nobody inside, and then this is root's.
+        let _ = std::os::unix::fs::chown(upper, Some(stat.st_uid), Some(stat.st_gid));
+    }
+    rustix::fs::chmodat(CWD, upper, Mode::from_raw_mode(stat.st_mode & 0o777), AtFlags::empty())?;
+    Ok(())
+}
+
+fn about(workspace: &PlannedWorkspace, error: std::io::Error) -> Error {
+    Error::host(format!("cannot show `{}` copy-on-write", workspace.host.display()), error)
+}
