@@ -22,3 +22,4 @@ mod setup;
 mod stdio;
 mod sync;
 mod terminal;
+mod workspace;

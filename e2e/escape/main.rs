@@ -9,3 +9,4 @@ mod images;
 mod process;
 mod protocol;
 mod resources;
+mod workspace;

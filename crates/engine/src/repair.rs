@@ -21,6 +21,8 @@ pub(crate) fn all(home: &Home) -> Vec<String> {
         if let Ok(Some(note)) = one(home, &name) {
             said.push(note);
         }
+        // One that is still at work, or cannot be undone yet, says so itself.
+        said.extend(workspace::recover(home, &name).unwrap_or_default());
     }
     leave_networks(home);
     said.extend(sync::repair(home));

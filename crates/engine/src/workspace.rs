@@ -14,6 +14,7 @@ pub use msb_review::{
 
 use crate::host::User;
 use crate::sandboxes::Engine;
+use crate::store::Home;
 use apart::{Answer, Task};
 use msb_image::Owners;
 use msb_review::Workspace;
@@ -113,6 +114,19 @@ pub(crate) fn has_changes(plan: &Plan) -> bool {
     match fs::read_dir(upper) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Finishes or undoes an `msb apply` that was killed. Says what it found.
+pub(crate) fn recover(home: &Home, name: &Name) -> Result<Vec<String>> {
+    let directory = home.directory(name);
+    if !directory.join(state::REVIEW).exists() {
+        return Ok(Vec::new());
+    }
+    let plan = home.plan(name)?;
+    match &plan.workspace {
+        Some(planned) => located(planned, &directory).recover(),
+        None => Ok(Vec::new()),
     }
 }
 

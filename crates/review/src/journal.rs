@@ -108,6 +108,11 @@ impl Journal {
         rename().map_err(|error| Error::host("cannot write down what was done", error))
     }
 
+    /// Whether somebody is at work, or has died at it.
+    pub(crate) fn is_left(notes: &Path) -> bool {
+        [BEGUN, COMMITTED].iter().any(|name| notes.join(name).exists())
+    }
+
     /// What another has left.
     pub(crate) fn find(notes: &Path) -> Result<Option<Found>> {
         if let Some(journal) = read(&notes.join(COMMITTED))? {

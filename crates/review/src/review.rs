@@ -61,6 +61,15 @@ impl Workspace {
         held.look(below, depth)
     }
 
+    /// Finishes or undoes what somebody has left half done, if there is such a thing. Says what it
+    /// found.
+    pub fn recover(&self) -> Result<Vec<String>> {
+        if !crate::journal::Journal::is_left(&self.notes) {
+            return Ok(Vec::new());
+        }
+        self.hold().map(|held| held.recovered)
+    }
+
     /// Takes the workspace for itself, and finishes or undoes what another has left.
     pub(crate) fn hold(&self) -> Result<Held<'_>> {
         let about = |error| Error::host("cannot take hold of the workspace", error);

@@ -42,6 +42,8 @@ struct Pending {
     path: Option<RelPath>,
     /// Whether the host has it, too.
     on_host: bool,
+    /// Whether nothing of the host's shows through: it lies in one that was made anew.
+    hidden: bool,
     /// What holds for everything below.
     conflict: Option<Conflict>,
 }
@@ -51,6 +53,7 @@ struct Sides<'a> {
     path: Option<&'a RelPath>,
     upper: &'a Directory,
     host: Option<&'a Directory>,
+    hidden: bool,
     conflict: Option<Conflict>,
 }
 
@@ -61,15 +64,17 @@ pub(crate) fn changes(
     host: &Directory,
 ) -> Result<Vec<Change>> {
     let device = host.own_stat()?.st_dev;
-    let root = Pending { path: None, on_host: true, conflict: None };
+    let root = Pending { path: None, on_host: true, hidden: false, conflict: None };
     let (changes, pending, leaving) = (Vec::new(), vec![root], Vec::new());
     let mut walk = Walk { baseline, device, changes, pending, leaving };
-    while let Some(Pending { path, on_host, conflict }) = walk.pending.pop() {
+    while let Some(Pending { path, on_host, hidden, conflict }) = walk.pending.pop() {
         let below = if on_host { host.below(path.as_ref())? } else { None };
         // Moved or removed by whoever is inside, while we look.
         let Some(above) = upper.below(path.as_ref())? else { continue };
         let (path, host) = (path.as_ref(), below.as_ref());
-        walk.directory(&Sides { path, upper: &above, host, conflict })?;
+        // The root of an overlay shows all that is below it.
+        let hidden = hidden || path.is_some() && above.has_mark(OPAQUE, Some(b"y"));
+        walk.directory(&Sides { path, upper: &above, host, hidden, conflict })?;
     }
     while let Some((path, conflict)) = walk.leaving.pop() {
         let Some(directory) = host.below(Some(&path))? else { continue };
@@ -89,8 +94,7 @@ impl Walk<'_> {
             let Some(stat) = sides.upper.stat(name)? else { continue };
             self.entry(sides, name, &stat)?;
         }
-        let opaque = sides.path.is_some() && sides.upper.has_mark(OPAQUE, Some(b"y"));
-        if let (true, Some(host)) = (opaque, sides.host) {
+        if let (true, Some(host)) = (sides.hidden, sides.host) {
             for name in host.names()? {
                 if names.binary_search(&name).is_err() {
                     self.deleted_at(
@@ -182,7 +186,8 @@ impl Walk<'_> {
                 }
             }
         }
-        self.pending.push(Pending { path: Some(path), on_host, conflict });
+        let hidden = sides.hidden;
+        self.pending.push(Pending { path: Some(path), on_host, hidden, conflict });
         Ok(())
     }
 

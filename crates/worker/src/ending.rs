@@ -12,7 +12,9 @@ use msb_wire::record::{Event, ExecRecord, Happened};
 use msb_wire::{Reply, Stopped, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 impl Worker {
@@ -170,9 +172,18 @@ impl Worker {
             guest.kill();
         }
         if let Some(gone) = gone {
+            if self.plan.workspace.is_some() {
+                open_up(&gone);
+            }
             let _ = std::fs::remove_dir_all(gone);
         }
     }
+}
+
+/// overlayfs leaves a directory that not even its owner may list.
+fn open_up(gone: &Path) {
+    let left = gone.join(state::WORKSPACE).join(PlannedWorkspace::WORK).join("work");
+    let _ = std::fs::set_permissions(left, Permissions::from_mode(0o700));
 }
 
 /// Whether somebody has to look at what was written into the workspace before it goes.

@@ -54,6 +54,15 @@ fn a_directory_that_was_made_anew_hides_what_was_in_it() {
     assert_eq!(bench.told(), told);
 }
 
+/// Only the topmost is marked by overlayfs.
+#[test]
+fn a_directory_in_one_that_was_made_anew_hides_what_was_in_it() {
+    let bench = Bench::with(&[("dir/sub/gone", "x"), ("dir/sub/kept", "x")]);
+    bench.made_anew("dir");
+    bench.inside("dir/sub/kept", "x");
+    assert_eq!(bench.told(), ["deleted dir/sub/gone"]);
+}
+
 #[test]
 fn files_and_directories_take_each_others_places() {
     let bench = Bench::with(&[("file", "x"), ("dir/a", "x")]);
