@@ -13,6 +13,7 @@ mod looks;
 mod mounts;
 mod network;
 mod roots;
+mod workspace;
 
 #[test]
 fn this_machine_is_the_lab() {

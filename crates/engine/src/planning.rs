@@ -62,7 +62,7 @@ pub(crate) fn plan(
     };
     let network = network::network(spec, isolation)?;
     let mounts = mounts(spec)?;
-    let workspace = workspace::workspace(home, spec, &name, isolation)?;
+    let workspace = workspace::workspace(home, spec, &name)?;
     let allow_setid = mounts.iter().all(|mount| mount.read_only);
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
     let plan = Plan {

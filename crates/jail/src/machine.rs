@@ -5,12 +5,12 @@
 
 use crate::idmap;
 use crate::inside::{self, Confined};
-use crate::{capabilities, devices, layers, machine_calls};
+use crate::{capabilities, devices, layers, machine_calls, workspace};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, Scope,
 };
-use msb_spec::{Error, IdRange, Ids as PlanIds, Plan, PlannedMount, Result};
+use msb_spec::{Error, IdRange, Ids as PlanIds, Plan, PlannedMount, PlannedWorkspace, Result};
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process;
 use msb_sys::socket;
@@ -46,6 +46,8 @@ pub struct Shown {
     pub read_only: bool,
     /// Whose its ids are.
     pub ids: Ids,
+    /// For a directory that is shown copy-on-write, all about it.
+    pub workspace: Option<PlannedWorkspace>,
 }
 
 /// Starts a process that sees what is `shown` and nothing else, and becomes a machine.
@@ -80,6 +82,12 @@ fn prepare(plan: &Plan, shown: &[Shown], pid: u32, child: BorrowedFd<'_>) -> Res
             let namespace = idmap::namespace_of(pid)?;
             send(&[devices_for(*range)?.as_fd()])?;
             for shown in shown {
+                if let Some(workspace) = &shown.workspace {
+                    for part in workspace::shifted(workspace, (range.start, range.start))? {
+                        send(&[part.as_fd()])?;
+                    }
+                    continue;
+                }
                 send(&[shifted(shown, *range, namespace.as_fd())?.as_fd()])?;
             }
             Ok(())
@@ -152,6 +160,14 @@ fn devices_for(range: IdRange) -> Result<OwnedFd> {
     })
 }
 
+/// Something shown, taken hold of while the host can still be seen.
+enum Taken {
+    /// Ready to be attached.
+    Tree(OwnedFd),
+    /// To be put together where the root is.
+    Workspace(workspace::Parts),
+}
+
 /// The child's way from a fork of the worker into the jail.
 fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Result<()> {
     process::forget_origin()
@@ -171,13 +187,16 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
             .map(|name| layers::detach(&Path::new("/dev").join(name), false))
             .collect::<Result<_>>()?,
     };
-    let take = |shown: &Shown| -> Result<OwnedFd> {
+    let take = |shown: &Shown| -> Result<Taken> {
+        if let Some(workspace) = &shown.workspace {
+            return workspace::take(workspace, &plan.ids, outside).map(Taken::Workspace);
+        }
         if prepared {
-            return inside::receive(outside).map(|(_, tree)| tree);
+            return inside::receive(outside).map(|(_, tree)| Taken::Tree(tree));
         }
         let tree = layers::detach(&shown.from, true)?;
         set_attributes(tree.as_fd(), &closed(shown)).map_err(|error| about(shown, error))?;
-        Ok(tree)
+        Ok(Taken::Tree(tree))
     };
     let trees = shown.iter().map(take).collect::<Result<Vec<_>>>()?;
     let proc = devices::file_system("proc", devices::QUIET)?;
@@ -201,7 +220,7 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
 
 /// A root in memory with what is shown, a few devices and /proc. The devices are one file system
 /// or one mount each.
-fn build_root(shown: &[Shown], trees: &[OwnedFd], nodes: &[OwnedFd], proc: &OwnedFd) -> Result<()> {
+fn build_root(shown: &[Shown], trees: &[Taken], nodes: &[OwnedFd], proc: &OwnedFd) -> Result<()> {
     layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=1m")?;
     let root = Path::new(layers::ROOT);
     layers::make_dir(root)?;
@@ -229,7 +248,16 @@ fn build_root(shown: &[Shown], trees: &[OwnedFd], nodes: &[OwnedFd], proc: &Owne
             true => devices::make_file(&target)?,
             false => layers::make_dir(&target)?,
         }
-        layers::attach(tree.as_fd(), &target)?;
+        match (tree, &shown.workspace) {
+            (Taken::Workspace(parts), Some(workspace)) => {
+                let tree = workspace::mount(workspace, parts)?;
+                set_attributes(tree.as_fd(), &closed(shown))
+                    .map_err(|error| about(shown, error))?;
+                layers::attach(tree.as_fd(), &target)?;
+            }
+            (Taken::Tree(tree), _) => layers::attach(tree.as_fd(), &target)?,
+            (Taken::Workspace(_), None) => {}
+        }
     }
     Ok(())
 }

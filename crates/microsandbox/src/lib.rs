@@ -22,6 +22,8 @@
 //!   [`exec_with`](Sandbox::exec_with) capture what they say, [`exec_stream`](Sandbox::exec_stream)
 //!   gives it as it comes.
 //! - [`Fs`] reads, writes and copies files inside, whole or in pieces.
+//! - [`Workspace`] shows a directory of the host copy-on-write, and brings changes to it once they
+//!   were looked at.
 //! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
 //!   seccomp and Landlock. Everything here is the same for both, but for snapshots, which microVMs
 //!   do not have yet.
@@ -42,6 +44,7 @@ mod sandbox;
 mod sandboxes;
 mod snapshots;
 mod worker;
+mod workspace;
 
 pub use builder::SandboxBuilder;
 pub use command::{Command, Stdin};
@@ -52,10 +55,15 @@ pub use log_stream::LogStream;
 pub use output::Output;
 pub use sandbox::Sandbox;
 pub use sandboxes::Sandboxes;
+pub use workspace::Workspace;
 
 pub use msb_engine::files::Copied;
 pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
 pub use msb_engine::snapshots::{Snapshot, Verified};
+pub use msb_engine::workspace::{
+    Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch as LineDiff, RelPath, Risk,
+    Selection, What,
+};
 pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
 pub use msb_spec::{
     Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,

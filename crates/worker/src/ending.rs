@@ -142,6 +142,10 @@ impl Worker {
             gone = vanish(&self.directory);
         } else {
             let _ = std::fs::remove_file(self.directory.join(state::SOCKET));
+            if self.plan.ephemeral {
+                // It is kept for its workspace, and never started again.
+                let _ = std::fs::remove_file(self.directory.join(state::DISK));
+            }
         }
         // The cgroup goes with its group; a guest without one is waited for at the end.
         let guest = if wait {

@@ -289,6 +289,7 @@ impl Laid {
             file: true,
             read_only,
             ids: ShownIds::Owner,
+            workspace: None,
         };
         let mut shown =
             vec![file(&kernel.path, "kernel", true), file(&boot_disk(directory)?, "guest", true)];
@@ -364,7 +365,8 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         count += 1;
         let ids = if lower.owned { ShownIds::Sandbox } else { ShownIds::Host };
         let from = lower.path.clone();
-        shown.push(Shown { from, to: tag.clone(), file: false, read_only: true, ids });
+        let to = tag.clone();
+        shown.push(Shown { from, to, file: false, read_only: true, ids, workspace: None });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only: true, owner: None });
         tag
@@ -388,10 +390,32 @@ fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         let (from, read_only) = (mount.host.clone(), mount.read_only);
         // Its files are root's for the machine's process, which may write nobody else's; the
         // share gives them to the user inside.
-        shown.push(Shown { from, to, file: mount.file, read_only, ids: ShownIds::Owner });
+        let ids = ShownIds::Owner;
+        shown.push(Shown { from, to, file: mount.file, read_only, ids, workspace: None });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only, owner: Some(owner) });
         mounts.push(MachineMount { tag, guest: mount.guest.clone(), read_only, file });
+    }
+    if let Some(workspace) = &plan.workspace {
+        let tag = "workspace".to_owned();
+        shown.push(Shown {
+            from: workspace.host.clone(),
+            to: tag.clone(),
+            file: false,
+            read_only: false,
+            ids: ShownIds::Owner,
+            workspace: Some(workspace.clone()),
+        });
+        let path = Path::new("/").join(&tag);
+        machine.shares.push(Share { tag: tag.clone(), path, read_only: false, owner: Some(owner) });
+        mounts.push(MachineMount {
+            tag,
+            guest: workspace.guest.clone(),
+            read_only: false,
+            file: None,
+        });
+        // One below another comes after it.
+        mounts.sort_by(|one, other| Path::new(&one.guest).cmp(Path::new(&other.guest)));
     }
     mounts
 }

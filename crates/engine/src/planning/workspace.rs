@@ -1,17 +1,12 @@
 //! Whether a directory can be a workspace.
 
 use crate::store::Home;
-use msb_spec::{Error, Isolation, Name, PlannedWorkspace, Result, Spec, Stage, state};
+use msb_spec::{Error, Name, PlannedWorkspace, Result, Spec, Stage, state};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The workspace of a sandbox, found and checked.
-pub(super) fn workspace(
-    home: &Home,
-    spec: &Spec,
-    name: &Name,
-    isolation: Isolation,
-) -> Result<Option<PlannedWorkspace>> {
+pub(super) fn workspace(home: &Home, spec: &Spec, name: &Name) -> Result<Option<PlannedWorkspace>> {
     let Some(asked) = &spec.workspace else { return Ok(None) };
     let shown = asked.host.display();
     let about = |error| Error::host(format!("cannot use the workspace `{shown}`"), error);
@@ -22,11 +17,6 @@ pub(super) fn workspace(
             .at(Stage::Plan));
     }
     check(&host, home).map_err(|error| error.at(Stage::Plan))?;
-    if isolation == Isolation::Vm {
-        return Err(Error::unsupported("a workspace cannot be shown to a microVM yet")
-            .hint("`--isolation process` can; `-v` shows a directory as it is")
-            .at(Stage::Plan));
-    }
     let changes = home.directory(name).join(state::WORKSPACE);
     Ok(Some(PlannedWorkspace { host, guest: asked.guest.to_string(), changes }))
 }

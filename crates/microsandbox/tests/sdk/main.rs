@@ -11,3 +11,4 @@ mod scratch;
 mod settings;
 mod snapshots;
 mod streams;
+mod workspace;
