@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A project of the user's with these files.
 fn project(msb: &Msb, files: &[(&str, &str)]) -> PathBuf {
     let root = msb.scratch().join("project");
-    fs::create_dir_all(&root).unwrap();
+    fs::create_dir_all(&root).expect("a directory");
     msb.own(&root);
     for (path, text) in files {
         let mut parent = root.join(path);
@@ -137,12 +137,17 @@ fn a_conflict_is_shown_and_nothing_is_written() {
         let conflicts = json["changes"].as_array().unwrap();
         let conflicts = conflicts.iter().filter(|one| one["conflict"] == "changed_on_host");
         assert_eq!(conflicts.count(), 3);
+        // The sandbox's version wins where it is said so, and only there.
+        assert_eq!(msb.words("apply box --overwrite new").code, 125);
+        assert_eq!(described(&root), before);
+        msb.words("apply box --include new --overwrite new").ok();
+        assert_eq!(fs::read_to_string(root.join("new")).unwrap(), "in\n");
         msb.words("apply box --include calm").ok();
         assert_eq!(fs::read_to_string(root.join("calm")).unwrap(), "in\n");
         msb.words("stop box").ok();
         msb.words("discard box both new gone").ok();
         msb.words("start box").ok();
-        assert_eq!(inside(&msb, "cat both new gone calm").line(), "outoutoutin");
+        assert_eq!(inside(&msb, "cat both new gone calm").line(), "outin\noutin");
     }
 }
 
@@ -254,7 +259,7 @@ fn it_appears_where_it_is_asked_for() {
         assert_eq!(line("run --workspace link:/work/here -- pwd"), "/work/here");
         assert_eq!(line("run --workspace project --workdir /tmp -- cat /workspace/sub/y"), "y");
         assert_eq!(line("run --workspace project -- stat -c %a:%u:%g . x"), "750:0:0\n644:0:0");
-        assert_eq!(line("run --workspace project --dry-run").lines().count() > 5, true);
+        assert!(line("run --workspace project --dry-run").contains("copy-on-write"));
         let shown = line("run --workspace project -v project/sub:/workspace/sub:ro -- sh -c ls");
         assert_eq!(shown, "sub\nx");
     }

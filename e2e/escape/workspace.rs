@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 fn project(msb: &Msb, files: &[(&str, &str)]) -> PathBuf {
     let root = msb.scratch().join("project");
-    fs::create_dir_all(&root).unwrap();
+    fs::create_dir_all(&root).expect("a directory");
     msb.own(&root);
     for (path, text) in files {
         msb.file(&format!("project/{path}"), text);
@@ -24,9 +24,10 @@ fn everything(root: &Path) -> Vec<(PathBuf, fs::Metadata)> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(path) = waiting.pop() {
-        let meta = fs::symlink_metadata(&path).unwrap();
+        let meta = fs::symlink_metadata(&path).expect("it was listed");
         if meta.is_dir() {
-            waiting.extend(fs::read_dir(&path).unwrap().flatten().map(|entry| entry.path()));
+            let entries = fs::read_dir(&path).expect("a directory").flatten();
+            waiting.extend(entries.map(|entry| entry.path()));
         }
         found.push((path, meta));
     }

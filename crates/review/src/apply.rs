@@ -52,9 +52,10 @@ impl Workspace {
         }
         let (chosen, left_out) = choose(&chooser, changes);
         let notes = held.recovered.clone();
-        refuse_conflicts(&chosen)?;
+        refuse_conflicts(&chosen, &chooser)?;
         if !dry_run && !chosen.is_empty() {
-            Applying { held, chosen: &chosen, only: selection.only.as_ref() }.run()?;
+            let only = selection.only.as_ref();
+            Applying { held, chosen: &chosen, chooser: &chooser, only }.run()?;
         }
         Ok(Applied { applied: chosen, left_out, notes })
     }
@@ -113,10 +114,11 @@ fn keep_what_is_not_empty(chosen: &mut Vec<Change>, left_out: &mut Vec<(Change, 
 }
 
 /// With a single conflict among the chosen nothing is written.
-fn refuse_conflicts(chosen: &[Change]) -> Result<()> {
+fn refuse_conflicts(chosen: &[Change], chooser: &Chooser<'_>) -> Result<()> {
     let conflicts: Vec<(&RelPath, Conflict)> = chosen
         .iter()
         .filter_map(|change| change.conflict.map(|conflict| (&change.path, conflict)))
+        .filter(|(path, conflict)| !(conflict.can_be_overwritten() && chooser.overwrites(path)))
         .collect();
     if conflicts.is_empty() { Ok(()) } else { Err(conflicting(&conflicts)) }
 }
@@ -133,13 +135,14 @@ fn conflicting(conflicts: &[(&RelPath, Conflict)]) -> Error {
     if conflicts.len() > NAMED {
         error = error.cause(format!("and {} more", conflicts.len() - NAMED));
     }
-    error.hint("`--exclude` leaves them out; `msb discard` lets the host's files win")
+    error.hint("`--exclude` leaves them out, `msb discard` lets the host's win, `--overwrite` the sandbox's")
 }
 
 /// One change to a workspace, as it happens.
 struct Applying<'a> {
     held: Held<'a>,
     chosen: &'a [Change],
+    chooser: &'a Chooser<'a>,
     only: Option<&'a BTreeMap<RelPath, Option<String>>>,
 }
 
@@ -231,7 +234,7 @@ impl Applying<'_> {
         let baseline = &self.held.baseline;
         let is_other = match kind(&stat) {
             FileType::Directory => baseline.is_moved(path, &stat),
-            _ => !baseline.is_seen(path, &stat),
+            _ => !baseline.is_seen(path, &stat) && !self.chooser.overwrites(path),
         };
         if is_other {
             return Err(conflicting(&[(path, Conflict::ChangedOnHost)]));

@@ -66,6 +66,11 @@ pub enum Conflict {
 }
 
 impl Conflict {
+    /// Whether it is only about what would be lost.
+    pub(crate) fn can_be_overwritten(self) -> bool {
+        matches!(self, Self::ChangedOnHost | Self::RemovedOnHost)
+    }
+
     /// As people read it.
     pub fn reason(self) -> &'static str {
         match self {

@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Texts longer than this are compared as bytes: nobody reads that much of one file.
 const LONGEST_TEXT: u64 = 4 << 20;
@@ -41,6 +42,9 @@ pub struct Depth {
     /// The difference of texts, line by line.
     pub patches: bool,
 }
+
+/// A review of a few thousand files takes a second.
+const OTHERS_LIMIT: Duration = Duration::from_secs(5);
 
 /// The file that has the [`Baseline`].
 pub(crate) const BASELINE: &str = "baseline.json";
@@ -80,9 +84,13 @@ impl Workspace {
             .mode(0o600)
             .open(self.notes.join(LOCK))
             .map_err(about)?;
-        if !msb_sys::lock::try_lock(&lock).map_err(about)? {
-            return Err(Error::new(Kind::State, "somebody else looks at this workspace")
-                .hint("try again when `msb diff`, `apply` or `discard` has ended there"));
+        let since = Instant::now();
+        while !msb_sys::lock::try_lock(&lock).map_err(about)? {
+            if since.elapsed() > OTHERS_LIMIT {
+                return Err(Error::new(Kind::State, "somebody else looks at this workspace")
+                    .hint("try again when `msb diff`, `apply` or `discard` has ended there"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
         let host = Directory::open(&self.host)?;
         let recovered = crate::recover::recover(&self.notes, &host)?;

@@ -21,6 +21,8 @@ pub struct Selection {
     pub exclude: Vec<String>,
     /// Files that the host's `.gitignore` leaves out are meant, too.
     pub ignored: bool,
+    /// What the host has changed since it was seen is lost where one of these fits.
+    pub overwrite: Vec<String>,
     /// Exactly these and no others, named one by one; files with the SHA-256 that they had when they
     /// were looked at, so that nothing else is brought to the host.
     pub only: Option<BTreeMap<RelPath, Option<String>>>,
@@ -54,21 +56,27 @@ pub(crate) struct Chooser<'a> {
     selection: &'a Selection,
     include: Vec<(Pattern, String)>,
     exclude: Vec<Pattern>,
+    overwrite: Vec<Pattern>,
 }
 
 impl<'a> Chooser<'a> {
     pub(crate) fn new(selection: &'a Selection) -> Result<Self> {
         let include =
             selection.include.iter().map(|text| Ok((Pattern::parse(text)?, text.clone())));
+        let parsed = |texts: &[String]| -> Result<Vec<Pattern>> {
+            texts.iter().map(|text| Pattern::parse(text)).collect()
+        };
         Ok(Self {
             selection,
             include: include.collect::<Result<_>>()?,
-            exclude: selection
-                .exclude
-                .iter()
-                .map(|text| Pattern::parse(text))
-                .collect::<Result<_>>()?,
+            exclude: parsed(&selection.exclude)?,
+            overwrite: parsed(&selection.overwrite)?,
         })
+    }
+
+    /// Whether what the host has there may be lost, though it is not what was seen.
+    pub(crate) fn overwrites(&self, path: &RelPath) -> bool {
+        self.overwrite.iter().any(|pattern| pattern.fits(path))
     }
 
     /// Why a change is left out; none if it is meant.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 fn is_ours(root: &std::path::Path) -> bool {
-    let names = fs::read_dir(root).unwrap().flatten().map(|entry| entry.file_name());
+    let names = fs::read_dir(root).expect("a directory").flatten().map(|entry| entry.file_name());
     names.into_iter().any(|name| name.to_string_lossy().starts_with(".msb-"))
 }
 

@@ -28,6 +28,9 @@ pub(crate) struct Apply {
     /// Files that the host's .gitignore leaves out, too
     #[arg(long)]
     ignored: bool,
+    /// Even if the host has changed it since: its version is lost
+    #[arg(long, value_name = "GLOB")]
+    overwrite: Vec<String>,
     /// Ask about each file
     #[arg(long, short, conflicts_with_all = ["json", "dry_run"])]
     interactive: bool,
@@ -50,6 +53,7 @@ impl Act for Apply {
             include: self.include,
             exclude: self.exclude,
             ignored: self.ignored,
+            overwrite: self.overwrite,
             only: None,
         };
         if self.interactive {
