@@ -22,6 +22,7 @@ mod place;
 mod processes;
 mod pull;
 mod registry;
+mod review;
 mod rounds;
 mod runner;
 mod start;
@@ -51,6 +52,7 @@ pub(crate) use vm::inside;
 const NEEDS: &[Need] = &[
     Need::Command("bwrap", "bubblewrap"),
     Need::Command("crun", "crun"),
+    Need::Command("git", "git"),
     Need::Command("runc", "runc"),
     Need::Package("busybox-static"),
     Need::Command("newuidmap", "uidmap"),
@@ -117,6 +119,7 @@ fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Tabl
     storage::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(crowd::table(&place, &contenders, rounds)?);
     warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
+    show(review::table(&mut place, &contenders, rounds)?);
     // Before copies, which remove files: see there.
     pull::tables(&mut place, &contenders, options.pulls)?.into_iter().for_each(&mut show);
     copy::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
