@@ -4,9 +4,9 @@
 //! that the layer gets another name is the moment when it happens. What is left to do then is
 //! done by whoever takes the sandbox's lock next, so that nobody ever sees half of it.
 
-use crate::disk;
 use crate::host::User;
 use crate::store::{self, Claim};
+use crate::{disk, workspace};
 use msb_spec::{Error, Isolation, Plan, Result, Upper, state};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -37,8 +37,9 @@ pub(crate) fn make(plan: &Plan, directory: &Path) -> Result<()> {
 }
 
 /// Brings the next Plan into force with a new, empty writable layer. The one that was goes to
-/// where the next Plan has its topmost layer, or is left for [`old`].
-pub(crate) fn replace(claim: &Claim, next: &Plan) -> Result<()> {
+/// where the next Plan has its topmost layer, or is left for [`old`]. With `forget` the changes in
+/// the workspace go as well.
+pub(crate) fn replace(claim: &Claim, next: &Plan, forget: bool) -> Result<()> {
     let about = |error: io::Error| {
         let text = format!("cannot change the layers of sandbox `{}`", next.name);
         let full =
@@ -53,12 +54,15 @@ pub(crate) fn replace(claim: &Claim, next: &Plan) -> Result<()> {
         let mut file = store::create_private(&beside)?;
         file.write_all(&serde_json::to_vec(next).expect("our own types always serialise"))?;
         file.sync_all()?;
+        if forget && next.workspace.is_some() {
+            store::create_private(&claim.directory.join(state::FORGET_WORKSPACE))?;
+        }
         let layer = claim.directory.join(state::LAYER);
         fs::rename(layer, claim.directory.join(state::OLD_LAYER))?;
         File::open(&claim.directory)?.sync_all()
     };
     write().map_err(|error| {
-        let _ = remove_file(&beside);
+        let _ = settle(claim);
         about(error)
     })?;
     settle(claim)
@@ -72,7 +76,8 @@ pub(crate) fn settle(claim: &Claim) -> Result<()> {
         Error::host(format!("cannot finish a change in `{}`", claim.directory.display()), error)
     };
     if !exists(&old) {
-        return remove_file(&beside).map_err(about);
+        let forget = claim.directory.join(state::FORGET_WORKSPACE);
+        return remove_file(&beside).and_then(|()| remove_file(&forget)).map_err(about);
     }
     let name = claim.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = msb_spec::Name::parse(name)?;
@@ -80,6 +85,7 @@ pub(crate) fn settle(claim: &Claim) -> Result<()> {
         if !exists(&claim.directory.join(state::LAYER)) {
             make(&next, &claim.directory)?;
         }
+        forget_workspace(claim, &next)?;
         fs::rename(&beside, claim.directory.join(state::PLAN)).map_err(about)?;
     }
     let plan = store::read_plan(&claim.directory.join(state::PLAN), &name)?;
@@ -89,9 +95,31 @@ pub(crate) fn settle(claim: &Claim) -> Result<()> {
     }
 }
 
-/// The layer that the last change put aside, if it is to be removed.
-pub(crate) fn old(claim: &Claim) -> Option<PathBuf> {
-    Some(claim.directory.join(state::OLD_LAYER)).filter(|old| exists(old))
+/// Puts the changes in the workspace aside, if they are to go, and begins anew.
+fn forget_workspace(claim: &Claim, next: &Plan) -> Result<()> {
+    let about = |error: io::Error| Error::host("cannot forget the changes", error);
+    let at = |name: &str| claim.directory.join(name);
+    if !exists(&at(state::FORGET_WORKSPACE)) {
+        return Ok(());
+    }
+    let (changes, old) = (at(state::WORKSPACE), at(state::OLD_WORKSPACE));
+    if exists(&changes) && !exists(&old) {
+        fs::rename(&changes, &old).map_err(about)?;
+    }
+    if let Some(planned) = &next.workspace {
+        // Of one who died here; what is known of the host's files is known anew.
+        for begun in [&changes, &at(state::REVIEW)] {
+            store::remove_tree(begun).map_err(about)?;
+        }
+        workspace::fill(next, planned, &claim.directory)?;
+    }
+    remove_file(&at(state::FORGET_WORKSPACE)).map_err(about)
+}
+
+/// What the last change put aside and is to be removed.
+pub(crate) fn old(claim: &Claim) -> Vec<PathBuf> {
+    let names = [state::OLD_LAYER, state::OLD_WORKSPACE];
+    names.iter().map(|name| claim.directory.join(name)).filter(|old| exists(old)).collect()
 }
 
 /// Where the topmost layer is that the sandbox has written itself.

@@ -183,25 +183,26 @@ impl Engine {
             }
         };
         plan.rootfs.overlays = overlays;
-        self.begin_anew(&claim, &plan)
+        self.begin_anew(&claim, &plan, false)
     }
 
-    /// Puts the files of a sandbox back to what its image holds.
-    pub fn reset(&self, name: &Name) -> Result<()> {
+    /// Puts the files of a sandbox back to what its image holds, and forgets what it changed in
+    /// its workspace unless `keep_workspace`.
+    pub fn reset(&self, name: &Name, keep_workspace: bool) -> Result<()> {
         let claim = self.still(name)?;
         let mut plan = self.existing(name)?;
         for overlay in &mut plan.rootfs.overlays {
             overlay.lowers.drain(..plan.rootfs.own);
         }
         plan.rootfs.own = 0;
-        self.begin_anew(&claim, &plan)
+        self.begin_anew(&claim, &plan, !keep_workspace)
     }
 
     /// Replaces the writable layer by an empty one and removes what nobody needs any more.
-    fn begin_anew(&self, claim: &Claim, plan: &Plan) -> Result<()> {
+    fn begin_anew(&self, claim: &Claim, plan: &Plan, forget: bool) -> Result<()> {
         writable_directory(plan)?;
         self.remove_old(plan, claim)?;
-        layers::replace(claim, plan)?;
+        layers::replace(claim, plan, forget)?;
         self.remove_old(plan, claim)?;
         self.thaw();
         Ok(())
@@ -209,12 +210,15 @@ impl Engine {
 
     /// Removes what the last change of layers has put aside.
     pub(crate) fn remove_old(&self, plan: &Plan, claim: &Claim) -> Result<()> {
-        let Some(old) = layers::old(claim) else { return Ok(()) };
-        if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
-            msb_image::clear(self.program(), Owners::Granted { uid, gid, uids, gids }, &old)?;
+        for old in layers::old(claim) {
+            if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
+                msb_image::clear(self.program(), Owners::Granted { uid, gid, uids, gids }, &old)?;
+            }
+            crate::store::remove_tree(&old).map_err(|error| {
+                Error::host(format!("cannot remove `{}`", old.display()), error)
+            })?;
         }
-        crate::store::remove_tree(&old)
-            .map_err(|error| Error::host(format!("cannot remove `{}`", old.display()), error))
+        Ok(())
     }
 
     /// The lock of a sandbox that must not run.
@@ -281,7 +285,7 @@ impl Engine {
             make_missing(upper, &plan)?;
         }
         let plan = placed(plan, &self.home().frozen().join(new_id()));
-        layers::replace(claim, &plan)?;
+        layers::replace(claim, &plan, false)?;
         Ok(plan)
     }
 
@@ -294,6 +298,9 @@ impl Engine {
         plan.env.insert(env::SANDBOX.to_owned(), name.to_string());
         plan.rootfs.upper =
             Upper::Directory { path: self.home().directory(name).join(state::LAYER) };
+        if let Some(workspace) = &mut plan.workspace {
+            workspace.changes = self.home().directory(name).join(state::WORKSPACE);
+        }
         plan.name = name.clone();
         plan.created = now_ms();
         plan.ephemeral = false;

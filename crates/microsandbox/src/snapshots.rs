@@ -104,9 +104,10 @@ impl Sandboxes {
         self.blocking(move |engine| engine.rollback(&name, &snapshot)).await
     }
 
-    /// Puts the files of a sandbox that does not run back to what its image holds.
-    pub async fn reset(&self, name: impl AsRef<str>) -> Result<()> {
+    /// Puts the files of a sandbox that does not run back to what its image holds, and forgets
+    /// what it changed in its workspace unless `keep_workspace`.
+    pub async fn reset(&self, name: impl AsRef<str>, keep_workspace: bool) -> Result<()> {
         let name = Name::parse(name.as_ref())?;
-        self.blocking(move |engine| engine.reset(&name)).await
+        self.blocking(move |engine| engine.reset(&name, keep_workspace)).await
     }
 }

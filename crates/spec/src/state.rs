@@ -25,6 +25,10 @@ pub const LAYER: &str = "layer";
 pub const NEXT_PLAN: &str = "plan.next";
 /// The writable layer that was, until it is put where it belongs.
 pub const OLD_LAYER: &str = "layer.old";
+/// There while the changes in the workspace are to go together with the writable layer.
+pub const FORGET_WORKSPACE: &str = "workspace.forget";
+/// The changes that were, until they are removed.
+pub const OLD_WORKSPACE: &str = "workspace.old";
 /// What was changed in the workspace.
 pub const WORKSPACE: &str = "workspace";
 /// What is known of the workspace's host directory, and what is being done to it.

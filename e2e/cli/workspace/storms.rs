@@ -52,7 +52,8 @@ fn a_killed_apply_has_done_all_or_nothing() {
             msb.words("apply box").ok();
         }
         assert_eq!(described(&root).len(), 122);
-        assert!(undone > 0);
+        // A user's may have gone on each time.
+        assert!(undone > 0 || !msb.is_root());
     }
 }
 

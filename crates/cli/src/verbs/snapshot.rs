@@ -370,21 +370,24 @@ impl Act for Rollback {
     }
 }
 
-/// Puts the files of a sandbox back to what its image holds. What it wrote is lost; its settings
-/// stay.
+/// Puts the files of a sandbox back to what its image holds. What it wrote is lost, also what it
+/// changed in its workspace; its settings stay.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb reset NAME")]
+#[command(override_usage = "msb reset [OPTIONS] NAME")]
 pub(crate) struct Reset {
     /// Name of the sandbox, which must not run
     #[arg(value_name = "NAME")]
     name: String,
+    /// Keep what it changed in its workspace
+    #[arg(long)]
+    keep_workspace: bool,
 }
 
 impl Act for Reset {
     fn act(self) -> Outcome {
         let engine = engine()?;
         let name = Name::parse(&self.name)?;
-        engine.reset(&name)?;
+        engine.reset(&name, self.keep_workspace)?;
         words::say(name);
         Ok(0)
     }

@@ -21,7 +21,7 @@ async fn sandboxes_are_saved_started_from_and_put_back() {
         assert_eq!(started.fs().read("/root/a").await.unwrap(), text.as_bytes(), "{name}");
         started.kill().await.unwrap();
     }
-    scratch.reset("box").await.unwrap();
+    scratch.reset("box", false).await.unwrap();
     let again = scratch.start("box").await.unwrap();
     assert_eq!(again.fs().read("/root/a").await.unwrap_err().kind(), Kind::NotFound);
     scratch.restore("base", "four").await.unwrap();
