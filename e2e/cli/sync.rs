@@ -40,8 +40,8 @@ impl Synced {
     /// Writes a file of the source, with the directories above it.
     fn write(&self, path: &str, content: &str) {
         let path = self.at(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
+        fs::create_dir_all(path.parent().expect("below the source")).expect("a directory");
+        fs::write(path, content).expect("a file");
     }
 
     /// What a script inside says.

@@ -9,4 +9,5 @@ mod images;
 mod process;
 mod protocol;
 mod resources;
+mod sync;
 mod workspace;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use sha2::{Digest, Sha256};
 
 use crate::lab::{self, Shared};
+use msb_e2e::eventually;
 
 #[test]
 fn a_large_file_comes_back_as_it_went() {
@@ -54,6 +55,34 @@ fn a_tree_with_strange_names_comes_back_as_it_went() {
     assert_eq!(fs::read_link(back.join("dangling")).unwrap().to_str(), Some("/no/such/thing"));
     assert_eq!(fs::read_to_string(back.join("a/deep/file")).unwrap(), "deep");
     assert_eq!(fs::read_dir(&back).unwrap().count(), fs::read_dir(&tree).unwrap().count());
+}
+
+#[test]
+fn a_sync_follows_into_a_machine_and_waits_while_it_is_paused() {
+    for msb in lab::each() {
+        msb.lasting("box", ["-m", "128M"]);
+        msb.file("src/a/file", "one");
+        msb.words("sync start src box:/root/app").ok();
+        let inside = |path: &str| msb.shell_in("box", &format!("cat /root/app/{path}"));
+        assert_eq!(inside("a/file").line(), "one");
+        let source = msb.scratch().join("src");
+        fs::rename(source.join("a"), source.join("b")).unwrap();
+        fs::write(source.join("b/file"), "two").unwrap();
+        eventually("what changes outside changes inside", || {
+            inside("b/file").stdout == "two" && inside("a/file").code != 0
+        });
+        msb.words("pause box").ok();
+        fs::write(source.join("b/file"), "three").unwrap();
+        eventually("it is on its way", || {
+            msb.json(["sync", "ls", "--json"])[0]["state"] == "copying"
+        });
+        msb.words("resume box").ok();
+        eventually("it has arrived", || inside("b/file").stdout == "three");
+        msb.words("pause box").ok();
+        fs::write(source.join("b/file"), "four").unwrap();
+        msb.words("sync stop --all").ok();
+        msb.words("rm -f box").ok();
+    }
 }
 
 /// Attack 1.

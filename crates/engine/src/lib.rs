@@ -40,6 +40,6 @@ pub use sandboxes::{Awake, Engine, ExecEntry, Inspection, Status, Summary};
 pub use secrets::Value as SecretValue;
 pub use store::Home;
 pub use sync::{
-    DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, Sync, SyncEnd, SyncEvent, SyncSpec, SyncState,
-    SyncStatus, serve_sync,
+    DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncStatus,
+    SyncSummary, serve_sync,
 };

@@ -92,7 +92,7 @@ pub struct SyncStatus {
 
 /// One sync of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Sync {
+pub struct SyncSummary {
     /// What it is called.
     pub id: String,
     /// The directory of the host, as text.
@@ -166,12 +166,12 @@ impl Engine {
 
     /// Every sync of this state directory, the oldest first. One that has ended stays listed until
     /// [`Engine::forget_sync`].
-    pub fn syncs(&self) -> Vec<Sync> {
+    pub fn syncs(&self) -> Vec<SyncSummary> {
         registry::all(self.home())
     }
 
     /// One sync.
-    pub fn sync(&self, id: &str) -> Result<Sync> {
+    pub fn sync(&self, id: &str) -> Result<SyncSummary> {
         registry::one(self.home(), id)
     }
 

@@ -314,7 +314,7 @@ async fn send_all(writer: &mut FileWriter, content: &[u8]) -> Result<()> {
 }
 
 /// A path as the guest takes it. A relative one would depend on where the guest stands.
-fn inside(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn inside(path: &Path) -> Result<Vec<u8>> {
     let bytes = path.as_os_str().as_bytes();
     if !path.is_absolute() || bytes.contains(&0) {
         let shown = path.display().to_string();

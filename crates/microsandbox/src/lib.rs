@@ -24,6 +24,7 @@
 //! - [`Fs`] reads, writes and copies files inside, whole or in pieces.
 //! - [`Workspace`] shows a directory of the host copy-on-write, and brings changes to it once they
 //!   were looked at.
+//! - [`DirectorySync`] keeps a directory of the host in step inside.
 //! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
 //!   seccomp and Landlock. Everything here is the same for both, but for snapshots, which microVMs
 //!   do not have yet.
@@ -43,6 +44,7 @@ mod output;
 mod sandbox;
 mod sandboxes;
 mod snapshots;
+mod sync;
 mod worker;
 mod workspace;
 
@@ -55,6 +57,7 @@ pub use log_stream::LogStream;
 pub use output::Output;
 pub use sandbox::Sandbox;
 pub use sandboxes::Sandboxes;
+pub use sync::{DirectorySync, SyncOptions};
 pub use workspace::Workspace;
 
 pub use msb_engine::files::Copied;
@@ -64,7 +67,9 @@ pub use msb_engine::workspace::{
     Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch as LineDiff, RelPath, Risk,
     Selection, What,
 };
-pub use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
+pub use msb_engine::{
+    ExecEntry, Inspection, Metrics, Status, Summary, SyncState, SyncStatus, SyncSummary,
+};
 pub use msb_spec::{
     Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,
     Profile as Security, Published, PullWhen, Reach, Result, SecretPlace, Stage,

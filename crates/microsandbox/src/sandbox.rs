@@ -7,6 +7,7 @@ use crate::fs::Fs;
 use crate::log_stream::LogStream;
 use crate::output::Output;
 use crate::sandboxes::Sandboxes;
+use crate::sync::{DirectorySync, SyncOptions};
 use crate::worker::{Worker, gone};
 use msb_engine::logs::{Filter, Line};
 use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
@@ -14,6 +15,7 @@ use msb_spec::{Error, Kind, Name, Result};
 use msb_wire::{FrameKind, Reply, Request, Stopped, header};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -143,6 +145,28 @@ impl Sandbox {
     /// Its files, while it runs.
     pub fn fs(&self) -> Fs<'_> {
         Fs::new(&self.worker)
+    }
+
+    /// Keeps a directory of the host in step inside while both are there: returns once a first
+    /// copy is made, and sends what changes from then on. See docs/storage.md.
+    pub async fn sync(
+        &self,
+        source: impl Into<PathBuf>,
+        target: impl AsRef<Path>,
+    ) -> Result<DirectorySync> {
+        self.sync_with(source, target, |options| options).await
+    }
+
+    /// The same, with a say in what is left out:
+    /// `sync_with("./src", "/app", |options| options.exclude("*.log"))`.
+    pub async fn sync_with(
+        &self,
+        source: impl Into<PathBuf>,
+        target: impl AsRef<Path>,
+        fill_in: impl FnOnce(SyncOptions) -> SyncOptions,
+    ) -> Result<DirectorySync> {
+        let options = fill_in(SyncOptions::default());
+        DirectorySync::start(&self.worker, source.into(), target.as_ref(), options).await
     }
 
     /// What commands have said, from the sandbox's bounded log. Also of one that has stopped.

@@ -3,7 +3,7 @@
 use crate::builder::SandboxBuilder;
 use crate::sandbox::Sandbox;
 use crate::worker::{Worker, blocking};
-use msb_engine::{Engine, Home, Launcher, Summary};
+use msb_engine::{Engine, Home, Launcher, Summary, SyncSummary};
 use msb_spec::{Name, Result};
 use std::path::PathBuf;
 
@@ -77,6 +77,17 @@ impl Sandboxes {
     pub async fn remove(&self, name: impl AsRef<str>) -> Result<()> {
         let name = Name::parse(name.as_ref())?;
         self.blocking(move |engine| engine.remove(&name, false)).await
+    }
+
+    /// Every sync that goes on or has ended lately, the oldest first.
+    pub async fn syncs(&self) -> Result<Vec<SyncSummary>> {
+        self.blocking(|engine| Ok(engine.syncs())).await
+    }
+
+    /// Ends a sync by its ID.
+    pub async fn stop_sync(&self, id: impl Into<String>) -> Result<()> {
+        let id = id.into();
+        self.blocking(move |engine| engine.stop_sync(&id)).await
     }
 
     /// Cleans up behind workers that were killed, and tells what was done. [`SandboxBuilder`]

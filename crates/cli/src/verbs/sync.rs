@@ -7,7 +7,7 @@ use crate::listing::{self, Listing};
 use crate::table::Act;
 use crate::words::{self, Failure, Outcome};
 use clap::Parser;
-use msb_engine::{Engine, Sync, SyncEnd, SyncEvent, SyncSpec, SyncState};
+use msb_engine::{Engine, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncSummary};
 use msb_spec::{Error, Result};
 use std::ffi::OsString;
 
@@ -138,7 +138,7 @@ impl Act for Ls {
     }
 }
 
-fn cells(sync: &Sync) -> [String; 8] {
+fn cells(sync: &SyncSummary) -> [String; 8] {
     let status = &sync.status;
     let state = match &status.reason {
         Some(reason) => format!("{}: {reason}", status.state.as_str()),

@@ -8,7 +8,7 @@ mod settle;
 
 use super::board::Board;
 use super::ledger::{Known, Ledger, below, parent};
-use super::outgoing::{Outgoing, Sent};
+use super::outgoing::{Outgoing, Refused, Sent};
 use super::queue::{Job, Queue, Wanted};
 use super::rules::Rules;
 use super::source::{Sort, Source};
@@ -17,6 +17,7 @@ use super::{Observer, SyncEvent, SyncSpec, SyncState, text};
 use crate::sandboxes::Engine;
 use msb_spec::{Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -208,8 +209,8 @@ impl Follower {
         let (sent, heard) = way.finish();
         match heard {
             Ok(failed) => {
-                for (number, error) in failed {
-                    self.refused(&sent[number], error)?;
+                for Refused { number, errno, error } in failed {
+                    self.refused(&sent[number], errno, error)?;
                 }
                 Ok(())
             }
@@ -221,12 +222,25 @@ impl Follower {
     }
 
     /// A change that the guest could not make.
-    fn refused(&mut self, sent: &Sent, error: Error) -> std::result::Result<(), Trouble> {
+    fn refused(
+        &mut self,
+        sent: &Sent,
+        errno: i32,
+        error: Error,
+    ) -> std::result::Result<(), Trouble> {
         match sent {
             Sent::Put(path) if path.is_empty() && !self.ready => return Err(Trouble::Fatal(error)),
             Sent::Put(path) => {
                 self.ledger.doubt(path);
-                self.failed(path, error);
+                // Somebody inside has put something else in the place of its directory, which is
+                // sent again with all it holds. Not at once: nothing inside may keep us busy.
+                let astray = [Errno::NOENT, Errno::NOTDIR, Errno::EXIST];
+                if astray.iter().any(|astray| astray.raw_os_error() == errno) {
+                    self.ledger.doubt(parent(path));
+                    self.failed(parent(path), error);
+                } else {
+                    self.failed(path, error);
+                }
             }
             // Somebody inside has put something else in its place: it is sent again.
             Sent::Touch(_) | Sent::Rename { .. } => self.doubt(sent),
@@ -392,7 +406,7 @@ impl Follower {
         let mut fds = [PollFd::from_borrowed_fd(self.watches.fd(), PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -455,8 +469,8 @@ fn no_instance(error: io::Error) -> Error {
 
 fn no_watch(path: &[u8], error: io::Error) -> Error {
     let message = format!("cannot watch directory `{}`", text(path));
-    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::NOSPC) => Error::new(Kind::Limit, message)
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC) => Error::new(Kind::Limit, message)
             .cause("this user watches as many directories as the host allows")
             .hint("`sudo sysctl fs.inotify.max_user_watches=1048576` allows more, or leave some out with `--exclude`"),
         _ => Error::host(message, error),

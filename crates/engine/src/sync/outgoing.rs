@@ -36,6 +36,15 @@ pub(crate) enum Sent {
     Rename { from: Vec<u8>, to: Vec<u8> },
 }
 
+/// A change that could not be made.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// Which, in the order of sending.
+    pub(crate) number: usize,
+    pub(crate) errno: i32,
+    pub(crate) error: Error,
+}
+
 /// How sending a file went.
 #[derive(Debug)]
 pub(crate) enum FileSent {
@@ -115,7 +124,7 @@ impl Outgoing {
     }
 
     /// Hears which changes could not be made, and why.
-    pub(crate) fn finish(mut self) -> (Vec<Sent>, Result<Vec<(usize, Error)>>) {
+    pub(crate) fn finish(mut self) -> (Vec<Sent>, Result<Vec<Refused>>) {
         let failed = self.hear();
         (self.sent, failed)
     }
@@ -125,7 +134,7 @@ impl Outgoing {
         self.sent
     }
 
-    fn hear(&mut self) -> Result<Vec<(usize, Error)>> {
+    fn hear(&mut self) -> Result<Vec<Refused>> {
         match self.change(&Change::End).and_then(|()| self.flush()) {
             // The guest says why it stopped listening.
             Err(error) if error.kind() != Kind::Protocol => return Err(error),
@@ -138,9 +147,9 @@ impl Outgoing {
         };
         let FileReply::Mirrored { failed } = reply else { return Err(nonsense()) };
         let told = failed.into_iter().map(|failed| {
-            let number = failed.number as usize;
+            let (number, errno) = (failed.number as usize, failed.failure.errno);
             match understand(FileReply::Failed(failed.failure)) {
-                Err(error) if number < self.sent.len() => Ok((number, error)),
+                Err(error) if number < self.sent.len() => Ok(Refused { number, errno, error }),
                 _ => Err(nonsense()),
             }
         });

@@ -235,7 +235,7 @@ impl Life {
     /// Waits for the end. Until the first copy is made, the end of the caller is one. The reason
     /// is kept for whoever asks later, unless it was told here.
     fn last(self, mut caller: Option<&UnixStream>, keep: bool) -> Result<SyncEnd> {
-        let mut ready = Some(&self.ready);
+        let (mut ready, mut was_ready) = (Some(&self.ready), false);
         let end = loop {
             let mut fds = vec![self.signals.fd().as_fd(), self.sandbox.as_fd(), self.over.as_fd()];
             fds.extend(ready.map(AsFd::as_fd));
@@ -263,13 +263,13 @@ impl Life {
                 };
             }
             if now_ready {
+                // Without a word it only means that the thread ends.
+                was_ready = (&self.ready).read(&mut [0]).is_ok_and(|n| n > 0);
                 (ready, caller) = (None, None);
             } else if caller_left && !is_readable(&self.ready) {
                 break Ok(SyncEnd::Stopped);
             }
         };
-        // A sandbox that stops takes the way in along, which the thread may have noticed first.
-        let was_ready = ready.is_none();
         match &end {
             Ok(SyncEnd::Reason(reason)) if keep && was_ready => self.board.end(reason),
             Err(error) if keep && was_ready => self.board.end(error.message()),

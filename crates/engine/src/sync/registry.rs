@@ -1,7 +1,7 @@
 //! The syncs of a state directory: a directory for each, whose lock its process holds.
 
 use super::board::{self, STATUS};
-use super::{Sync, SyncSpec, SyncState, SyncStatus, text};
+use super::{SyncSpec, SyncState, SyncStatus, SyncSummary, text};
 use crate::planning::now_ms;
 use crate::store::{Aside, Home, create_private, passing, remove_tree};
 use msb_spec::{Error, Kind, Name, Result, state};
@@ -119,11 +119,11 @@ fn is_alive(directory: &Path) -> bool {
 }
 
 /// What a directory tells, read back as something that anybody could have written.
-fn read(home: &Home, id: &str) -> Option<Sync> {
+fn read(home: &Home, id: &str) -> Option<SyncSummary> {
     let directory = home.syncs().join(id);
     let Record { source, sandbox, target, pid, started } = parsed(&directory.join(RECORD))?;
     let status = parsed(&directory.join(STATUS))?;
-    Some(Sync { id: id.to_owned(), source, sandbox, target, pid, started, status })
+    Some(SyncSummary { id: id.to_owned(), source, sandbox, target, pid, started, status })
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
@@ -133,19 +133,19 @@ fn parsed<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 }
 
 /// Every sync that runs or has ended with a word, the oldest first.
-pub(crate) fn all(home: &Home) -> Vec<Sync> {
+pub(crate) fn all(home: &Home) -> Vec<SyncSummary> {
     let all = ids(home).into_iter().filter_map(|id| {
         let alive = is_alive(&home.syncs().join(&id));
         // In that order: one that ends meanwhile has said so before its lock was free.
         read(home, &id).filter(|sync| alive || sync.status.state == SyncState::Ended)
     });
-    let mut all: Vec<Sync> = all.collect();
+    let mut all: Vec<SyncSummary> = all.collect();
     all.sort_by(|a, b| (a.started, &a.id).cmp(&(b.started, &b.id)));
     all
 }
 
 /// One of them.
-pub(crate) fn one(home: &Home, id: &str) -> Result<Sync> {
+pub(crate) fn one(home: &Home, id: &str) -> Result<SyncSummary> {
     all(home).into_iter().find(|sync| sync.id == id).ok_or_else(|| unknown(home, id))
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn repair(home: &Home) -> Vec<String> {
                 }
                 continue;
             }
-            Some(Sync { source, sandbox, target, .. }) => format!(
+            Some(SyncSummary { source, sandbox, target, .. }) => format!(
                 "cleaned up after sync `{id}` of `{source}` to `{sandbox}:{target}`, which was killed"
             ),
             None => format!("cleaned up after sync `{id}`, which was killed"),

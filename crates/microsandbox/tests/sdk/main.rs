@@ -11,4 +11,5 @@ mod scratch;
 mod settings;
 mod snapshots;
 mod streams;
+mod syncs;
 mod workspace;
