@@ -224,6 +224,8 @@ fn everything_inside_can_be_paused() {
         assert!(states.len() >= 2 && states.iter().all(stands), "{states:?}");
         let gave = msb.words("exec box -- true");
         assert!(gave.stderr.contains("msb resume box"), "{gave:#?}");
+        // Its files can be looked at meanwhile.
+        msb.words("cp box:/root/a copied").ok();
         msb.words("resume box").ok();
         let read = || msb.run(["exec", "box", "--", "cat", "/root/a"]).ok().stdout;
         let before = read();

@@ -163,10 +163,6 @@ impl Worker {
 
     /// Hands the connection to the guest, which answers on it from now on.
     pub(crate) fn pass_on(&mut self, id: u64, user: Option<msb_spec::UserRef>) {
-        if self.guest.stopped {
-            let error = self.paused();
-            return self.answer(id, &Reply::Failed(error));
-        }
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
