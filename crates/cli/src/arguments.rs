@@ -8,8 +8,9 @@ use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch, Plan, Platform,
-    Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef, Workspace, env,
+    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name, Patch, Plan,
+    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef,
+    Workspace, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -96,11 +97,16 @@ pub(crate) struct SandboxArgs {
     /// Host directory shown copy-on-write, for `msb diff` and `apply` [GUEST: /workspace]
     #[arg(long, value_name = "DIR[:GUEST]", help_heading = FILES)]
     pub(crate) workspace: Option<Workspace>,
-    /// Host directory or file shown inside
-    #[arg(long = "volume", short = 'v', value_name = "HOST:GUEST[:ro]", help_heading = FILES)]
+    /// Host directory or file (`./here`), or a volume (`name`), shown inside
+    #[arg(long = "volume", short = 'v', value_name = "SOURCE:GUEST[:ro]", help_heading = FILES)]
     volumes: Vec<Mount>,
     /// Host file shown inside
-    #[arg(long, value_name = "HOST:GUEST[:ro]", help_heading = FILES)]
+    #[arg(
+        long,
+        value_name = "HOST:GUEST[:ro]",
+        value_parser = Mount::parse_path,
+        help_heading = FILES
+    )]
     mount_file: Vec<Mount>,
     /// Memory file system inside
     #[arg(long, value_name = "PATH[:SIZE]", help_heading = FILES)]
@@ -271,8 +277,10 @@ impl SandboxArgs {
         }
         spec.mounts.extend(self.volumes.iter().cloned());
         for mount in &self.mount_file {
-            if !mount.host.is_file() {
-                let message = format!("not a file: `{}`", mount.host.display());
+            if let MountSource::Path(path) = &mount.source
+                && !path.is_file()
+            {
+                let message = format!("not a file: `{}`", path.display());
                 return Err(Error::invalid(message).hint("`-v` mounts directories"));
             }
             spec.mounts.push(mount.clone());

@@ -24,7 +24,10 @@ use msb_engine::images::APART_ARGUMENT;
 use msb_engine::snapshots::SEAL_ARGUMENT;
 use msb_engine::workspace::REVIEW_ARGUMENT;
 use msb_engine::{Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
+use msb_spec::{Error, Result};
+use msb_wire::VOLUME_ARGUMENT;
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -53,6 +56,11 @@ fn main() -> ExitCode {
         let code = msb_engine::workspace::serve();
         return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
     }
+    if let [word, letter] = rest.as_slice()
+        && word == VOLUME_ARGUMENT
+    {
+        return serve_volume(&letter.to_string_lossy());
+    }
     let code = table::dispatch(rest).unwrap_or_else(|failure| words::report(&failure));
     ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))
 }
@@ -63,15 +71,23 @@ pub(crate) fn launcher() -> Launcher {
 }
 
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { plan, directory, lock, caller, last_event, last_exec, secrets } = start;
+    let WorkerStart { plan, directory, lock, held, caller, last_event, last_exec, secrets } = start;
     let has_secrets = !secrets.is_empty();
     let gateway = gateway::start(&plan, &directory, secrets);
     // The worker reads what a hostile guest sends, and the variables have values of Secrets.
     if has_secrets && msb_sys::process::forget_origin().is_err() {
         return i32::from(words::OUR_FAILURE);
     }
-    let start = msb_worker::Start { plan, directory, lock, caller, last_event, last_exec, gateway };
-    msb_worker::run(start)
+    msb_worker::run(msb_worker::Start {
+        plan,
+        directory,
+        lock,
+        held,
+        caller,
+        last_event,
+        last_exec,
+        gateway,
+    })
 }
 
 /// For a program that uses the SDK: writes down what snapshots hold, and lets it go on.
@@ -95,4 +111,21 @@ fn become_worker() -> ExitCode {
         },
         Err(error) => ExitCode::from(u8::try_from(words::report(&error.into())).unwrap_or(125)),
     }
+}
+
+/// Serves the files of a volume to the socket that is stdin, after one line that says whether that
+/// is possible.
+fn serve_volume(letter: &str) -> ExitCode {
+    let tell = |result: Result<()>| {
+        words::say(serde_json::to_string(&result).expect("our own types always serialise"));
+    };
+    let client = std::io::stdin().as_fd().try_clone_to_owned();
+    let served = client
+        .map_err(|error| Error::host("cannot take the client over", error))
+        .and_then(|client| msb_worker::serve_volume(letter, client, || tell(Ok(()))));
+    let code = served.unwrap_or_else(|error| {
+        tell(Err(error));
+        i32::from(words::OUR_FAILURE)
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE))
 }

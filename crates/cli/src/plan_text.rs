@@ -57,7 +57,10 @@ pub(crate) fn written(plan: &Plan) -> String {
     }
     for mount in &plan.mounts {
         let how = if mount.read_only { "read-only" } else { "writable" };
-        line("mount", format!("{} at {}, {how}", mount.host.display(), mount.guest));
+        match &mount.volume {
+            Some(volume) => line("volume", format!("{} at {}, {how}", volume.name, mount.guest)),
+            None => line("mount", format!("{} at {}, {how}", mount.host.display(), mount.guest)),
+        }
     }
     if let Some(workspace) = &plan.workspace {
         let host = workspace.host.display();

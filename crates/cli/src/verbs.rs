@@ -31,6 +31,7 @@ pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod snapshot;
 pub(crate) mod sync;
+pub(crate) mod volume;
 
 use crate::words;
 use msb_engine::Engine;

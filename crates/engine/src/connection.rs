@@ -30,7 +30,12 @@ impl Connection {
         })?;
         let mut stream = UnixStream::from(socket);
         greet(&mut stream, request).map_err(gone)?;
-        Ok(Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: Vec::new() })
+        Ok(Self::on(stream))
+    }
+
+    /// One to somebody who needs no greeting.
+    pub(crate) fn on(stream: UnixStream) -> Self {
+        Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: Vec::new() }
     }
 
     /// The next frame; none when the other side has closed.

@@ -5,6 +5,7 @@
 
 use crate::connection::Connection;
 use crate::pull;
+use crate::volumes::Served;
 use msb_spec::{Error, Kind, Patch, Result};
 use msb_wire::{
     Entry, EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
@@ -33,11 +34,17 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64);
 #[derive(Debug)]
 pub struct Files {
     connection: Connection,
+    /// Who serves it, if it is no sandbox. Dropped after the connection, whose end it waits for.
+    served: Option<Served>,
 }
 
 impl Files {
     pub(crate) fn on(connection: Connection) -> Self {
-        Self { connection }
+        Self { connection, served: None }
+    }
+
+    pub(crate) fn of_volume(connection: Connection, served: Served) -> Self {
+        Self { connection, served: Some(served) }
     }
 
     fn ask(&mut self, request: &FileRequest) -> Result<()> {
@@ -47,9 +54,18 @@ impl Files {
     fn answer(&mut self) -> Result<FileReply> {
         let frame = self.connection.next_frame()?.ok_or_else(went_away)?;
         match frame.kind {
-            FrameKind::Reply => understand(frame.value().map_err(|_| nonsense())?),
+            FrameKind::Reply => self.understand(frame.value().map_err(|_| nonsense())?),
             _ => Err(nonsense()),
         }
+    }
+
+    fn understand(&self, reply: FileReply) -> Result<FileReply> {
+        understand_in(self.place(), reply)
+    }
+
+    /// What the files are in.
+    fn place(&self) -> &'static str {
+        if self.served.is_some() { "volume" } else { "sandbox" }
     }
 
     /// Runs an operation that answers with nothing but success.
@@ -100,7 +116,7 @@ impl Files {
                 FrameKind::Bytes if frame.payload.is_empty() => return Ok(()),
                 FrameKind::Bytes => take(&frame.payload)?,
                 FrameKind::Reply => {
-                    return understand(frame.value().map_err(|_| nonsense())?).map(|_| ());
+                    return self.understand(frame.value().map_err(|_| nonsense())?).map(|_| ());
                 }
                 _ => return Err(nonsense()),
             }
@@ -171,7 +187,8 @@ impl Files {
     /// Copies a file or tree out to the host. If `to` is a directory there, below it.
     pub fn pull(mut self, from: &[u8], to: &Path, progress: Progress<'_>) -> Result<Copied> {
         self.ask(&FileRequest::Pull { path: from.to_vec() })?;
-        let copied = pull::receive(&mut self.connection, from, to, progress)?;
+        let place = self.place();
+        let copied = pull::receive(&mut self.connection, place, (from, to), progress)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
             _ => Err(nonsense()),
@@ -315,6 +332,11 @@ impl Sender<'_, '_> {
 
 /// A failure that the guest reports, as an error. Its words are escaped: they are a guest's.
 pub fn understand(reply: FileReply) -> Result<FileReply> {
+    understand_in("sandbox", reply)
+}
+
+/// The same for what is in another place.
+pub(crate) fn understand_in(place: &str, reply: FileReply) -> Result<FileReply> {
     let FileReply::Failed(failure) = reply else {
         return Ok(reply);
     };
@@ -326,7 +348,7 @@ pub fn understand(reply: FileReply) -> Result<FileReply> {
         std::io::ErrorKind::AlreadyExists => Kind::Exists,
         _ => Kind::Host,
     };
-    let error = Error::new(kind, format!("in the sandbox, cannot {doing}"));
+    let error = Error::new(kind, format!("in the {place}, cannot {doing}"));
     Err(if failure.errno == 0 { error } else { error.cause(cause) })
 }
 

@@ -185,11 +185,18 @@ fn granted(file: &str, user: &str, uid: u32) -> Option<IdRange> {
 /// Host ids that nothing else uses, for a sandbox made by root: 64 Ki of them, at random among
 /// 16 Ki such ranges, above everything that /etc/subuid hands out by default.
 pub(crate) fn unused_ids() -> IdRange {
-    const FIRST: u32 = 0x4000_0000;
-    const COUNT: u32 = 0x1_0000;
     let slot = u32::from(u16::from_le_bytes(random())) & 0x3fff;
     IdRange { start: FIRST + slot * COUNT, count: COUNT }
 }
+
+/// Whether a range is one that [`unused_ids`] gives.
+pub(crate) fn is_unused(range: IdRange) -> bool {
+    let offset = range.start.checked_sub(FIRST);
+    range.count == COUNT && offset.is_some_and(|at| at % COUNT == 0 && at / COUNT <= 0x3fff)
+}
+
+const FIRST: u32 = 0x4000_0000;
+const COUNT: u32 = 0x1_0000;
 
 /// A few random bytes.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
@@ -222,6 +229,10 @@ mod tests {
         for _ in 0..100 {
             let range = unused_ids();
             assert!(range.start >= 0x4000_0000 && range.start.checked_add(range.count).is_some());
+            assert!(is_unused(range));
+        }
+        for start in [0, 1000, FIRST - COUNT, FIRST + 1, u32::MAX, FIRST + COUNT * 0x4000] {
+            assert!(!is_unused(IdRange { start, count: COUNT }), "{start}");
         }
     }
 

@@ -119,6 +119,10 @@ pub struct DiskUsage {
     pub sandboxes: u64,
     /// Bytes of what they have written.
     pub sandbox_bytes: u64,
+    /// How many volumes.
+    pub volumes: u64,
+    /// Bytes of what they hold.
+    pub volume_bytes: u64,
     /// Bytes of the cache of builds.
     pub build_cache: u64,
     /// Bytes that `prune` gives back.
@@ -258,7 +262,10 @@ impl Engine {
         };
         let names = self.home().names();
         let bytes = |name: &Name| size_of_tree(&self.home().directory(name));
+        let volumes = self.home().volume_names();
         Ok(DiskUsage {
+            volumes: volumes.len() as u64,
+            volume_bytes: volumes.iter().map(|name| size_of_tree(&self.home().volume(name))).sum(),
             images: store.space(),
             sandboxes: names.len() as u64,
             sandbox_bytes: names.iter().map(bytes).sum(),
@@ -302,7 +309,7 @@ impl Engine {
 }
 
 /// As much as we may see of it, without following anything.
-fn size_of_tree(path: &Path) -> u64 {
+pub(crate) fn size_of_tree(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(meta) = std::fs::symlink_metadata(path) else {
         return 0;

@@ -23,6 +23,8 @@ pub struct WorkerStart {
     pub directory: PathBuf,
     /// The lock on it.
     pub lock: OwnedFd,
+    /// Locks on the volumes that it uses.
+    pub held: Vec<OwnedFd>,
     /// The connection to whoever started it.
     pub caller: OwnedFd,
     /// The number of the last event.
@@ -75,6 +77,8 @@ struct Letter {
     last_event: u64,
     last_exec: u64,
     secrets: Vec<Zeroizing<Vec<u8>>>,
+    /// How many locks follow, each with a byte of its own.
+    held: usize,
 }
 
 /// The connection to a worker that we have started.
@@ -91,6 +95,7 @@ pub(crate) fn launch(
     claim: &Claim,
     last: (u64, u64),
     secrets: Vec<Value>,
+    held: Vec<OwnedFd>,
 ) -> Result<Caller> {
     let directory = claim.directory.clone();
     let lock =
@@ -108,6 +113,7 @@ pub(crate) fn launch(
                     plan,
                     directory,
                     lock,
+                    held,
                     caller: theirs,
                     last_event,
                     last_exec,
@@ -128,12 +134,16 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let letter = Letter { plan, directory, last_event, last_exec, secrets };
+            let letter =
+                Letter { plan, directory, last_event, last_exec, secrets, held: held.len() };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
             let text = Zeroizing::new(text);
             let length = (text.len() as u64).to_le_bytes();
             socket::send_all(ours.as_fd(), &length, &[lock.as_fd()]).map_err(about)?;
             socket::send_all(ours.as_fd(), &text, &[]).map_err(about)?;
+            for lock in &held {
+                socket::send_all(ours.as_fd(), b"!", &[lock.as_fd()]).map_err(about)?;
+            }
             // It forks at once and this one ends.
             child.wait().map_err(about)?;
         }
@@ -157,9 +167,16 @@ pub fn receive_start() -> Result<WorkerStart> {
     stream.read_exact(&mut text).map_err(about)?;
     let letter: Letter = serde_json::from_slice(&text)
         .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
+    let mut held = Vec::new();
+    for _ in 0..letter.held {
+        let received = socket::receive(caller.as_fd(), &mut [0], &mut held).map_err(about)?;
+        if received == 0 {
+            return Err(Error::new(Kind::Protocol, "whoever starts us went away"));
+        }
+    }
     silence().map_err(about)?;
-    let Letter { plan, directory, last_event, last_exec, secrets } = letter;
-    Ok(WorkerStart { plan, directory, lock, caller, last_event, last_exec, secrets })
+    let Letter { plan, directory, last_event, last_exec, secrets, .. } = letter;
+    Ok(WorkerStart { plan, directory, lock, held, caller, last_event, last_exec, secrets })
 }
 
 /// Lets go of the caller's terminal and files.

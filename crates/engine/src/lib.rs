@@ -29,6 +29,7 @@ mod secrets;
 pub mod snapshots;
 mod store;
 mod sync;
+mod volumes;
 pub mod workspace;
 
 pub use connection::Connection;
@@ -43,3 +44,4 @@ pub use sync::{
     DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncStatus,
     SyncSummary, serve_sync,
 };
+pub use volumes::{PrunedVolumes, Volume};

@@ -7,11 +7,13 @@ mod workspace;
 use crate::hardware;
 use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
+use crate::volumes;
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, Isolation,
-    IsolationChoice, Limit, Limits, Lower, MachineBase, Name, Network, PLAN_VERSION, Patch, Plan,
-    PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Upper, UserRef, env, state,
+    IsolationChoice, Limit, Limits, Lower, MachineBase, Mount, MountSource, Name, Network,
+    PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Stored,
+    Upper, UserRef, VolumeName, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -31,6 +33,7 @@ pub(crate) fn plan(
     let name = spec.name.clone().unwrap_or_else(made_up_name);
     let (kernel, isolation_reason) = isolation(home, spec.isolation)?;
     let isolation = if kernel.is_some() { Isolation::Vm } else { Isolation::Process };
+    let mounts = mounts(home, spec, isolation)?;
     let (mut prepared, base) = prepare(isolation)?;
     let caller = User::current();
     let user = user(spec, &prepared)?;
@@ -61,9 +64,9 @@ pub(crate) fn plan(
         (false, None) => Upper::Directory { path: home.directory(&name).join(state::LAYER) },
     };
     let network = network::network(spec, isolation)?;
-    let mounts = mounts(spec)?;
     let workspace = workspace::workspace(home, spec, &name)?;
-    let allow_setid = mounts.iter().all(|mount| mount.read_only);
+    // A volume is the sandbox's own as its writable layer is: a setuid file there is root's inside.
+    let allow_setid = mounts.iter().all(|mount| mount.read_only || mount.volume.is_some());
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
     let plan = Plan {
         version: PLAN_VERSION,
@@ -189,7 +192,9 @@ fn ids(spec: &Spec, user: Option<&UserRef>, owners: bool, caller: User) -> Resul
     let User { uid, gid } = caller;
     let other = user.filter(|user| !user.is_root());
     // Mapping a range takes two setuid programs and milliseconds: for what lasts, or needs it.
-    if (other.is_some() || owners || !spec.ephemeral)
+    // A volume holds files of whoever wrote them before.
+    let volumes = spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume(_)));
+    if (other.is_some() || owners || volumes || !spec.ephemeral)
         && let Some((uids, gids)) = caller.granted()
     {
         return Ok(Ids::Subordinate { uid, gid, uids, gids });
@@ -268,20 +273,37 @@ fn at_least_8m(value: Bytes) -> Result<Bytes> {
     Err(Error::invalid(format!("a disk of {value} is too small")).hint("8M is the least"))
 }
 
-fn mounts(spec: &Spec) -> Result<Vec<PlannedMount>> {
-    let find = |mount: &msb_spec::Mount| {
-        let shown = mount.host.display();
+fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<Vec<PlannedMount>> {
+    let find = |mount: &Mount| {
+        let (guest, read_only) = (mount.guest.as_str().to_owned(), mount.read_only);
+        let path = match &mount.source {
+            MountSource::Path(path) => path,
+            MountSource::Volume(name) => {
+                let (host, volume) = volumes::planned(home, name, isolation)?;
+                let volume = Some(volume);
+                return Ok(PlannedMount { host, guest, read_only, file: false, volume });
+            }
+        };
+        let shown = path.display();
         let about = |error| Error::host(format!("cannot mount `{shown}`"), error).at(Stage::Plan);
-        let host = fs::canonicalize(&mount.host).map_err(about)?;
+        let host = fs::canonicalize(path).map_err(about)?;
         let meta = fs::metadata(&host).map_err(about)?;
         if !meta.is_dir() && !meta.is_file() {
             return Err(Error::invalid(format!("neither a directory nor a file: `{shown}`"))
                 .at(Stage::Plan));
         }
-        let guest = mount.guest.as_str().to_owned();
-        Ok(PlannedMount { host, guest, read_only: mount.read_only, file: meta.is_file() })
+        Ok(PlannedMount { host, guest, read_only, file: meta.is_file(), volume: None })
     };
     let mut mounts = spec.mounts.iter().map(find).collect::<Result<Vec<_>>>()?;
+    let disks = mounts.iter().filter_map(|mount| mount.volume.as_ref());
+    let mut disks: Vec<&VolumeName> =
+        disks.filter(|volume| volume.stored == Stored::Disk).map(|volume| &volume.name).collect();
+    disks.sort();
+    if let Some(twice) = disks.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(
+            Error::invalid(format!("a disk can be mounted once: `{}`", twice[0])).at(Stage::Plan)
+        );
+    }
     // A mount below another one comes after it, whatever the order they were asked in.
     mounts.sort_by(|a, b| a.guest.cmp(&b.guest));
     Ok(mounts)

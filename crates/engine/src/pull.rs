@@ -4,7 +4,7 @@
 //! following a link, files are made anew, and permissions lose their setuid and setgid bits.
 
 use crate::connection::Connection;
-use crate::files::{Copied, Progress, nonsense, understand, went_away};
+use crate::files::{Copied, Progress, nonsense, understand_in, went_away};
 use msb_spec::{Error, Result};
 use msb_wire::{Entry, EntryKind, FrameKind};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
@@ -21,8 +21,8 @@ const ENTRY_LIMIT: u64 = 10_000_000;
 
 pub(crate) fn receive(
     connection: &mut Connection,
-    from: &[u8],
-    to: &Path,
+    place: &str,
+    (from, to): (&[u8], &Path),
     progress: Progress<'_>,
 ) -> Result<Copied> {
     let mut tree: Option<Tree> = None;
@@ -32,7 +32,7 @@ pub(crate) fn receive(
         match frame.kind {
             FrameKind::Entry => {}
             FrameKind::Reply => {
-                understand(frame.value().map_err(|_| nonsense())?)?;
+                understand_in(place, frame.value().map_err(|_| nonsense())?)?;
                 return Err(nonsense());
             }
             _ => return Err(nonsense()),

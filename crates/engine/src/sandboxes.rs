@@ -9,7 +9,7 @@ use crate::logs::{Filter, Reader};
 use crate::metrics::Metrics;
 use crate::secrets::{self, Value};
 use crate::store::Home;
-use crate::{layers, planning, repair, workspace};
+use crate::{layers, planning, repair, volumes, workspace};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
     Command, Ending, Error, Exit, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
@@ -162,6 +162,7 @@ impl Engine {
             store.remove_scratches();
         }
         self.repair_frozen();
+        self.volume_repair();
         repair::all(&self.home)
     }
 
@@ -237,13 +238,15 @@ impl Engine {
             }
         }
         let secrets = secrets::read(plan, &self.given).map_err(about)?;
-        let _kept = self.keep_frozen(plan).map_err(about)?;
+        let mut plan = plan.clone();
+        let held = volumes::take(&self.home, &mut plan).map_err(about)?;
+        let _kept = self.keep_frozen(&plan).map_err(about)?;
         let claim = self
             .home
-            .claim(plan, |directory| fill(plan, directory))
+            .claim(&plan, |directory| fill(&plan, directory))
             .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
         let first = (0, 0);
-        let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets);
+        let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets, held);
         launched.map_err(|error| {
             // Nobody has begun, so nobody cleans up.
             let _ = self.home.discard(&claim);
@@ -293,7 +296,9 @@ impl Engine {
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));
         let secrets = secrets::read(&plan, &self.given)?;
-        let mut caller = launch(&self.launcher, plan.clone(), &claim, last, secrets)?;
+        let held = volumes::take(&self.home, &mut plan)
+            .map_err(|error| error.under(format!("cannot start sandbox `{name}`")))?;
+        let mut caller = launch(&self.launcher, plan.clone(), &claim, last, secrets, held)?;
         self.begin(&plan, &mut caller)?;
         Ok(Some(caller))
     }

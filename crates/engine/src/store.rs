@@ -1,7 +1,7 @@
 //! The state directory: every path in it is made here.
 
 use crate::layers;
-use msb_spec::{Error, Kind, Name, Plan, Result, env, state};
+use msb_spec::{Error, Kind, Name, Plan, Result, VolumeName, env, state};
 use rustix::fs::{AtFlags, CWD};
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -103,6 +103,26 @@ impl Home {
         self.root.join("syncs")
     }
 
+    /// Where volumes are kept, each in a directory of its name.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
+    }
+
+    /// A volume's directory.
+    pub(crate) fn volume(&self, name: &VolumeName) -> PathBuf {
+        self.volumes().join(name.as_str())
+    }
+
+    /// Every volume, sorted. What is not a name of ours is not one.
+    pub(crate) fn volume_names(&self) -> Vec<VolumeName> {
+        let entries = fs::read_dir(self.volumes()).into_iter().flatten().filter_map(Result::ok);
+        let mut names: Vec<VolumeName> = entries
+            .filter_map(|entry| VolumeName::parse(entry.file_name().to_str()?).ok())
+            .collect();
+        names.sort();
+        names
+    }
+
     fn sandboxes(&self) -> PathBuf {
         self.root.join("sandboxes")
     }
@@ -136,7 +156,7 @@ impl Home {
     ) -> Result<Claim> {
         let sandboxes = self.sandboxes();
         let aside = sandboxes.join(passing("making", plan.name.as_str()));
-        let failed = |error: io::Error| full_disk(error, &sandboxes);
+        let failed = |error: io::Error| full_disk("sandbox", error, &sandboxes);
         make_private(&aside)
             .or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
@@ -236,16 +256,24 @@ impl Home {
 
     /// What was begun or removed by somebody who died in between.
     pub(crate) fn debris(&self) -> Vec<PathBuf> {
-        let places = [self.sandboxes(), self.syncs()].map(fs::read_dir);
-        let entries = places.into_iter().flatten().flatten().filter_map(Result::ok);
-        let ours = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
-            let begun = name.starts_with(".making-") || name.starts_with(".gone-");
-            begun && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-        };
-        entries.map(|entry| entry.path()).filter(ours).collect()
+        [self.sandboxes(), self.syncs()].iter().flat_map(|place| debris(place)).collect()
     }
+
+    /// The same among volumes.
+    pub(crate) fn volume_debris(&self) -> Vec<PathBuf> {
+        debris(&self.volumes())
+    }
+}
+
+fn debris(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
+        let begun = name.starts_with(".making-") || name.starts_with(".gone-");
+        begun && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    };
+    entries.map(|entry| entry.path()).filter(ours).collect()
 }
 
 /// A name for what is only there for a moment. No two threads make the same, and the pid at its
@@ -324,12 +352,13 @@ fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
         // What lasts must survive a power cut; what is gone in a second need not.
         if plan.ephemeral { Ok(()) } else { file.sync_all() }
     };
-    write().map_err(|error| full_disk(error, directory))
+    write().map_err(|error| full_disk("sandbox", error, directory))
 }
 
-fn full_disk(error: io::Error, path: &Path) -> Error {
+/// What a state directory that cannot be written is told as.
+pub(crate) fn full_disk(what: &str, error: io::Error, path: &Path) -> Error {
     let kind = error.kind();
-    let wrapped = Error::host(format!("cannot make the sandbox in `{}`", path.display()), error);
+    let wrapped = Error::host(format!("cannot make the {what} in `{}`", path.display()), error);
     match kind {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => wrapped
             .hint(format!("free some space, or set {} to a directory on another disk", env::HOME)),

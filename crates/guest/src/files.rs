@@ -77,11 +77,10 @@ fn answer(user: Option<&UserRef>, socket: OwnedFd, most: usize) -> Stream {
     msb_sys::signal::reset();
     msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
     let mut stream = Stream::new(socket, most);
-    let _ = become_user(user).and_then(|()| serve(&mut stream)).or_else(|failure| {
-        let errno = failure.error.raw_os_error().unwrap_or(0);
-        let failed = FileFailure { doing: failure.doing, errno };
-        stream.send(FrameKind::Reply, &FileReply::Failed(failed))
-    });
+    let _ = become_user(user)
+        .and_then(|()| stream.request())
+        .and_then(|request| serve(&mut stream, request))
+        .or_else(|failure| stream.tell_failure(failure));
     let _ = stream.flush();
     stream
 }
@@ -95,9 +94,8 @@ fn become_user(user: Option<&UserRef>) -> Done<()> {
     msb_sys::process::become_user(&found.identity).map_err(fail)
 }
 
-fn serve(stream: &mut Stream) -> Done<()> {
-    let frame = stream.next()?;
-    let request: FileRequest = frame.value().map_err(|_| protocol("read the request"))?;
+/// Does what is asked.
+pub(crate) fn serve(stream: &mut Stream, request: FileRequest) -> Done<()> {
     match request {
         FileRequest::Read { path, offset, length } => read(stream, as_path(&path), offset, length),
         FileRequest::Write { path, mode, append } => write(stream, as_path(&path), mode, append),
@@ -219,8 +217,13 @@ fn remove(path: &Path, recursive: bool) -> Done<()> {
     .doing("remove", path)
 }
 
-/// Opens a file for reading; a pipe would make us wait, a device never end.
+/// Opens a file for reading; a pipe would make us wait, a device never end. What is neither is not
+/// even opened, unless it takes the place of a file at this very moment.
 pub(crate) fn open_regular(path: &Path) -> Done<File> {
+    let found = fs::metadata(path).doing("open", path)?;
+    if !found.is_file() && !found.is_dir() {
+        return Err(failed("read (not a file)", path, libc::EINVAL));
+    }
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -291,6 +294,12 @@ fn describe(path: &Path, meta: &Metadata) -> Meta {
     }
 }
 
+/// A failure that we find ourselves, in the kernel's words.
+pub(crate) fn failed(verb: &str, path: &Path, errno: i32) -> Failure {
+    let doing = format!("{verb} `{}`", path.display());
+    Failure { doing, error: io::Error::from_raw_os_error(errno) }
+}
+
 pub(crate) fn protocol(doing: &str) -> Failure {
     Failure { doing: doing.to_owned(), error: io::ErrorKind::InvalidData.into() }
 }
@@ -314,6 +323,17 @@ impl Stream {
             out: Vec::with_capacity(MAX_CHUNK + HEADER),
             buffer: vec![0; MAX_CHUNK],
         }
+    }
+
+    /// What the client asks for.
+    pub(crate) fn request(&mut self) -> Done<FileRequest> {
+        self.next()?.value().map_err(|_| protocol("read the request"))
+    }
+
+    pub(crate) fn tell_failure(&mut self, failure: Failure) -> Done<()> {
+        let errno = failure.error.raw_os_error().unwrap_or(0);
+        let failed = FileFailure { doing: failure.doing, errno };
+        self.send(FrameKind::Reply, &FileReply::Failed(failed))
     }
 
     pub(crate) fn next(&mut self) -> Done<Frame> {
@@ -381,7 +401,7 @@ impl Stream {
         if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Done<()> {
+    pub(crate) fn flush(&mut self) -> Done<()> {
         let mut pieces = self.out.chunks(self.most);
         let sent = pieces.try_for_each(|piece| self.socket.write_all(piece));
         self.out.clear();

@@ -14,6 +14,7 @@ mod mirror;
 mod pause;
 mod tree;
 mod users;
+mod volume;
 
 use commands::Commands;
 use link::Link;
@@ -22,6 +23,8 @@ use msb_wire::{FromGuest, ToGuest};
 use pause::Paused;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
+
+pub use volume::serve_volume;
 
 /// Is PID 1 until the worker has gone or the last command has ended. Returns its exit code.
 ///

@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Deeper than any real tree; a hostile one must not use up our stack.
-const DEPTH_LIMIT: usize = 512;
+pub(crate) const DEPTH_LIMIT: usize = 512;
 
 /// Below this, gathering many files for one write beats sending each from its own pages.
 const SMALL: usize = 64 << 10;
@@ -22,10 +22,7 @@ type Count = (u64, u64);
 
 /// Takes a tree in from the client.
 pub(crate) fn take_in(stream: &mut Stream, path: &Path, into: Option<&[u8]>) -> Done<Count> {
-    let root = match into {
-        Some(name) if path.is_dir() => path.join(as_path(name)),
-        _ => path.to_owned(),
-    };
+    let root = place_of(path, into);
     make_parents(&root)?;
     let mut count = (0, 0);
     // A directory's permissions may forbid writing into it, so they are set last.
@@ -66,6 +63,14 @@ pub(crate) fn take_in(stream: &mut Stream, path: &Path, into: Option<&[u8]>) -> 
         finish(&place, entry.mode, entry.modified)?;
     }
     Ok((count.0 - 1, count.1))
+}
+
+/// Where a copy goes: to the path, or below it by its own name if it is a directory.
+pub(crate) fn place_of(path: &Path, into: Option<&[u8]>) -> PathBuf {
+    match into {
+        Some(name) if path.is_dir() => path.join(as_path(name)),
+        _ => path.to_owned(),
+    }
 }
 
 fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {

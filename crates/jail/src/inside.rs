@@ -8,7 +8,7 @@ use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
 use crate::network::{self, Outward};
-use crate::{capabilities, disk, idmap, landlock, syscalls, workspace};
+use crate::{capabilities, disk, idmap, landlock, storage, syscalls, workspace};
 use msb_spec::{
     By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
 };
@@ -167,7 +167,11 @@ fn prepare(plan: &Plan, pid: u32, child: BorrowedFd<'_>) -> Result<Option<OwnedF
                 send(&[mount.as_fd()])?;
             }
             for mount in &plan.mounts {
-                send(&[shifted_mount(mount, host_user(plan, *range))?.as_fd()])?;
+                let tree = match &mount.volume {
+                    Some(volume) => storage::shifted(mount, volume, *range)?,
+                    None => shifted_mount(mount, host_user(plan, *range))?,
+                };
+                send(&[tree.as_fd()])?;
             }
             if let Some(workspace) = &plan.workspace {
                 for part in workspace::shifted(workspace, host_user(plan, *range))? {
@@ -456,6 +460,9 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
     let take = |mount: &PlannedMount| {
         if shifted {
             return receive(outside).map(|(_, mount)| mount);
+        }
+        if let Some(volume) = &mount.volume {
+            return storage::own(mount, volume);
         }
         let tree = layers::detach(&mount.host, true)?;
         let shown = Attributes {

@@ -77,6 +77,15 @@ pub(crate) fn detach(path: &Path, recursive: bool) -> Result<OwnedFd> {
         .map_err(|error| Error::host(format!("cannot take hold of `{}`", path.display()), error))
 }
 
+/// The same of one directory, which is not found through a link.
+pub(crate) fn detach_itself(path: &Path) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    rustix::mount::open_tree(CWD, path, flags)
+        .map_err(|error| Error::host(format!("cannot take hold of `{}`", path.display()), error))
+}
+
 /// Attaches a detached mount at a path.
 pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;

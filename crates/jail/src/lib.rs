@@ -17,6 +17,7 @@ mod machine;
 mod machine_calls;
 mod network;
 mod own;
+mod storage;
 mod syscalls;
 mod workspace;
 
@@ -25,3 +26,4 @@ pub use inside::{Become, Confined, start};
 pub use machine::{Ids as ShownIds, Shown, start as start_machine};
 pub use network::Outward;
 pub use own::confine_worker;
+pub use storage::serve as serve_volume;

@@ -5,12 +5,14 @@
 
 use crate::idmap;
 use crate::inside::{self, Confined};
-use crate::{capabilities, devices, layers, machine_calls, workspace};
+use crate::{capabilities, devices, layers, machine_calls, storage, workspace};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, Scope,
 };
-use msb_spec::{Error, IdRange, Ids as PlanIds, Plan, PlannedMount, PlannedWorkspace, Result};
+use msb_spec::{
+    Error, IdRange, Ids as PlanIds, Plan, PlannedMount, PlannedVolume, PlannedWorkspace, Result,
+};
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process;
 use msb_sys::socket;
@@ -48,6 +50,8 @@ pub struct Shown {
     pub ids: Ids,
     /// For a directory that is shown copy-on-write, all about it.
     pub workspace: Option<PlannedWorkspace>,
+    /// The volume whose directory it is, if it is one.
+    pub volume: Option<PlannedVolume>,
 }
 
 /// Starts a process that sees what is `shown` and nothing else, and becomes a machine.
@@ -97,14 +101,18 @@ fn prepare(plan: &Plan, shown: &[Shown], pid: u32, child: BorrowedFd<'_>) -> Res
 
 /// Something shown, with ids as they are inside.
 fn shifted(shown: &Shown, range: IdRange, namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let mount = || PlannedMount {
+        host: shown.from.clone(),
+        guest: String::new(),
+        read_only: shown.read_only,
+        file: shown.file,
+        volume: shown.volume.clone(),
+    };
+    if let Some(volume) = &shown.volume {
+        return storage::shifted(&mount(), volume, range);
+    }
     if shown.ids == Ids::Owner {
-        let mount = PlannedMount {
-            host: shown.from.clone(),
-            guest: String::new(),
-            read_only: shown.read_only,
-            file: shown.file,
-        };
-        return inside::shifted_mount(&mount, (range.start, range.start));
+        return inside::shifted_mount(&mount(), (range.start, range.start));
     }
     let tree = layers::detach(&shown.from, true)?;
     let id_map = (shown.ids == Ids::Sandbox).then_some(namespace);
@@ -194,7 +202,10 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
         if prepared {
             return inside::receive(outside).map(|(_, tree)| Taken::Tree(tree));
         }
-        let tree = layers::detach(&shown.from, true)?;
+        let tree = match shown.volume {
+            Some(_) => layers::detach_itself(&shown.from)?,
+            None => layers::detach(&shown.from, true)?,
+        };
         set_attributes(tree.as_fd(), &closed(shown)).map_err(|error| about(shown, error))?;
         Ok(Taken::Tree(tree))
     };

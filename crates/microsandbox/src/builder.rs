@@ -5,8 +5,9 @@ use crate::sandboxes::Sandboxes;
 use crate::worker::{Worker, blocking};
 use msb_engine::{Caller, SecretValue};
 use msb_spec::{
-    Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, Name, Patch,
-    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef, env,
+    Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name,
+    Patch, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef,
+    VolumeName, env,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -137,29 +138,32 @@ impl SandboxBuilder {
         self
     }
 
-    /// Shows a host path inside, as `./here:/there` or `./here:/there:ro`.
+    /// Shows a [`Volume`](crate::Volume) inside, to read and write.
     #[must_use]
-    pub fn volume(self, volume: &str) -> Self {
-        self.with(Mount::parse(volume), |spec, mount| spec.mounts.push(mount))
+    pub fn volume(self, name: &str, guest: &str) -> Self {
+        self.show(VolumeName::parse(name).map(MountSource::Volume), guest, false)
+    }
+
+    /// Shows a [`Volume`](crate::Volume) inside, only to read.
+    #[must_use]
+    pub fn volume_read_only(self, name: &str, guest: &str) -> Self {
+        self.show(VolumeName::parse(name).map(MountSource::Volume), guest, true)
     }
 
     /// Shows a host path inside, to read and write.
     #[must_use]
     pub fn mount(self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.show(host.into(), guest, false)
+        self.show(Ok(MountSource::Path(host.into())), guest, false)
     }
 
     /// Shows a host path inside, only to read.
     #[must_use]
     pub fn mount_read_only(self, host: impl Into<PathBuf>, guest: &str) -> Self {
-        self.show(host.into(), guest, true)
+        self.show(Ok(MountSource::Path(host.into())), guest, true)
     }
 
-    fn show(self, host: PathBuf, guest: &str, read_only: bool) -> Self {
-        let mount = GuestPath::parse(guest).and_then(|guest| match guest.as_str() {
-            "/" => Err(Error::invalid("a mount cannot replace the root of the sandbox")),
-            _ => Ok(Mount { host, guest, read_only }),
-        });
+    fn show(self, source: Result<MountSource>, guest: &str, read_only: bool) -> Self {
+        let mount = source.and_then(|source| Mount::new(source, guest, read_only));
         self.with(mount, |spec, mount| spec.mounts.push(mount))
     }
 
@@ -340,7 +344,7 @@ mod tests {
             Sandboxes::new().builder("a").cpus(f64::NAN),
             Sandboxes::new().builder("a").cpus(-1),
             Sandboxes::new().builder("a").mount("/tmp", "/"),
-            Sandboxes::new().builder("a").volume("nonsense"),
+            Sandboxes::new().builder("a").volume("../a", "/data"),
             Sandboxes::new().builder("a").user("a b"),
             Sandboxes::new().builder("a").copy("/tmp", "relative"),
         ] {

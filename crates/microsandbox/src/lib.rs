@@ -25,6 +25,7 @@
 //! - [`Workspace`] shows a directory of the host copy-on-write, and brings changes to it once they
 //!   were looked at.
 //! - [`DirectorySync`] keeps a directory of the host in step inside.
+//! - [`Volume`] keeps files beyond a sandbox and shares them between several.
 //! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
 //!   seccomp and Landlock. Everything here is the same for both, but for snapshots, which microVMs
 //!   do not have yet.
@@ -45,6 +46,7 @@ mod sandbox;
 mod sandboxes;
 mod snapshots;
 mod sync;
+mod volume;
 mod worker;
 mod workspace;
 
@@ -58,6 +60,7 @@ pub use output::Output;
 pub use sandbox::Sandbox;
 pub use sandboxes::Sandboxes;
 pub use sync::{DirectorySync, SyncOptions};
+pub use volume::{Volume, VolumeBuilder};
 pub use workspace::Workspace;
 
 pub use msb_engine::files::Copied;
@@ -72,7 +75,7 @@ pub use msb_engine::{
 };
 pub use msb_spec::{
     Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,
-    Profile as Security, Published, PullWhen, Reach, Result, SecretPlace, Stage,
+    Profile as Security, Published, PullWhen, Reach, Result, SecretPlace, Stage, VolumeKind,
 };
 pub use msb_wire::record::Source as LogSource;
 pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};

@@ -44,6 +44,7 @@ mod reference;
 mod rule;
 mod spec;
 pub mod state;
+mod volume;
 mod workspace;
 
 pub use error::{Error, Kind, Result, Stage};
@@ -51,7 +52,7 @@ pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSi
 pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
 pub use limits::{By, Cgroup, Limit, Limits};
-pub use mount::{GuestPath, Mount, Tmpfs};
+pub use mount::{GuestPath, Mount, MountSource, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use network::{
     DEFAULT_CONNECTIONS, Network, NetworkSpec, PlannedSecret, Protocol, Published, Reach, Resolver,
@@ -70,4 +71,5 @@ pub use rule::{
     Traffic, addresses,
 };
 pub use spec::{IsolationChoice, Profile, Spec};
+pub use volume::{PlannedVolume, Stored, VolumeKind, VolumeName, VolumeSpec};
 pub use workspace::{PlannedWorkspace, Workspace};

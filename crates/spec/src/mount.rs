@@ -1,6 +1,6 @@
-//! Host paths and memory file systems shown inside.
+//! Host paths, volumes and memory file systems shown inside.
 
-use crate::{Bytes, Error, Result};
+use crate::{Bytes, Error, Result, VolumeName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -47,12 +47,21 @@ impl fmt::Display for GuestPath {
     }
 }
 
-/// A host path shown inside: `HOST:GUEST[:ro]`.
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountSource {
+    /// A path of the host, as typed.
+    Path(PathBuf),
+    /// A volume.
+    Volume(VolumeName),
+}
+
+/// A host path or a volume shown inside: `HOST:GUEST[:ro]` or `NAME:GUEST[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mount {
-    /// The path outside, as typed.
-    pub host: PathBuf,
+    /// What is shown.
+    pub source: MountSource,
     /// Where it appears.
     pub guest: GuestPath,
     /// Whether writing is refused.
@@ -60,33 +69,66 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Parses `HOST:GUEST[:ro|rw]`.
+    /// Parses `HOST:GUEST[:ro|rw]` or `NAME:GUEST[:ro|rw]`. A name has no slash; `./name` is a path.
     pub fn parse(text: &str) -> Result<Self> {
+        let (source, guest, read_only) = Self::split(text)?;
+        let source = match is_name(source) {
+            true => MountSource::Volume(VolumeName::parse(source)?),
+            false => MountSource::Path(PathBuf::from(source)),
+        };
+        Self::new(source, guest, read_only)
+    }
+
+    /// Parses `HOST:GUEST[:ro|rw]`, where `HOST` is a path even if it has no slash.
+    pub fn parse_path(text: &str) -> Result<Self> {
+        let (source, guest, read_only) = Self::split(text)?;
+        Self::new(MountSource::Path(PathBuf::from(source)), guest, read_only)
+    }
+
+    /// Something at a place inside.
+    pub fn new(source: MountSource, guest: &str, read_only: bool) -> Result<Self> {
+        let guest = GuestPath::parse(guest)?;
+        if guest.as_str() == "/" {
+            return Err(Error::invalid("a mount cannot replace the root of the sandbox")
+                .hint("use the directory as the image: `msb run ./dir -- …`"));
+        }
+        Ok(Self { source, guest, read_only })
+    }
+
+    fn split(text: &str) -> Result<(&str, &str, bool)> {
         let wrong = || {
             Error::invalid(format!("not a mount: `{}`", text))
-                .hint("write it as `./here:/there` or `./here:/there:ro`")
+                .hint("write it as `./here:/there`, `./here:/there:ro` or `volume:/there`")
         };
         let (rest, read_only) = match text.rsplit_once(':') {
             Some((rest, "ro")) => (rest, true),
             Some((rest, "rw")) => (rest, false),
             _ => (text, false),
         };
-        let (host, guest) = rest.rsplit_once(':').ok_or_else(wrong)?;
-        if host.is_empty() || host.contains('\0') {
+        let (source, guest) = rest.rsplit_once(':').ok_or_else(wrong)?;
+        if source.is_empty() || source.contains('\0') {
             return Err(wrong());
         }
-        let guest = GuestPath::parse(guest)?;
-        if guest.as_str() == "/" {
-            return Err(Error::invalid("a mount cannot replace the root of the sandbox")
-                .hint("use the directory as the image: `msb run ./dir -- …`"));
-        }
-        Ok(Self { host: PathBuf::from(host), guest, read_only })
+        Ok((source, guest, read_only))
     }
+}
+
+/// Whether this is the name of a volume and not a path.
+fn is_name(source: &str) -> bool {
+    !source.contains('/') && source != "." && source != ".." && !source.starts_with('~')
 }
 
 impl fmt::Display for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host.display(), self.guest)?;
+        match &self.source {
+            // Read back, it is to be a path again.
+            MountSource::Path(path) if is_name(&path.to_string_lossy()) => {
+                write!(f, "./{}", path.display())?;
+            }
+            MountSource::Path(path) => write!(f, "{}", path.display())?,
+            MountSource::Volume(name) => write!(f, "{name}")?,
+        }
+        write!(f, ":{}", self.guest)?;
         if self.read_only { f.write_str(":ro") } else { Ok(()) }
     }
 }
@@ -134,10 +176,27 @@ mod tests {
     #[test]
     fn mounts_are_read_from_the_right() {
         let mount = Mount::parse("/a:b:/c:ro").unwrap();
-        assert_eq!(mount.host, Path::new("/a:b"));
+        assert_eq!(mount.source, MountSource::Path("/a:b".into()));
         assert_eq!(mount.guest.as_str(), "/c");
         assert!(mount.read_only);
         assert!(!Mount::parse("./x:/y").unwrap().read_only);
+    }
+
+    #[test]
+    fn a_name_without_a_slash_is_a_volume() {
+        let data = MountSource::Volume(VolumeName::parse("data").unwrap());
+        assert_eq!(Mount::parse("data:/x").unwrap().source, data);
+        for path in [".", "..", "./data", "a/b", "/a", "~", "~/a", "~ann"] {
+            let mount = Mount::parse(&format!("{path}:/x:ro")).unwrap();
+            assert_eq!(mount.source, MountSource::Path(path.into()), "{path}");
+            assert_eq!(mount.to_string(), format!("{path}:/x:ro"));
+        }
+        for bad in ["a b:/x", "-a:/x", "a:b:/x", ".hidden:/x"] {
+            assert!(Mount::parse(bad).is_err(), "{bad}");
+        }
+        let file = Mount::parse_path("data:/x").unwrap();
+        assert_eq!(file.source, MountSource::Path("data".into()));
+        assert_eq!(file.to_string(), "./data:/x");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedWorkspace,
-    Profile, Result, Rlimit, Span, Tmpfs, UserRef,
+    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedVolume,
+    PlannedWorkspace, Profile, Result, Rlimit, Span, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -144,10 +144,10 @@ pub struct Machine {
     pub base: MachineBase,
 }
 
-/// A host path shown inside, found and checked.
+/// A host path or a volume shown inside, found and checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMount {
-    /// The canonical path outside.
+    /// The canonical path outside; of a volume, the directory or image that holds it.
     pub host: PathBuf,
     /// Where it appears.
     pub guest: String,
@@ -155,6 +155,9 @@ pub struct PlannedMount {
     pub read_only: bool,
     /// Whether it is a single file.
     pub file: bool,
+    /// Which volume it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<PlannedVolume>,
 }
 
 /// How tight the sandbox is closed.
@@ -211,7 +214,7 @@ pub struct Plan {
     /// Its network; none has only loopback.
     #[serde(default)]
     pub network: Option<Network>,
-    /// Host paths shown inside.
+    /// Host paths and volumes shown inside.
     pub mounts: Vec<PlannedMount>,
     /// A host directory shown copy-on-write.
     #[serde(default)]

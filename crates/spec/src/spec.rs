@@ -92,7 +92,7 @@ pub struct Spec {
     pub rlimits: Vec<Rlimit>,
     /// Its network; none has only loopback.
     pub network: Option<NetworkSpec>,
-    /// Host paths shown inside.
+    /// Host paths and volumes shown inside.
     pub mounts: Vec<Mount>,
     /// A host directory shown copy-on-write.
     pub workspace: Option<Workspace>,
@@ -126,12 +126,7 @@ impl Spec {
         for name in self.env.keys() {
             check_env_name(name)?;
         }
-        for (key, value) in &self.labels {
-            if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
-                return Err(Error::invalid(format!("not a label: `{}`", key))
-                    .hint("write it as `key=value`"));
-            }
-        }
+        check_labels(&self.labels)?;
         if let Some(dir) = self.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
             return Err(Error::invalid(format!(
                 "the working directory is not absolute: `{}`",
@@ -169,6 +164,18 @@ impl Spec {
         }
         Ok(())
     }
+}
+
+/// What a sandbox or a volume is found by.
+pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+    for (key, value) in labels {
+        if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
+            return Err(
+                Error::invalid(format!("not a label: `{}`", key)).hint("write it as `key=value`")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Environment names become C strings with `=` behind them.

@@ -1,11 +1,15 @@
 //! A file as a block device that goes away by itself.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
 /// The kernel's `loop_config`, of which we set three fields.
@@ -61,4 +65,51 @@ pub fn attach(file: &File) -> io::Result<(String, OwnedFd)> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
+/// The kernel's `loop_info64`, of which we read three fields.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    before_flags: [u8; 36],
+    flags: u32,
+    rest: [u8; 176],
+}
+
+/// A loop device that a file is attached to.
+#[derive(Debug)]
+pub struct Attached {
+    /// The device's path.
+    pub path: String,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// Keeps it attached.
+    pub held: OwnedFd,
+}
+
+/// The loop device that a file is attached to already, whoever did it. A file system must not be
+/// mounted through two of them: each would have a cache of its own.
+pub fn find(file: &File) -> io::Result<Option<Attached>> {
+    let wanted = file.metadata()?;
+    for entry in fs::read_dir("/dev")?.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+        if number.is_none_or(|number| number.parse::<u32>().is_err()) {
+            continue;
+        }
+        let Ok(device) = File::open(Path::new("/dev").join(&name)) else { continue };
+        // SAFETY: all-zero is a valid loop_info64.
+        let mut info: LoopInfo = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure has the kernel's layout and lives until the call returns.
+        let asked =
+            unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } == 0;
+        if asked && (info.device, info.inode) == (wanted.dev(), wanted.ino()) {
+            let path = format!("/dev/{}", name.to_string_lossy());
+            let read_only = info.flags & LO_FLAGS_READ_ONLY != 0;
+            return Ok(Some(Attached { path, read_only, held: device.into() }));
+        }
+    }
+    Ok(None)
+}
+
 const _: () = assert!(size_of::<LoopConfig>() == 304, "the layout of loop_config");
+const _: () = assert!(size_of::<LoopInfo>() == 232, "the layout of loop_info64");

@@ -11,6 +11,7 @@ mod machine;
 mod network;
 pub mod record;
 mod request;
+mod volume;
 
 pub use control::{FromGuest, Hit, SpawnFailure, ToGuest};
 pub use files::{
@@ -26,9 +27,10 @@ pub use network::{
     Verdict,
 };
 pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
+pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

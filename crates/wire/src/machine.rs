@@ -87,11 +87,13 @@ pub struct ShareOverlay {
     pub tags: Vec<String>,
 }
 
-/// A host path shown inside.
+/// A host path or a volume shown inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineMount {
-    /// The tag of the share.
+    /// The tag of the share, or the name of the disk.
     pub tag: String,
+    /// Whether it is a disk with an ext4 on it, and not a share.
+    pub disk: bool,
     /// Where it appears.
     pub guest: String,
     /// Whether writing is refused. The host refuses it too.

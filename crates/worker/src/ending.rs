@@ -4,7 +4,7 @@ use crate::client::{Client, Role};
 use crate::exec::Stream;
 use crate::guest::Way;
 use crate::log::now_ms;
-use crate::worker::{Worker, vanish};
+use crate::worker::{Worker, let_go, vanish};
 use msb_spec::{Ending, Exit, Plan, PlannedWorkspace, state};
 use msb_sys::signal;
 use msb_vm::Order;
@@ -13,6 +13,7 @@ use msb_wire::{Reply, Stopped, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ impl Worker {
     ///
     /// A guest that is alone and has no cgroup may still be on its way out by then: nothing of
     /// the sandbox can run any more, and taking down its mounts takes the kernel a while.
-    pub(crate) fn end(mut self, lock: &File) {
+    pub(crate) fn end(mut self, lock: &File, held: Vec<OwnedFd>) {
         let by_itself = self.over.is_some_and(|stopped| stopped.exit.is_some());
         if let Some(outward) = &self.outward {
             outward.dismiss();
@@ -102,6 +103,8 @@ impl Worker {
             true => !by_itself || lasts,
             false => !(by_itself && self.alone) || self.guest.confined.group.is_some(),
         };
+        // Another may have a volume once we let go of it, so nothing of ours is on its way to it.
+        let wait = wait || !held.is_empty();
         if wait {
             self.guest.kill();
         } else if machine {
@@ -154,6 +157,7 @@ impl Worker {
         } else {
             Some(self.guest)
         };
+        let_go(held);
         let _ = msb_sys::lock::release(lock);
         for (watcher, exit) in farewells {
             if let Some(client) = self.clients.get_mut(&watcher) {

@@ -20,8 +20,10 @@ mod processes;
 mod relay;
 mod requests;
 mod usage;
+mod volume;
 mod wired;
 mod worker;
 
 pub use outward::Gateway;
+pub use volume::serve_volume;
 pub use worker::{Start, run};

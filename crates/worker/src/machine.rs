@@ -4,7 +4,7 @@ use crate::compromised;
 use crate::relay::Relay;
 use crate::wired::Wired;
 use msb_jail::{Confined, Shown, ShownIds};
-use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Upper, UserRef, env};
+use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Stored, Upper, UserRef, env};
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
@@ -290,6 +290,7 @@ impl Laid {
             read_only,
             ids: ShownIds::Owner,
             workspace: None,
+            volume: None,
         };
         let mut shown =
             vec![file(&kernel.path, "kernel", true), file(&boot_disk(directory)?, "guest", true)];
@@ -366,7 +367,8 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         let ids = if lower.owned { ShownIds::Sandbox } else { ShownIds::Host };
         let from = lower.path.clone();
         let to = tag.clone();
-        shown.push(Shown { from, to, file: false, read_only: true, ids, workspace: None });
+        let (volume, workspace) = (None, None);
+        shown.push(Shown { from, to, file: false, read_only: true, ids, volume, workspace });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only: true, owner: None });
         tag
@@ -378,23 +380,36 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
     plan.rootfs.overlays.iter().map(overlay).collect()
 }
 
-/// Host paths of the user's, each a share of its own.
+/// Host paths of the user's and volumes, each a share or a disk of its own.
 fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) -> Vec<MachineMount> {
     let mut mounts = Vec::new();
     let owner = mount_owner(plan);
     for (index, mount) in plan.mounts.iter().enumerate() {
         let tag = format!("mount{index}");
+        let (guest, read_only) = (mount.guest.clone(), mount.read_only);
+        if mount.volume.as_ref().is_some_and(|volume| volume.stored == Stored::Disk) {
+            let from = mount.host.clone();
+            let path = Path::new("/").join(&tag);
+            let ids = ShownIds::Owner;
+            let (volume, workspace) = (None, None);
+            shown.push(Shown { from, to: tag, file: true, read_only, ids, volume, workspace });
+            let tag = device(machine.disks.len());
+            machine.disks.push(Disk { path, read_only, lasting: true });
+            mounts.push(MachineMount { tag, disk: true, guest, read_only, file: None });
+            continue;
+        }
         // A share is a directory; a single file is alone in one.
         let file = mount.file.then(|| "file".to_owned());
         let to = file.as_ref().map_or_else(|| tag.clone(), |file| format!("{tag}/{file}"));
-        let (from, read_only) = (mount.host.clone(), mount.read_only);
+        let (from, volume) = (mount.host.clone(), mount.volume.clone());
         // Its files are root's for the machine's process, which may write nobody else's; the
         // share gives them to the user inside.
         let ids = ShownIds::Owner;
-        shown.push(Shown { from, to, file: mount.file, read_only, ids, workspace: None });
+        let workspace = None;
+        shown.push(Shown { from, to, file: mount.file, read_only, ids, volume, workspace });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only, owner: Some(owner) });
-        mounts.push(MachineMount { tag, guest: mount.guest.clone(), read_only, file });
+        mounts.push(MachineMount { tag, disk: false, guest, read_only, file });
     }
     if let Some(workspace) = &plan.workspace {
         let tag = "workspace".to_owned();
@@ -404,12 +419,14 @@ fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
             file: false,
             read_only: false,
             ids: ShownIds::Owner,
+            volume: None,
             workspace: Some(workspace.clone()),
         });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only: false, owner: Some(owner) });
         mounts.push(MachineMount {
             tag,
+            disk: false,
             guest: workspace.guest.clone(),
             read_only: false,
             file: None,

@@ -31,6 +31,8 @@ pub struct Start {
     pub directory: PathBuf,
     /// The lock on it, held until we end.
     pub lock: OwnedFd,
+    /// Locks on what it uses, held as long.
+    pub held: Vec<OwnedFd>,
     /// Whoever starts the sandbox: told how it goes, and attached to the first command.
     pub caller: OwnedFd,
     /// The number of the last event, so that numbers go on over a restart.
@@ -113,7 +115,7 @@ pub(crate) enum Ready {
 
 /// Is the worker until the sandbox is over. Returns the exit code of the process.
 pub fn run(start: Start) -> i32 {
-    let Start { plan, directory, lock, caller, last_event, last_exec, gateway } = start;
+    let Start { plan, directory, lock, held, caller, last_event, last_exec, gateway } = start;
     let ephemeral = plan.ephemeral;
     let first = last_event == 0;
     let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
@@ -126,7 +128,7 @@ pub fn run(start: Start) -> i32 {
     let (mut caller, error) = match begun {
         Ok(mut worker) => {
             worker.serve();
-            worker.end(&File::from(lock));
+            worker.end(&File::from(lock), held);
             return 0;
         }
         Err(failed) => *failed,
@@ -135,9 +137,17 @@ pub fn run(start: Start) -> i32 {
     if let Some(gone) = gone {
         let _ = std::fs::remove_dir_all(gone);
     }
+    let_go(held);
     let _ = msb_sys::lock::release(&File::from(lock));
     caller.answer(&Reply::Failed(error));
     125
+}
+
+/// Lets go of what the sandbox used, wherever a fork has left a copy of the locks.
+pub(crate) fn let_go(held: Vec<OwnedFd>) {
+    for lock in held {
+        let _ = msb_sys::lock::release(&File::from(lock));
+    }
 }
 
 /// Frees a sandbox's name at once; what it held is at the place that is returned.

@@ -69,16 +69,24 @@ impl Act for Cp {
 impl End {
     /// `box:/path` is inside; whatever looks like a path is on the host. A path need not be UTF-8.
     pub(super) fn parse(text: &OsStr) -> Result<Self> {
-        let bytes = text.as_bytes();
-        let colon = bytes.iter().position(|byte| *byte == b':').unwrap_or(0);
-        let name = String::from_utf8_lossy(&bytes[..colon]);
-        if name.is_empty() || name.contains('/') || name.starts_with('.') {
-            return Ok(Self::Host(PathBuf::from(text)));
+        match named(text) {
+            None => Ok(Self::Host(PathBuf::from(text))),
+            Some((name, path)) => Ok(Self::Inside(Name::parse(&name)?, path)),
         }
-        let path = &bytes[colon + 1..];
-        let path = if path.starts_with(b"/") { path.to_vec() } else { [b"/", path].concat() };
-        Ok(Self::Inside(Name::parse(&name)?, path))
     }
+}
+
+/// The name and the absolute path of `name:/path`; none if it looks like a path of the host.
+pub(super) fn named(text: &OsStr) -> Option<(String, Vec<u8>)> {
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().position(|byte| *byte == b':').unwrap_or(0);
+    let name = String::from_utf8_lossy(&bytes[..colon]);
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    let path = &bytes[colon + 1..];
+    let path = if path.starts_with(b"/") { path.to_vec() } else { [b"/", path].concat() };
+    Some((name.into_owned(), path))
 }
 
 /// Progress for people at a terminal, silence in a pipe.

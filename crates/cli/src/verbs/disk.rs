@@ -7,7 +7,9 @@ use crate::listing::{self, Listing};
 use crate::table::Act;
 use crate::words::{self, Failure, Outcome};
 use clap::Parser;
-use msb_engine::images::Prune;
+use msb_engine::PrunedVolumes;
+use msb_engine::images::{Prune, Pruned};
+use serde::Serialize;
 
 /// Shows what uses the disk.
 #[derive(Debug, Parser)]
@@ -35,6 +37,7 @@ impl Act for Df {
             ("layers of the host image", None, images.host_layers),
             ("build cache", None, usage.build_cache),
             ("sandboxes", Some(usage.sandboxes), usage.sandbox_bytes),
+            ("volumes", Some(usage.volumes), usage.volume_bytes),
         ] {
             let count = count.map_or_else(String::new, |count| count.to_string());
             table.row(&[what.to_owned(), count, size(bytes)]);
@@ -49,13 +52,16 @@ impl Act for Df {
     }
 }
 
-/// Gives back what nothing needs: leftovers and the build cache. Sandboxes stay.
+/// Gives back what nothing needs: leftovers and the build cache. Sandboxes and volumes stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb prune [OPTIONS]")]
 pub(crate) struct PruneAll {
     /// Also remove images that no sandbox uses
     #[arg(long)]
     all: bool,
+    /// Also remove volumes that no sandbox uses, running or not, with all they hold
+    #[arg(long)]
+    volumes: bool,
     /// Tell what would be removed and remove nothing
     #[arg(long)]
     dry_run: bool,
@@ -64,11 +70,32 @@ pub(crate) struct PruneAll {
     json: bool,
 }
 
+/// Everything that was removed, for programs.
+#[derive(Debug, Serialize)]
+struct All<'a> {
+    #[serde(flatten)]
+    pruned: &'a Pruned,
+    #[serde(flatten)]
+    volumes: &'a PrunedVolumes,
+}
+
 impl Act for PruneAll {
     fn act(self) -> Outcome {
         let prune = Prune { all: self.all, dry_run: self.dry_run, older_than: None };
-        let pruned = engine()?.prune(&prune)?;
-        tell_pruned(&pruned, self.dry_run, self.json);
+        let engine = engine()?;
+        let volumes = match self.volumes {
+            true => engine.volume_prune(self.dry_run)?,
+            false => PrunedVolumes::default(),
+        };
+        let mut pruned = engine.prune(&prune)?;
+        pruned.bytes += volumes.volume_bytes;
+        if self.json {
+            listing::json(&All { pruned: &pruned, volumes: &volumes });
+        } else {
+            let verb = if self.dry_run { "would remove" } else { "removed" };
+            volumes.volumes.iter().for_each(|name| words::say(format!("{verb} volume {name}")));
+            tell_pruned(&pruned, self.dry_run, false);
+        }
         if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Told) }
     }
 }

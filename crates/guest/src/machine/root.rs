@@ -100,12 +100,16 @@ pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>
     }
 }
 
-/// Takes hold of the host paths to be shown, which are attached once the root has changed.
+/// Takes hold of the host paths and volumes to be shown, which are attached once the root has changed.
 pub(super) fn take_mounts(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
     let take = |(index, wanted): (usize, &MachineMount)| -> Done<OwnedFd> {
         let share = format!("{STAGE}/mount{index}");
         make_dir(&share)?;
-        mount(&wanted.tag, &share, "virtiofs", MountFlags::empty(), "")?;
+        match (wanted.disk, wanted.read_only) {
+            (false, _) => mount(&wanted.tag, &share, "virtiofs", MountFlags::empty(), "")?,
+            (true, true) => mount(&block(&wanted.tag), &share, "ext4", MountFlags::RDONLY, "")?,
+            (true, false) => mount(&block(&wanted.tag), &share, "ext4", MountFlags::NOATIME, "")?,
+        }
         let path = match &wanted.file {
             Some(name) => format!("{share}/{name}"),
             None => share,

@@ -33,7 +33,8 @@ async fn a_sandbox_that_cannot_be_made_leaves_nothing() {
     assert_eq!(kind(scratch.box_named("box").image("/no/such/dir")).await, Kind::NotFound);
     assert_eq!(kind(scratch.box_named("box").isolation(Isolation::Vm)).await, Kind::Unsupported);
     assert_eq!(kind(scratch.box_named("box").workdir("relative")).await, Kind::Invalid);
-    assert_eq!(kind(scratch.box_named("box").volume("/no/such:/x")).await, Kind::Host);
+    assert_eq!(kind(scratch.box_named("box").mount("/no/such", "/x")).await, Kind::Host);
+    assert_eq!(kind(scratch.box_named("box").volume("none", "/x")).await, Kind::NotFound);
     assert_eq!(kind(scratch.box_named("box").copy("/no/such", "/x")).await, Kind::Host);
     assert!(scratch.list().await.unwrap().is_empty());
 }

@@ -12,4 +12,5 @@ mod settings;
 mod snapshots;
 mod streams;
 mod syncs;
+mod volumes;
 mod workspace;

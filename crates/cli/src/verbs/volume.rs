@@ -1,0 +1,387 @@
+//! `msb volume …`: storage that outlives sandboxes.
+
+use super::{bare_engine, cp, engine};
+use crate::clock;
+use crate::image_text::size;
+use crate::listing::{self, Listing};
+use crate::selection::pair;
+use crate::table::Act;
+use crate::words::{self, Failure, Outcome};
+use clap::Parser;
+use msb_engine::{Engine, Volume};
+use msb_spec::{Bytes, Error, Name, Result, VolumeKind, VolumeName, VolumeSpec};
+use msb_wire::{EntryKind, Meta};
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
+
+/// Makes a volume. `msb run -v NAME:/path` shows it in a sandbox.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb volume create [OPTIONS] NAME")]
+pub(crate) struct Create {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    name: VolumeName,
+    /// How much it may hold, as in `2G` (a directory: as root only) [default of a disk: 2G]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Bytes>,
+    /// What it is: `dir`, shared by several, or `disk`, for microVMs [default: dir]
+    #[arg(long, value_name = "KIND")]
+    kind: Option<VolumeKind>,
+    /// Label, for finding it again
+    #[arg(long = "label", short, value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+}
+
+impl Act for Create {
+    fn act(self) -> Outcome {
+        let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
+        let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let spec = VolumeSpec {
+            name: self.name,
+            kind: self.kind.unwrap_or_default(),
+            size: self.size,
+            labels: labels.into_iter().map(owned).collect(),
+        };
+        words::say(engine()?.volume_create(&spec)?.name);
+        Ok(0)
+    }
+}
+
+/// Lists volumes, or what a directory of one holds.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb volume ls [OPTIONS]\n       msb volume ls [OPTIONS] NAME:PATH")]
+pub(crate) struct Ls {
+    /// A directory of a volume
+    #[arg(value_name = "NAME:PATH")]
+    place: Option<OsString>,
+    /// Only those with this label (may be given several times; all must match)
+    #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with = "place")]
+    labels: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print names only
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Act for Ls {
+    fn act(self) -> Outcome {
+        match &self.place {
+            Some(place) => self.list_files(&Place::parse(place)?),
+            None => self.list_volumes(),
+        }
+    }
+}
+
+impl Ls {
+    fn list_volumes(self) -> Outcome {
+        let engine = engine()?;
+        let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
+        let mut volumes = Vec::new();
+        for name in engine.volume_names() {
+            match engine.volume(&name) {
+                Ok(volume) => volumes.push(volume),
+                Err(error) => words::note(error),
+            }
+        }
+        volumes.retain(|volume| {
+            labels
+                .iter()
+                .all(|(key, value)| volume.labels.get(*key).is_some_and(|own| own == value))
+        });
+        if self.json {
+            listing::json(&volumes);
+            return Ok(0);
+        }
+        if self.quiet {
+            volumes.iter().for_each(|volume| words::say(&volume.name));
+            return Ok(0);
+        }
+        let mut table =
+            Listing::new(&["NAME", "KIND", "SIZE", "USED", "AGE", "SANDBOXES", "LABELS"]);
+        for volume in volumes {
+            let labels = volume.labels.iter().map(|(key, value)| format!("{key}={value}"));
+            table.row(&[
+                volume.name.to_string(),
+                volume.kind.to_string(),
+                volume.size.map_or_else(|| "-".to_owned(), |size| size.to_string()),
+                size(volume.used),
+                clock::ago(volume.created),
+                volume.sandboxes.iter().map(Name::as_str).collect::<Vec<_>>().join(","),
+                labels.collect::<Vec<_>>().join(","),
+            ]);
+        }
+        table.print();
+        Ok(0)
+    }
+
+    fn list_files(&self, place: &Place) -> Outcome {
+        let entries = bare_engine()?.volume_files(&place.volume)?.list(&place.path)?;
+        if self.json {
+            listing::json(&entries.iter().map(Line::of).collect::<Vec<_>>());
+            return Ok(0);
+        }
+        if self.quiet {
+            for entry in &entries {
+                words::say(msb_spec::shown(&String::from_utf8_lossy(&entry.name)));
+            }
+            return Ok(0);
+        }
+        let mut table = Listing::new(&["NAME", "KIND", "MODE", "SIZE", "CHANGED"]);
+        for entry in &entries {
+            let line = Line::of(entry);
+            table.row(&[
+                line.name,
+                line.kind.to_owned(),
+                line.mode,
+                size(entry.size),
+                clock::ago(u64::try_from(entry.modified).unwrap_or(0)),
+            ]);
+        }
+        table.print();
+        Ok(0)
+    }
+}
+
+/// One entry of a directory, for programs.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    kind: &'static str,
+    mode: String,
+    size: u64,
+    /// In milliseconds since 1970.
+    modified: i64,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl Line {
+    fn of(entry: &Meta) -> Self {
+        let (kind, target) = match &entry.kind {
+            EntryKind::File => ("file", None),
+            EntryKind::Directory => ("dir", None),
+            EntryKind::Symlink(target) => {
+                ("link", Some(String::from_utf8_lossy(target).into_owned()))
+            }
+            EntryKind::Other | EntryKind::End => ("other", None),
+        };
+        Self {
+            name: String::from_utf8_lossy(&entry.name).into_owned(),
+            kind,
+            mode: format!("{:04o}", entry.mode),
+            size: entry.size,
+            modified: entry.modified,
+            uid: entry.uid,
+            gid: entry.gid,
+            target,
+        }
+    }
+}
+
+/// Shows everything about volumes, as JSON.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb volume inspect NAME...")]
+pub(crate) struct Inspect {
+    /// Names of volumes
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<VolumeName>,
+    /// Print JSON (always so; for symmetry with the other listings)
+    #[arg(long)]
+    json: bool,
+}
+
+impl Act for Inspect {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let found = self.names.iter().map(|name| engine.volume(name));
+        match found.collect::<Result<Vec<Volume>>>()?.as_slice() {
+            [one] => listing::json(one),
+            several => listing::json(&several),
+        }
+        Ok(0)
+    }
+}
+
+/// Removes volumes with all they hold. One that a sandbox uses stays.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb volume rm [OPTIONS] NAME...")]
+pub(crate) struct Rm {
+    /// Names of volumes
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<VolumeName>,
+    /// Also those of sandboxes that have stopped, which then cannot start
+    #[arg(long, short)]
+    force: bool,
+}
+
+impl Act for Rm {
+    fn act(self) -> Outcome {
+        let engine = engine()?;
+        let mut failed = false;
+        for name in &self.names {
+            match engine.volume_remove(name, self.force) {
+                Ok(()) => words::say(name),
+                Err(error) => {
+                    words::tell(&error);
+                    failed = true;
+                }
+            }
+        }
+        if failed { Err(Failure::Told) } else { Ok(0) }
+    }
+}
+
+/// Copies a file or tree between the host and a volume; no sandbox has to run for it.
+#[derive(Debug, Parser)]
+#[command(
+    override_usage = "msb volume cp [OPTIONS] SRC NAME:PATH\n       msb volume cp [OPTIONS] NAME:PATH DST"
+)]
+pub(crate) struct Cp {
+    /// What to copy: a path, or NAME:PATH in a volume
+    #[arg(value_name = "SRC")]
+    from: OsString,
+    /// Where to: a path, or NAME:PATH in a volume
+    #[arg(value_name = "DST")]
+    to: OsString,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Act for Cp {
+    fn act(self) -> Outcome {
+        let engine = bare_engine()?;
+        let bar = cp::bar(self.quiet);
+        let mut progress = |bytes| bar.inc(bytes);
+        let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
+            (End::Host(from), End::Inside(to)) => {
+                files(&engine, &to)?.push(from.as_ref(), &to.path, true, &mut progress)?
+            }
+            (End::Inside(from), End::Host(to)) => {
+                files(&engine, &from)?.pull(&from.path, to.as_ref(), &mut progress)?
+            }
+            (End::Inside(_), End::Inside(_)) => {
+                return Err(Error::unsupported("cannot copy from one volume to another")
+                    .hint("`msb run -v one:/one -v other:/other -- cp -a /one/x /other` does")
+                    .into());
+            }
+            (End::Host(_), End::Host(_)) => {
+                let hint = "one side must be in a volume: `msb volume cp ./x data:/x`";
+                return Err(Error::invalid("both paths are on the host").hint(hint).into());
+            }
+        };
+        bar.finish_and_clear();
+        if copied.left_out > 0 && !self.quiet {
+            words::note(format!("left out {} devices, sockets or pipes", copied.left_out));
+        }
+        Ok(0)
+    }
+}
+
+fn files(engine: &Engine, place: &Place) -> Result<msb_engine::files::Files> {
+    engine.volume_files(&place.volume)
+}
+
+/// Writes a file of a volume to stdout.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb volume cat NAME:PATH")]
+pub(crate) struct Cat {
+    /// A file of a volume
+    #[arg(value_name = "NAME:PATH")]
+    place: OsString,
+}
+
+impl Act for Cat {
+    fn act(self) -> Outcome {
+        let place = Place::parse(&self.place)?;
+        let engine = bare_engine()?;
+        // A file may hold what moves the cursor or worse; a pipe gets every byte as it is.
+        let shown = std::io::stdout().is_terminal();
+        files(&engine, &place)?.read(&place.path, 0, None, |bytes| {
+            match shown {
+                true => words::stdout(harmless(bytes).as_bytes()),
+                false => words::stdout(bytes),
+            }
+            Ok(())
+        })?;
+        Ok(0)
+    }
+}
+
+/// Text as a terminal may show it, line by line.
+fn harmless(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => safe.push(c),
+            c if msb_spec::disturbs(c) => safe.extend(c.escape_default()),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// A path in a volume.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    volume: VolumeName,
+    path: Vec<u8>,
+}
+
+impl Place {
+    /// `data:/path`; a path need not be UTF-8.
+    fn parse(text: &OsStr) -> Result<Self> {
+        match End::parse(text)? {
+            End::Inside(place) => Ok(place),
+            End::Host(_) => Err(Error::invalid(format!(
+                "not a path in a volume: `{}`",
+                msb_spec::shown(&text.to_string_lossy())
+            ))
+            .hint("write it as `data:/path`")),
+        }
+    }
+}
+
+/// One end of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Host(OsString),
+    Inside(Place),
+}
+
+impl End {
+    fn parse(text: &OsStr) -> Result<Self> {
+        match cp::named(text) {
+            None => Ok(Self::Host(text.to_owned())),
+            Some((name, path)) => {
+                Ok(Self::Inside(Place { volume: VolumeName::parse(&name)?, path }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_name_before_a_colon_is_a_volume() {
+        let inside = |path: &str| {
+            End::Inside(Place { volume: VolumeName::parse("data").unwrap(), path: path.into() })
+        };
+        assert_eq!(End::parse("data:/x/y".as_ref()).unwrap(), inside("/x/y"));
+        assert_eq!(End::parse("data:".as_ref()).unwrap(), inside("/"));
+        assert_eq!(End::parse("./a:b".as_ref()).unwrap(), End::Host("./a:b".into()));
+        assert!(Place::parse("x".as_ref()).is_err());
+        assert!(Place::parse("a b:/x".as_ref()).is_err());
+        let odd = OsStr::from_bytes(b"data:/\xff");
+        assert_eq!(Place::parse(odd).unwrap().path, b"/\xff");
+    }
+}
