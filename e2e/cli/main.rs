@@ -23,3 +23,4 @@ mod stdio;
 mod sync;
 mod terminal;
 mod workspace;
+mod volumes;

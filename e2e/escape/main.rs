@@ -11,3 +11,4 @@ mod protocol;
 mod resources;
 mod sync;
 mod workspace;
+mod volumes;

@@ -49,6 +49,7 @@ pub fn examine(home: Option<&Home>) -> Vec<Finding> {
         seccomp(),
         ids(user),
         cgroups(),
+        volumes(user),
         network_device(),
         container(),
         processor(),
@@ -219,6 +220,30 @@ fn cgroups() -> Finding {
              `systemd-run --user --scope -p Delegate=yes -- $SHELL`",
         ),
     )
+}
+
+/// What volumes are limited by here.
+fn volumes(user: User) -> Finding {
+    let whole = "directories with and without a size, and disks";
+    if !user.is_root() {
+        return finding(
+            "process",
+            "volumes",
+            Grade::Weaker,
+            "directories without a size; no disks but in microVMs",
+            Some("run msb as root for volumes whose size is limited"),
+        );
+    }
+    match fs::exists("/dev/loop-control") {
+        Ok(true) => finding("process", "volumes", Grade::Good, whole, None),
+        _ => finding(
+            "process",
+            "volumes",
+            Grade::Weaker,
+            "directories without a size; there are no loop devices",
+            Some("`modprobe loop`; in a container, hand it /dev/loop-control and loop devices"),
+        ),
+    }
 }
 
 fn container() -> Finding {

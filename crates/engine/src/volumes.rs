@@ -16,9 +16,7 @@ use crate::sandboxes::Engine;
 use crate::store::{Aside, Home, create_private, full_disk, make_private, passing, remove_tree};
 use crate::{hardware, images};
 use msb_image::Owners;
-use msb_spec::{
-    Bytes, Error, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec,
-};
+use msb_spec::{Error, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
 use record::Record;
 use rustix::fs::CWD;
 use serde::Serialize;
@@ -35,8 +33,8 @@ pub struct Volume {
     pub name: VolumeName,
     /// What it is.
     pub kind: VolumeKind,
-    /// How much it may hold; none is as much as the host has.
-    pub size: Option<Bytes>,
+    /// Bytes that it may hold; none is as much as the host has.
+    pub size: Option<u64>,
     /// Bytes of the host's disk that it takes, as far as they can be seen.
     pub used: u64,
     /// For finding it.
@@ -113,7 +111,7 @@ impl Engine {
         let record = Record::read(self.home(), name)?;
         let used = images::size_of_tree(&record.path(&self.home().volume(name)));
         let Record { name, kind, size, labels, created, by_machine, .. } = record;
-        let sandboxes = users(self.home(), &name);
+        let (sandboxes, size) = (users(self.home(), &name), size.map(|size| size.0));
         Ok(Volume { name, kind, size, used, labels, created, sandboxes, by_machine })
     }
 

@@ -59,7 +59,7 @@ impl Volume {
 
     /// How much it may hold, in bytes; none is as much as the host has.
     pub fn size(&self) -> Option<u64> {
-        self.found.size.map(|size| size.0)
+        self.found.size
     }
 
     /// Bytes of the host's disk that it took when it was looked at.

@@ -106,7 +106,7 @@ impl Ls {
             table.row(&[
                 volume.name.to_string(),
                 volume.kind.to_string(),
-                volume.size.map_or_else(|| "-".to_owned(), |size| size.to_string()),
+                volume.size.map_or_else(|| "-".to_owned(), |size| Bytes(size).to_string()),
                 size(volume.used),
                 clock::ago(volume.created),
                 volume.sandboxes.iter().map(Name::as_str).collect::<Vec<_>>().join(","),

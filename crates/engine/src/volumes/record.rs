@@ -86,7 +86,10 @@ impl Record {
             Err(error) => return Err(unreadable(&error)),
         };
         let mut text = Vec::new();
-        file.take(LIMIT).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
+        file.take(LIMIT + 1).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
+        if text.len() as u64 > LIMIT {
+            return Err(unreadable(&"its record is too long"));
+        }
         let record: Self = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
         record.check(name, &directory).map_err(|error| unreadable(&error))?;
         Ok(record)
