@@ -14,6 +14,7 @@ mod mounts;
 mod network;
 mod roots;
 mod workspace;
+mod volumes;
 
 #[test]
 fn this_machine_is_the_lab() {

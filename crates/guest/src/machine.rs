@@ -49,12 +49,17 @@ pub(crate) const PACKET: usize = 28 << 10;
 /// Is PID 1 until the sandbox is over, and switches the machine off.
 pub fn run() -> ! {
     let ended = Worker::dial(dial).map_or(Ended::default(), live);
-    if !ended.ephemeral {
+    if !ended.ephemeral || !ended.disks.is_empty() {
         let _ = msb_sys::signal::send(-1, SIGKILL);
-        rustix::fs::sync();
-        // So that its journal is empty when it is next mounted.
-        if let Some(writable) = &ended.writable {
-            let _ = machine::freeze(writable.as_fd());
+        let writable = ended.writable.iter().filter(|_| !ended.ephemeral);
+        let lasting: Vec<&OwnedFd> = writable.chain(&ended.disks).collect();
+        if !ended.ephemeral {
+            rustix::fs::sync();
+        }
+        // Which writes what they hold, and leaves their journals empty for when they are next
+        // mounted.
+        for disk in lasting {
+            let _ = machine::freeze(disk.as_fd());
         }
     }
     loop {
@@ -73,6 +78,8 @@ fn say(word: &str) {
 #[derive(Default)]
 struct Ended {
     writable: Option<OwnedFd>,
+    /// Volumes that it wrote, which outlive it.
+    disks: Vec<OwnedFd>,
     ephemeral: bool,
 }
 
@@ -102,7 +109,7 @@ fn live(mut worker: Worker) -> Ended {
     if serving.run() == serve::End::WorkerGone {
         say("the worker has gone");
     }
-    Ended { writable: inside.writable, ephemeral }
+    Ended { writable: inside.writable, disks: inside.disks, ephemeral }
 }
 
 fn fail(worker: &mut Worker, failure: crate::files::Failure, ephemeral: bool) -> Ended {
@@ -110,7 +117,7 @@ fn fail(worker: &mut Worker, failure: crate::files::Failure, ephemeral: bool) ->
     worker.tell(&FromMachine::Failed { doing: failure.doing, errno });
     // Bytes that are on their way are lost with the machine.
     worker.wait_closed(FAREWELL);
-    Ended { writable: None, ephemeral }
+    Ended { ephemeral, ..Ended::default() }
 }
 
 /// Everything that is the same for every sandbox.
@@ -142,6 +149,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
         .doing("be named", Path::new(host))?;
     let writable = root::build(&boot.root, boot.ephemeral)?;
     let trees = root::take_mounts(&boot.mounts)?;
+    let disks = root::written_disks(&boot.mounts)?;
     // Before the root changes: below it, names are the image's.
     let (group, refusals) = enter_cgroup(boot.pids)?;
     root::enter(kernel)?;
@@ -158,7 +166,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     let again = |fd: &OwnedFd| fd.try_clone().doing("open", Path::new("the writable disk"));
     let measured = writable.as_ref().map(again).transpose()?;
     let meter = Some(Meter::new(kernel.proc()?, measured, refusals)?);
-    Ok(Inside { meter, writable, group })
+    Ok(Inside { meter, writable, disks, group })
 }
 
 fn set_clock(time_ns: u64) -> io::Result<()> {
@@ -225,6 +233,7 @@ fn enter_cgroup(pids: Option<u32>) -> Done<(Option<OwnedFd>, Option<File>)> {
 struct Inside {
     meter: Option<Meter>,
     writable: Option<OwnedFd>,
+    disks: Vec<OwnedFd>,
     group: Option<OwnedFd>,
 }
 

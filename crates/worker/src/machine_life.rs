@@ -6,7 +6,7 @@ use crate::execs;
 use crate::machine::{BOOT_LIMIT, Given, Heard, Machine};
 use crate::usage;
 use crate::worker::Worker;
-use msb_spec::{Ending, Error, Kind, Result, Stage};
+use msb_spec::{Ending, Error, Kind, PlannedMount, Result, Stage, Stored};
 use msb_sys::signal;
 use msb_vm::Order;
 use msb_wire::record::{Happened, Source};
@@ -283,9 +283,14 @@ impl Worker {
         Some(lines.into_iter().fold(error, Error::cause))
     }
 
-    /// Has a machine that lasts write everything to disk and end.
+    /// Has a machine that lasts, or whose volumes do, write everything to disk and end.
     pub(crate) fn switch_off(&mut self) {
-        if self.plan.ephemeral || self.forced {
+        let writes_disk = |mount: &PlannedMount| {
+            let disk = mount.volume.as_ref().is_some_and(|volume| volume.stored == Stored::Disk);
+            disk && !mount.read_only
+        };
+        let lasts = !self.plan.ephemeral || self.plan.mounts.iter().any(writes_disk);
+        if !lasts || self.forced {
             return;
         }
         let Some(machine) = self.guest.machine_mut().filter(|machine| machine.ready) else {

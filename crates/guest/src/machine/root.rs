@@ -130,6 +130,12 @@ pub(super) fn take_mounts(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
     mounts.iter().enumerate().map(take).collect()
 }
 
+/// The file systems of disks that are shown to be written, for when they are left.
+pub(super) fn written_disks(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
+    let written = mounts.iter().enumerate().filter(|(_, mount)| mount.disk && !mount.read_only);
+    written.map(|(index, _)| open(&format!("{STAGE}/mount{index}"), OFlags::RDONLY)).collect()
+}
+
 /// Makes what was put together the root, with what the kernel shows in it. The old one is gone
 /// afterwards.
 pub(super) fn enter(kernel: &Kernel) -> Done<()> {
