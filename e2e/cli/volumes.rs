@@ -5,7 +5,7 @@ mod disks;
 mod files;
 mod sizes;
 
-use msb_e2e::{Gave, Msb, ends};
+use msb_e2e::{Gave, Msb, ends, skip};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -251,6 +251,42 @@ fn a_damaged_record_is_told_and_can_be_removed() {
             assert!(gave.stderr.starts_with("note: volume `data` cannot be read"), "{what}");
             msb.words("volume rm data").ok();
         }
+    }
+}
+
+#[test]
+fn a_user_with_a_single_id_has_volumes_too() {
+    let Some(msb) = Msb::with_one_id() else { return skip("only root can be another") };
+    msb.words("volume create data").ok();
+    let script = "echo kept > /data/x; chown 33:33 /data/x; mkdir -m 0 /data/shut";
+    shell(&msb, &["data:/data"], script).ok();
+    assert_eq!(shell(&msb, &["data:/data:ro"], "cat /data/x").line(), "kept");
+    msb.file("in", "from the host");
+    msb.words("volume cp in data:/in").ok();
+    assert_eq!(msb.words("volume ls -q data:/").line(), "in\nshut\nx");
+    assert_eq!(msb.words("volume cat data:/in").line(), "from the host");
+    msb.words("volume rm data").ok();
+    assert_eq!(fs::read_dir(msb.home().join("volumes")).unwrap().count(), 0);
+}
+
+/// Deeper than a path can be written and than descriptors last for.
+#[test]
+fn however_deep_it_is_a_volume_can_be_removed() {
+    for msb in Msb::each() {
+        msb.words("volume create data").ok();
+        let script = "import os
+for start in ('/data', '/data/.msb-copying-0'):
+    os.makedirs(start, exist_ok=True)
+    os.chdir(start)
+    for depth in range(3000):
+        os.mkdir('d')
+        os.chdir('d')";
+        msb.run(["run", "-v", "data:/data", "--", "python3", "-c", script]).ok();
+        assert_eq!(msb.words("volume ls -q data:/").line(), "d");
+        msb.words("volume ls").ok();
+        msb.words("df").ok();
+        msb.words("volume rm data").ok();
+        assert_eq!(fs::read_dir(msb.home().join("volumes")).unwrap().count(), 0);
     }
 }
 

@@ -2,10 +2,12 @@
 
 use crate::layers;
 use msb_spec::{Error, Kind, Name, Plan, Result, VolumeName, env, state};
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,7 +118,8 @@ impl Home {
     /// Every volume, sorted. What is not a name of ours is not one.
     pub(crate) fn volume_names(&self) -> Vec<VolumeName> {
         let entries = fs::read_dir(self.volumes()).into_iter().flatten().filter_map(Result::ok);
-        let mut names: Vec<VolumeName> = entries
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut names: Vec<VolumeName> = directories
             .filter_map(|entry| VolumeName::parse(entry.file_name().to_str()?).ok())
             .collect();
         names.sort();
@@ -181,7 +184,7 @@ impl Home {
         let flags = rustix::fs::RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(CWD, &aside, CWD, &directory, flags) {
             Ok(()) => {}
-            Err(rustix::io::Errno::EXIST) => {
+            Err(Errno::EXIST) => {
                 return Err(Error::new(
                     Kind::Exists,
                     format!("sandbox `{}` already exists", plan.name),
@@ -284,25 +287,20 @@ pub(crate) fn passing(what: &str, name: &str) -> String {
     format!(".{what}-{name}-{number}-{}", std::process::id())
 }
 
-/// Removes a tree, with the directories in it that even its owner may not enter.
+/// Removes a tree, with the directories in it that even its owner may not enter, however deep.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path);
-            fs::remove_dir_all(path)
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::open(path, flags, Mode::empty());
+    let directory = match open() {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ACCESS) => {
+            fs::set_permissions(path, Permissions::from_mode(0o700))?;
+            open()?
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
-fn open_up(path: &Path) {
-    let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
-    for entry in fs::read_dir(path).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
-    }
+        opened => opened?,
+    };
+    msb_sys::tree::clear(directory.as_fd())?;
+    fs::remove_dir(path)
 }
 
 /// Removed again unless what was being made is done.
@@ -310,7 +308,7 @@ pub(crate) struct Aside(pub(crate) PathBuf);
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_tree(&self.0);
     }
 }
 

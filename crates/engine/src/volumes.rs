@@ -14,7 +14,7 @@ use crate::host::{User, unused_ids};
 use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::{Aside, Home, create_private, full_disk, make_private, passing, remove_tree};
-use crate::{hardware, images};
+use crate::{doctor, hardware, images};
 use msb_image::Owners;
 use msb_spec::{Error, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
 use record::Record;
@@ -168,7 +168,7 @@ impl Engine {
     /// Removes the directory of a volume that has no name any more.
     fn volume_clear(&self, gone: &Path) -> Result<()> {
         let about = |error| Error::host(format!("cannot remove `{}`", gone.display()), error);
-        let data = gone.join("data");
+        let data = gone.join(record::DIRECTORY);
         let owners = User::current().owners();
         // Files of users 1 and up belong to ids that only exist in a user namespace.
         if matches!(owners, Owners::Granted { .. })
@@ -189,21 +189,25 @@ impl Engine {
 
 /// Whether this host can give what is asked for. Nothing is made before.
 fn possible(home: &Home, spec: &VolumeSpec) -> Result<()> {
-    if User::current().is_root() {
-        return Ok(());
-    }
+    let root = User::current().is_root();
+    let mounts = root && doctor::has_loop_devices();
     match spec.kind {
-        VolumeKind::Dir if spec.size.is_some() => {
+        VolumeKind::Dir if spec.size.is_none() || mounts => Ok(()),
+        VolumeKind::Dir if root => {
+            Err(Error::unsupported("a directory of a limited size needs a loop device")
+                .hint("`modprobe loop`, or leave `--size` out; `msb doctor` tells more"))
+        }
+        VolumeKind::Dir => {
             Err(Error::unsupported("a directory of a limited size needs root on this host")
                 .cause("an ordinary user can set no quota and mount no disk")
                 .hint("leave `--size` out, run msb as root, or use `--kind disk` with microVMs"))
         }
-        VolumeKind::Disk if hardware::usable(home).is_err() => Err(Error::unsupported(
+        VolumeKind::Disk if mounts || hardware::usable(home).is_ok() => Ok(()),
+        VolumeKind::Disk => Err(Error::unsupported(
             "a disk needs a microVM or root, and here is neither",
         )
-        .cause("only root can mount a disk on isolation `process`")
+        .cause("only root can mount a disk on isolation `process`, by a loop device")
         .hint("leave `--kind` out for a directory; `msb doctor` tells why there is no microVM")),
-        _ => Ok(()),
     }
 }
 

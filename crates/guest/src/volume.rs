@@ -9,7 +9,7 @@ use msb_wire::FileRequest;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -41,15 +41,21 @@ fn sweep() {
             && let Ok(aside) = open_directory(&entry.path())
             && rustix::fs::flock(&aside, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
-            let _ = fs::remove_dir_all(entry.path());
+            remove(&aside, &entry.path());
         }
     }
+}
+
+/// Whoever shares the volume may have put anything there.
+fn remove(directory: &OwnedFd, path: &Path) {
+    let _ = msb_sys::tree::clear(directory.as_fd());
+    let _ = fs::remove_dir(path);
 }
 
 /// A directory that a copy is gathered in, gone when it is dropped.
 struct Aside {
     path: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Aside {
@@ -66,7 +72,7 @@ impl Aside {
                 Ok(lock)
             });
         match made {
-            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Ok(lock) => Ok(Self { path, lock }),
             Err(error) => {
                 let _ = fs::remove_dir(&path);
                 Err(error).doing("make directory", &path)
@@ -77,7 +83,7 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        remove(&self.lock, &self.path);
     }
 }
 

@@ -321,7 +321,8 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
         }
         Task::Measure => crate::unpack::measure(root.as_fd()).map(Answer::Tree),
         Task::Clear => {
-            crate::unpack::clear(root.as_fd()).map_err(failed)?;
+            msb_sys::tree::clear(root.as_fd())
+                .map_err(|error| Error::host("cannot remove what others have made", error))?;
             Ok(Answer::Done(()))
         }
         Task::Pack { at, shift, missing, covered, latest } => {

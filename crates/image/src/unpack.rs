@@ -268,18 +268,6 @@ pub(crate) fn measure(directory: BorrowedFd<'_>) -> Result<(u64, u64)> {
         .map_err(|error| Error::host("cannot look at a layer of the image", io::Error::from(error)))
 }
 
-/// Removes everything in a directory, whatever its owners and modes.
-pub(crate) fn clear(directory: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    for entry in rustix::fs::Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if !matches!(name, b"." | b"..") {
-            tree::remove(directory, name, DEPTH)?;
-        }
-    }
-    Ok(())
-}
-
 /// Removes one thing from a directory, whatever it is.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
     tree::remove(directory, name, DEPTH)

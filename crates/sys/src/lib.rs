@@ -17,3 +17,4 @@ pub mod seccomp;
 pub mod signal;
 pub mod socket;
 pub mod spawn;
+pub mod tree;

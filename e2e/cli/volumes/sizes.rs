@@ -37,7 +37,7 @@ fn an_ordinary_user_is_told_before_anything_is_made() {
 fn a_write_past_the_size_fails_inside_and_the_host_keeps_its_space() {
     let Some(msb) = root() else { return };
     msb.words("volume create data --size 32M").ok();
-    let disk = msb.home().join("volumes/data/disk");
+    let disk = msb.home().join("volumes/data/image");
     assert!(
         fs::metadata(&disk).unwrap().blocks() * 512 < 4 << 20,
         "it takes no more than it holds"

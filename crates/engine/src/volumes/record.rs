@@ -2,7 +2,7 @@
 //! written.
 
 use crate::host::{User, is_unused};
-use crate::store::{Home, create_private, passing};
+use crate::store::{Home, create_private};
 use msb_spec::{Bytes, Error, IdRange, Kind, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,12 @@ const VERSION: u32 = 1;
 const LIMIT: u64 = 1 << 20;
 
 const RECORD: &str = "volume.json";
-const DIRECTORY: &str = "data";
+pub(super) const DIRECTORY: &str = "data";
+/// Only ever written by the host's kernel, and never to be mistaken for a disk that was not.
+const IMAGE: &str = "image";
 const DISK: &str = "disk";
+/// The next record.
+const ASIDE: &str = ".volume.json";
 /// Held by whoever uses the volume.
 pub(super) const LOCK: &str = "lock";
 
@@ -73,8 +77,7 @@ impl Record {
         };
         match fs::symlink_metadata(&directory) {
             Ok(meta) if meta.is_dir() => {}
-            Ok(_) => return Err(unreadable(&"it is not a directory")),
-            Err(_) => return Err(unknown(home, name)),
+            _ => return Err(unknown(home, name)),
         }
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let open = File::options().read(true).custom_flags(flags).open(directory.join(RECORD));
@@ -143,7 +146,8 @@ impl Record {
     pub(crate) fn path(&self, directory: &Path) -> PathBuf {
         directory.join(match self.stored() {
             Stored::Directory => DIRECTORY,
-            Stored::Image | Stored::Disk => DISK,
+            Stored::Image => IMAGE,
+            Stored::Disk => DISK,
         })
     }
 
@@ -158,7 +162,9 @@ impl Record {
     /// Writes it into a volume's directory, replacing what is there at once.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         let text = serde_json::to_vec(self).expect("our own types always serialise");
-        let aside = directory.join(passing("record", "new"));
+        // One of a writer who was killed; there is one at a time.
+        let aside = directory.join(ASIDE);
+        let _ = fs::remove_file(&aside);
         let mut file = create_private(&aside)?;
         let written = file.write_all(&text).and_then(|()| file.sync_all());
         let replaced = written.and_then(|()| fs::rename(&aside, directory.join(RECORD)));
