@@ -14,6 +14,7 @@ use crate::layers;
 use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::Claim;
+use crate::volumes;
 use msb_image::{Owners, Prepared, RunConfig};
 use msb_spec::{
     Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, Name, Overlay, Plan, Result,
@@ -319,6 +320,8 @@ impl Engine {
     fn settle_down(&self, plan: &Plan) -> Result<()> {
         let _kept = self.keep_frozen(plan)?;
         let claim = self.home().claim(plan, |directory| crate::sandboxes::fill(plan, directory))?;
+        let _held = volumes::hold(self.home(), plan);
+        let claim = self.home().claim(plan, |directory| layers::make(plan, directory))?;
         let unfinished = claim.directory.join(state::UNFINISHED);
         fs::remove_file(unfinished)
             .map_err(|error| Error::host(format!("cannot make sandbox `{}`", plan.name), error))?;

@@ -8,7 +8,7 @@ mod held;
 mod record;
 
 pub(crate) use files::Served;
-pub(crate) use held::{planned, take};
+pub(crate) use held::{hold, planned, take};
 
 use crate::host::{User, unused_ids};
 use crate::planning::now_ms;

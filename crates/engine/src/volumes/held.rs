@@ -74,6 +74,13 @@ pub(crate) fn take(home: &Home, plan: &mut Plan) -> Result<Vec<OwnedFd>> {
     Ok(held)
 }
 
+/// Keeps the volumes of a Plan from being removed until it can be read by whoever would. One that
+/// is gone already is told of when the sandbox starts.
+pub(crate) fn hold(home: &Home, plan: &Plan) -> Vec<File> {
+    let volumes = plan.mounts.iter().filter_map(|mount| mount.volume.as_ref());
+    volumes.filter_map(|volume| share(home, &volume.name).ok()).collect()
+}
+
 /// Shares the lock of a volume.
 pub(crate) fn share(home: &Home, name: &VolumeName) -> Result<File> {
     let since = Instant::now();
