@@ -22,5 +22,5 @@ mod setup;
 mod stdio;
 mod sync;
 mod terminal;
-mod workspace;
 mod volumes;
+mod workspace;

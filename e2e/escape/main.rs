@@ -10,5 +10,5 @@ mod process;
 mod protocol;
 mod resources;
 mod sync;
-mod workspace;
 mod volumes;
+mod workspace;

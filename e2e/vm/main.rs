@@ -13,8 +13,8 @@ mod looks;
 mod mounts;
 mod network;
 mod roots;
-mod workspace;
 mod volumes;
+mod workspace;
 
 #[test]
 fn this_machine_is_the_lab() {

@@ -319,9 +319,8 @@ impl Engine {
     /// Makes a sandbox that has never been started.
     fn settle_down(&self, plan: &Plan) -> Result<()> {
         let _kept = self.keep_frozen(plan)?;
-        let claim = self.home().claim(plan, |directory| crate::sandboxes::fill(plan, directory))?;
         let _held = volumes::hold(self.home(), plan);
-        let claim = self.home().claim(plan, |directory| layers::make(plan, directory))?;
+        let claim = self.home().claim(plan, |directory| crate::sandboxes::fill(plan, directory))?;
         let unfinished = claim.directory.join(state::UNFINISHED);
         fs::remove_file(unfinished)
             .map_err(|error| Error::host(format!("cannot make sandbox `{}`", plan.name), error))?;
