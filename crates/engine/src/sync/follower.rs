@@ -160,6 +160,11 @@ impl Follower {
 
     /// Does some of what waits, and hears how it went if nothing more does.
     fn work(&mut self) -> std::result::Result<(), Trouble> {
+        if self.sent.busy.is_none() && !self.queue.is_empty() {
+            self.sent.busy = Some((Instant::now(), self.sent.bytes));
+            // The sandbox may be paused: whoever asks is to see that something waits.
+            self.post(SyncState::Copying, true);
+        }
         for _ in 0..BETWEEN_HEARING {
             let Some(job) = self.queue.next() else {
                 return self.finish();
@@ -342,7 +347,6 @@ impl Follower {
 
     /// Whoever watches is told how far it has come.
     fn tell(&mut self) {
-        self.sent.busy.get_or_insert((Instant::now(), self.sent.bytes));
         if self.sent.told.elapsed() < TELLING {
             return;
         }
