@@ -92,7 +92,8 @@ fn meet(msb: &Msb, source: &Path, target: &str) {
     }
     found.retain(|line| !wanted.contains(line));
     wanted.retain(|line| !described(&back).contains(line));
-    panic!("only outside: {wanted:#?}\nonly inside: {found:#?}");
+    let listed = msb.words("sync ls").stdout;
+    panic!("only outside: {wanted:#?}\nonly inside: {found:#?}\n{listed}");
 }
 
 /// Waits until a file inside says this.

@@ -132,6 +132,55 @@ fn ten_thousand_files_at_once_all_arrive() {
     }
 }
 
+/// xorshift64: the same numbers every time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    /// One of few paths, so that they meet each other often.
+    fn path(&mut self) -> String {
+        let names = ["a", "b", "c", "a-b", "a0"];
+        let depth = 1 + self.below(3);
+        let path: Vec<&str> = (0..depth).map(|_| names[self.below(names.len())]).collect();
+        path.join("/")
+    }
+}
+
+#[test]
+fn whatever_is_done_both_sides_meet() {
+    for (synced, seed) in Synced::each(&[]).into_iter().zip([0x9e37_79b9, 0x7f4a_7c15]) {
+        let mut numbers = Numbers(seed);
+        for round in 0..12 {
+            for step in 0..150 {
+                let (path, other) = (synced.at(&numbers.path()), synced.at(&numbers.path()));
+                // Much of it fails, because something else is there or nothing is.
+                let _ = match numbers.below(9) {
+                    0 | 1 => fs::write(&path, format!("{round} {step}")),
+                    2 => fs::create_dir_all(&path),
+                    3 => fs::remove_file(&path),
+                    4 => fs::remove_dir_all(&path),
+                    5 | 6 => fs::rename(&path, &other),
+                    7 => symlink(format!("{step}"), &path),
+                    _ if path.is_symlink() => Ok(()),
+                    _ => fs::set_permissions(&path, mode([0o755, 0o775][numbers.below(2)])),
+                };
+                if numbers.below(40) == 0 {
+                    // So that some of it is seen half way.
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            }
+            synced.meet();
+        }
+        assert_eq!(synced.listed()["failures"], 0);
+    }
+}
+
 #[test]
 fn more_events_than_the_kernel_keeps_lose_nothing() {
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
