@@ -119,6 +119,10 @@ pub struct DiskUsage {
     pub sandboxes: u64,
     /// Bytes of what they have written.
     pub sandbox_bytes: u64,
+    /// How many snapshots.
+    pub snapshots: u64,
+    /// Bytes of layers that snapshots, and sandboxes made from them, lie on.
+    pub frozen_bytes: u64,
     /// How many volumes.
     pub volumes: u64,
     /// Bytes of what they hold.
@@ -224,7 +228,7 @@ impl Engine {
         }
         store.forget(&image.reference)?;
         // What is left is rubbish now; while others add images it waits for the next time.
-        match store.prune(&Prune::default(), &self.in_use()) {
+        match self.in_use().and_then(|in_use| store.prune(&Prune::default(), &in_use)) {
             Err(error) if error.kind() != Kind::State => Err(error),
             _ => Ok(image.reference),
         }
@@ -232,7 +236,7 @@ impl Engine {
 
     /// Removes what neither an image nor a sandbox needs.
     pub fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
-        self.images()?.prune(prune, &self.in_use())
+        self.images()?.prune(prune, &self.in_use()?)
     }
 
     /// The same, and what builds have kept.
@@ -245,6 +249,9 @@ impl Engine {
         {
             return Err(Error::host(format!("cannot remove `{}`", cache.display()), error));
         }
+        if !prune.dry_run {
+            self.thaw();
+        }
         let mut pruned = self.image_prune(prune)?;
         pruned.bytes += bytes;
         Ok(pruned)
@@ -253,7 +260,7 @@ impl Engine {
     /// What uses the disk, and how much of it could go.
     pub fn disk_usage(&self) -> Result<DiskUsage> {
         let store = self.images()?;
-        let in_use = self.in_use();
+        let in_use = self.in_use()?;
         let build_cache = size_of_tree(&self.home().path().join("build"));
         let would = |all| {
             let prune = Prune { all, dry_run: true, older_than: None };
@@ -264,6 +271,8 @@ impl Engine {
         let bytes = |name: &Name| size_of_tree(&self.home().directory(name));
         let volumes = self.home().volume_names();
         Ok(DiskUsage {
+            snapshots: self.recorded_plans()?.len() as u64,
+            frozen_bytes: size_of_tree(&self.home().frozen()),
             volumes: volumes.len() as u64,
             volume_bytes: volumes.iter().map(|name| size_of_tree(&self.home().volume(name))).sum(),
             images: store.space(),
@@ -288,11 +297,12 @@ impl Engine {
         users
     }
 
-    fn in_use(&self) -> InUse {
+    /// What is needed. If that cannot be known of a snapshot, nobody may remove anything.
+    fn in_use(&self) -> Result<InUse> {
         let mut in_use = InUse::default();
         let sandboxes = self.home().names();
         let plans = sandboxes.iter().filter_map(|name| self.home().plan(name).ok());
-        for plan in plans.chain(self.recorded_plans().unwrap_or_default()) {
+        for plan in plans.chain(self.recorded_plans()?) {
             for overlay in plan.rootfs.overlays {
                 in_use.layers.extend(overlay.lowers.into_iter().map(|lower| lower.path));
             }
@@ -304,7 +314,7 @@ impl Engine {
                 in_use.disks.insert(path);
             }
         }
-        in_use
+        Ok(in_use)
     }
 }
 

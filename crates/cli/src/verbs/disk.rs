@@ -37,6 +37,7 @@ impl Act for Df {
             ("layers of the host image", None, images.host_layers),
             ("build cache", None, usage.build_cache),
             ("sandboxes", Some(usage.sandboxes), usage.sandbox_bytes),
+            ("snapshots", Some(usage.snapshots), usage.frozen_bytes),
             ("volumes", Some(usage.volumes), usage.volume_bytes),
         ] {
             let count = count.map_or_else(String::new, |count| count.to_string());
@@ -52,7 +53,8 @@ impl Act for Df {
     }
 }
 
-/// Gives back what nothing needs: leftovers and the build cache. Sandboxes and volumes stay.
+/// Gives back what nothing needs: leftovers and the build cache. Sandboxes, snapshots and
+/// volumes stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb prune [OPTIONS]")]
 pub(crate) struct PruneAll {
