@@ -13,6 +13,7 @@ mod looks;
 mod mounts;
 mod network;
 mod roots;
+mod saving;
 mod volumes;
 mod workspace;
 

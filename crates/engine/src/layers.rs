@@ -57,8 +57,8 @@ pub(crate) fn replace(claim: &Claim, next: &Plan, forget: bool) -> Result<()> {
         if forget && next.workspace.is_some() {
             store::create_private(&claim.directory.join(state::FORGET_WORKSPACE))?;
         }
-        let layer = claim.directory.join(state::LAYER);
-        fs::rename(layer, claim.directory.join(state::OLD_LAYER))?;
+        let (layer, old) = names(next);
+        fs::rename(claim.directory.join(layer), claim.directory.join(old))?;
         File::open(&claim.directory)?.sync_all()
     };
     write().map_err(|error| {
@@ -71,7 +71,8 @@ pub(crate) fn replace(claim: &Claim, next: &Plan, forget: bool) -> Result<()> {
 /// Finishes what somebody has begun, or forgets it if it has not happened.
 pub(crate) fn settle(claim: &Claim) -> Result<()> {
     let beside = claim.directory.join(state::NEXT_PLAN);
-    let old = claim.directory.join(state::OLD_LAYER);
+    let at = |name: &str| claim.directory.join(name);
+    let old = if exists(&at(state::OLD_DISK)) { at(state::OLD_DISK) } else { at(state::OLD_LAYER) };
     let about = |error: io::Error| {
         Error::host(format!("cannot finish a change in `{}`", claim.directory.display()), error)
     };
@@ -82,7 +83,7 @@ pub(crate) fn settle(claim: &Claim) -> Result<()> {
     let name = claim.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = msb_spec::Name::parse(name)?;
     if let Some(next) = store::read_plan(&beside, &name)? {
-        if !exists(&claim.directory.join(state::LAYER)) {
+        if !exists(&at(names(&next).0)) {
             make(&next, &claim.directory)?;
         }
         forget_workspace(claim, &next)?;
@@ -90,8 +91,22 @@ pub(crate) fn settle(claim: &Claim) -> Result<()> {
     }
     let plan = store::read_plan(&claim.directory.join(state::PLAN), &name)?;
     match plan.as_ref().and_then(topmost).filter(|frozen| !exists(frozen)) {
-        Some(frozen) => fs::rename(&old, frozen).map_err(about),
+        Some(frozen) => {
+            // A disk lies in a directory of its own, as a layer is one.
+            if let Some(parent) = frozen.parent().filter(|parent| !exists(parent)) {
+                store::make_private(parent).map_err(about)?;
+            }
+            fs::rename(&old, frozen).map_err(about)
+        }
         None => Ok(()),
+    }
+}
+
+/// What the writable layer is called, and what it is called once it is no more.
+fn names(plan: &Plan) -> (&'static str, &'static str) {
+    match plan.rootfs.upper {
+        Upper::Disk { .. } => (state::DISK, state::OLD_DISK),
+        Upper::Directory { .. } | Upper::Memory { .. } => (state::LAYER, state::OLD_LAYER),
     }
 }
 
@@ -118,13 +133,16 @@ fn forget_workspace(claim: &Claim, next: &Plan) -> Result<()> {
 
 /// What the last change put aside and is to be removed.
 pub(crate) fn old(claim: &Claim) -> Vec<PathBuf> {
-    let names = [state::OLD_LAYER, state::OLD_WORKSPACE];
+    let names = [state::OLD_LAYER, state::OLD_DISK, state::OLD_WORKSPACE];
     names.iter().map(|name| claim.directory.join(name)).filter(|old| exists(old)).collect()
 }
 
 /// Where the topmost layer is that the sandbox has written itself.
 fn topmost(plan: &Plan) -> Option<PathBuf> {
     let own = plan.rootfs.own > 0;
+    if let Some(machine) = &plan.machine {
+        return machine.written.first().filter(|_| own).cloned();
+    }
     let lower = plan.rootfs.overlays.first()?.lowers.first().filter(|_| own)?;
     lower.path.parent().map(Path::to_owned)
 }

@@ -173,7 +173,12 @@ impl Engine {
 
     /// The same, with a say in how images are fetched.
     pub fn plan_with(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Plan> {
-        planning::plan(&self.home, spec, |isolation| self.prepare(spec, fetching, isolation))
+        let prepare = |isolation| self.prepare(spec, fetching, isolation);
+        let mut plan = planning::plan(&self.home, spec, prepare)?;
+        if let (Some(machine), Some(snapshot)) = (&mut plan.machine, &plan.snapshot) {
+            machine.written = self.written_disks(snapshot)?;
+        }
+        Ok(plan)
     }
 
     fn prepare(
@@ -190,7 +195,7 @@ impl Engine {
             }
             ImageRef::Path(path) => return msb_image::directory_image(path).map(shares),
             ImageRef::Snapshot(name) => {
-                return self.prepare_snapshot(name, isolation).map(shares);
+                return self.prepare_snapshot(name, isolation);
             }
             ImageRef::Name(name) => name,
         };
@@ -390,7 +395,7 @@ impl Engine {
             self.remove_old(plan, &claim)?;
         }
         self.home.discard(&claim)?;
-        if plan.is_ok_and(|plan| plan.rootfs.written().next().is_some()) {
+        if plan.is_ok_and(|plan| plan.written().next().is_some()) {
             self.thaw();
         }
         Ok(())

@@ -17,15 +17,16 @@ use crate::store::Claim;
 use crate::volumes;
 use msb_image::{Owners, Prepared, RunConfig};
 use msb_spec::{
-    Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, Name, Overlay, Plan, Result,
-    Upper, env, state,
+    Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay,
+    Plan, Result, Upper, env, state,
 };
 use msb_wire::record::Happened;
 use records::{Record, Records};
 pub use sealing::{SEAL_ARGUMENT, Verified};
 use serde::Serialize;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A saved filesystem to start many sandboxes from.
@@ -63,6 +64,11 @@ pub struct Snapshot {
 
 /// Layers are changed in milliseconds; to remove a large one may take longer.
 const HOLD_LIMIT: Duration = Duration::from_secs(60);
+
+/// Disks that a machine can have besides its own; each needs an interrupt.
+const MOST_DISKS: usize = 8;
+/// A machine that was started to repair its disk has nothing to end.
+const REPAIR_GRACE: Duration = Duration::from_secs(10);
 
 /// How deep layers may lie on each other. The kernel takes 500, and an image has up to 127.
 const DEEPEST: usize = 400;
@@ -167,23 +173,21 @@ impl Engine {
         let claim = self.still(name)?;
         let mut plan = self.existing(name)?;
         same_kind(&plan, &record.plan)?;
-        let base = plan.rootfs.overlays.iter().map(|overlay| &overlay.lowers[plan.rootfs.own..]);
-        let overlays = record.plan.rootfs.overlays.clone();
-        let own = overlays.iter().zip(base).map(|(overlay, base)| {
-            overlay.lowers.ends_with(base).then(|| overlay.lowers.len() - base.len())
-        });
-        let own: Option<Vec<usize>> = own.collect();
-        plan.rootfs.own = match own.as_deref() {
-            Some([first, ..]) => *first,
+        plan.rootfs.own = match since(&plan, &record.plan) {
+            Some(own) => own,
             // Of another family: from now on this is where it comes from.
-            _ => {
+            None => {
                 plan.snapshot = Some(snapshot.clone());
                 plan.image = record.plan.image.clone();
                 plan.image_digest = record.plan.image_digest.clone();
                 0
             }
         };
-        plan.rootfs.overlays = overlays;
+        plan.rootfs.overlays = record.plan.rootfs.overlays;
+        if let (Some(machine), Some(then)) = (&mut plan.machine, record.plan.machine) {
+            machine.base = then.base;
+            machine.written = then.written;
+        }
         self.begin_anew(&claim, &plan, false)
     }
 
@@ -192,8 +196,13 @@ impl Engine {
     pub fn reset(&self, name: &Name, keep_workspace: bool) -> Result<()> {
         let claim = self.still(name)?;
         let mut plan = self.existing(name)?;
-        for overlay in &mut plan.rootfs.overlays {
-            overlay.lowers.drain(..plan.rootfs.own);
+        match &mut plan.machine {
+            Some(machine) => drop(machine.written.drain(..plan.rootfs.own)),
+            None => {
+                for overlay in &mut plan.rootfs.overlays {
+                    overlay.lowers.drain(..plan.rootfs.own);
+                }
+            }
         }
         plan.rootfs.own = 0;
         self.begin_anew(&claim, &plan, !keep_workspace)
@@ -201,7 +210,7 @@ impl Engine {
 
     /// Replaces the writable layer by an empty one and removes what nobody needs any more.
     fn begin_anew(&self, claim: &Claim, plan: &Plan, forget: bool) -> Result<()> {
-        writable_directory(plan)?;
+        Writable::of(plan)?;
         self.remove_old(plan, claim)?;
         layers::replace(claim, plan, forget)?;
         self.remove_old(plan, claim)?;
@@ -212,10 +221,17 @@ impl Engine {
     /// Removes what the last change of layers has put aside.
     pub(crate) fn remove_old(&self, plan: &Plan, claim: &Claim) -> Result<()> {
         for old in layers::old(claim) {
-            if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
-                msb_image::clear(self.program(), Owners::Granted { uid, gid, uids, gids }, &old)?;
-            }
-            crate::store::remove_tree(&old).map_err(|error| {
+            let removed = match old.is_dir() {
+                true => {
+                    if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
+                        let owners = Owners::Granted { uid, gid, uids, gids };
+                        msb_image::clear(self.program(), owners, &old)?;
+                    }
+                    crate::store::remove_tree(&old)
+                }
+                false => fs::remove_file(&old),
+            };
+            removed.map_err(|error| {
                 Error::host(format!("cannot remove `{}`", old.display()), error)
             })?;
         }
@@ -256,6 +272,14 @@ impl Engine {
     fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, fs::File)> {
         let kept = self.frozen_lock()?;
         wait_for(|| msb_sys::lock::try_share(&kept))?;
+        if let Writable::Disk(disk) = Writable::of(&self.existing(name)?)?
+            && !self.home().is_running(name)
+            && needs_repair(disk)
+        {
+            // Only a machine reads what one has written: its kernel plays the journal back.
+            self.start(name)?;
+            self.stop(name, REPAIR_GRACE)?;
+        }
         match self.hold(name)? {
             Some(claim) => self.freeze(name, &claim).map(|plan| (plan, None, kept)),
             None => {
@@ -268,22 +292,31 @@ impl Engine {
     /// Freezes what a sandbox has written so far; its Plan from now on.
     fn freeze(&self, name: &Name, claim: &Claim) -> Result<Plan> {
         let plan = self.existing(name)?;
-        let layer = writable_directory(&plan)?;
-        let uppers: Vec<_> =
-            (0..plan.rootfs.overlays.len()).map(|at| layer.join(format!("upper{at}"))).collect();
-        if plan.rootfs.own > 0 && uppers.iter().all(|upper| is_empty(upper)) {
-            return Ok(plan);
-        }
-        let deepest = plan.rootfs.overlays.iter().map(|overlay| overlay.lowers.len()).max();
-        if deepest >= Some(DEEPEST) {
-            return Err(Error::unsupported(format!(
-                "sandbox `{name}` lies on too many layers already"
-            ))
-            .hint("`msb snapshot save` and `msb snapshot load` make one layer of them"));
-        }
+        let too_deep = || {
+            Error::unsupported(format!("sandbox `{name}` lies on too many layers already"))
+                .hint("`msb snapshot save` and `msb snapshot load` make one layer of them")
+        };
         self.remove_old(&plan, claim)?;
-        for upper in &uppers {
-            make_missing(upper, &plan)?;
+        match Writable::of(&plan)? {
+            Writable::Disk(_) => {
+                if plan.machine.as_ref().is_some_and(|it| it.written.len() >= MOST_DISKS) {
+                    return Err(too_deep());
+                }
+            }
+            Writable::Layer(layer) => {
+                let overlays = &plan.rootfs.overlays;
+                let uppers: Vec<_> =
+                    (0..overlays.len()).map(|at| layer.join(format!("upper{at}"))).collect();
+                if plan.rootfs.own > 0 && uppers.iter().all(|upper| is_empty(upper)) {
+                    return Ok(plan);
+                }
+                if overlays.iter().any(|overlay| overlay.lowers.len() >= DEEPEST) {
+                    return Err(too_deep());
+                }
+                for upper in &uppers {
+                    make_missing(upper, &plan)?;
+                }
+            }
         }
         let plan = placed(plan, &self.home().frozen().join(new_id()));
         layers::replace(claim, &plan, false)?;
@@ -297,8 +330,11 @@ impl Engine {
             plan.hostname = Hostname::of(name);
         }
         plan.env.insert(env::SANDBOX.to_owned(), name.to_string());
-        plan.rootfs.upper =
-            Upper::Directory { path: self.home().directory(name).join(state::LAYER) };
+        let directory = self.home().directory(name);
+        plan.rootfs.upper = match plan.machine {
+            Some(_) => Upper::Disk { path: directory.join(state::DISK) },
+            None => Upper::Directory { path: directory.join(state::LAYER) },
+        };
         if let Some(workspace) = &mut plan.workspace {
             workspace.changes = self.home().directory(name).join(state::WORKSPACE);
         }
@@ -355,7 +391,11 @@ impl Engine {
     }
 
     /// What a snapshot is as an image.
-    pub(crate) fn prepare_snapshot(&self, name: &Name, isolation: Isolation) -> Result<Prepared> {
+    pub(crate) fn prepare_snapshot(
+        &self,
+        name: &Name,
+        isolation: Isolation,
+    ) -> Result<(Prepared, MachineBase)> {
         let record = self.records().find(name)?;
         if isolation != record.plan.isolation {
             return Err(other_tier(name, record.plan.isolation));
@@ -379,7 +419,7 @@ impl Engine {
             user: plan.user.as_ref().map(ToString::to_string).unwrap_or_default(),
             ..of_image.unwrap_or_default()
         };
-        Ok(Prepared {
+        let prepared = Prepared {
             overlays: plan.rootfs.overlays.clone(),
             image: plan.image.clone(),
             digest: plan.image_digest.clone(),
@@ -387,17 +427,25 @@ impl Engine {
             owners: plan.ids.many(),
             path: Vec::new(),
             layers: Vec::new(),
-        })
+        };
+        let base = plan.machine.as_ref().map_or(MachineBase::Shares, |it| it.base.clone());
+        Ok((prepared, base))
+    }
+
+    /// The disks that a snapshot of a machine lies on.
+    pub(crate) fn written_disks(&self, snapshot: &Name) -> Result<Vec<PathBuf>> {
+        let record = self.records().find(snapshot)?;
+        Ok(record.plan.machine.map(|machine| machine.written).unwrap_or_default())
     }
 
     /// Keeps frozen layers from being removed while a Plan that needs them becomes a sandbox.
     pub(crate) fn keep_frozen(&self, plan: &Plan) -> Result<Option<fs::File>> {
-        if plan.rootfs.written().next().is_none() {
+        if plan.written().next().is_none() {
             return Ok(None);
         }
         let lock = self.frozen_lock()?;
         wait_for(|| msb_sys::lock::try_share(&lock))?;
-        match plan.rootfs.written().find(|lower| !lower.path.is_dir()) {
+        match plan.written().find(|path| !path.exists()) {
             Some(_) => Err(Error::new(
                 Kind::State,
                 format!("the layers of `{}` were removed meanwhile", plan.image),
@@ -454,7 +502,7 @@ impl Engine {
     }
 
     /// The layers that are needed; none if that cannot be known.
-    fn needed(&self) -> Option<Vec<std::path::PathBuf>> {
+    fn needed(&self) -> Option<Vec<PathBuf>> {
         let mut plans = Vec::new();
         for name in self.home().names() {
             let directory = self.home().directory(&name);
@@ -463,9 +511,7 @@ impl Engine {
             }
         }
         plans.extend(self.records().all().ok()?.into_iter().map(|record| record.plan));
-        let written = |plan: &Plan| -> Vec<_> {
-            plan.rootfs.written().map(|lower| lower.path.clone()).collect()
-        };
+        let written = |plan: &Plan| -> Vec<_> { plan.written().map(Path::to_owned).collect() };
         Some(plans.iter().flat_map(written).collect())
     }
 
@@ -493,12 +539,45 @@ fn placed(mut plan: Plan, place: &Path) -> Plan {
         Ids::Shifted { range } => Some(range.start),
         Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
     };
-    for (at, overlay) in plan.rootfs.overlays.iter_mut().enumerate() {
-        let path = place.join(format!("upper{at}"));
-        overlay.lowers.insert(0, Lower { path, owned: true, written_as });
+    match &mut plan.machine {
+        Some(machine) => machine.written.insert(0, place.join(state::DISK)),
+        None => {
+            for (at, overlay) in plan.rootfs.overlays.iter_mut().enumerate() {
+                let path = place.join(format!("upper{at}"));
+                overlay.lowers.insert(0, Lower { path, owned: true, written_as });
+            }
+        }
     }
     plan.rootfs.own += 1;
     plan
+}
+
+/// How many layers a sandbox of this family has written itself to be where another Plan is; none
+/// if that is of another family.
+fn since(plan: &Plan, then: &Plan) -> Option<usize> {
+    let own = plan.rootfs.own;
+    if let (Some(machine), Some(then)) = (&plan.machine, &then.machine) {
+        let base = &machine.written[own..];
+        let same = machine.base == then.base && then.written.ends_with(base);
+        return same.then(|| then.written.len() - base.len());
+    }
+    let overlays = plan.rootfs.overlays.iter().zip(&then.rootfs.overlays);
+    let depths = overlays.map(|(overlay, then)| {
+        let base = &overlay.lowers[own..];
+        then.lowers.ends_with(base).then(|| then.lowers.len() - base.len())
+    });
+    depths.collect::<Option<Vec<usize>>>()?.first().copied()
+}
+
+/// Whether the journal of a disk has to be played back before anybody can read it. One number is
+/// looked at, wherever it came from; nothing else of what a machine wrote is read here.
+fn needs_repair(disk: &Path) -> bool {
+    const INCOMPATIBLE_FEATURES: u64 = 1024 + 96;
+    const RECOVER: u32 = 4;
+    let mut bytes = [0; 4];
+    let read =
+        fs::File::open(disk).and_then(|file| file.read_exact_at(&mut bytes, INCOMPATIBLE_FEATURES));
+    read.is_ok() && u32::from_le_bytes(bytes) & RECOVER != 0
 }
 
 fn new_id() -> String {
@@ -536,19 +615,28 @@ fn recorded(mut plan: Plan) -> Plan {
 }
 
 /// Where a sandbox writes, if that can be frozen.
-fn writable_directory(plan: &Plan) -> Result<&Path> {
-    match &plan.rootfs.upper {
-        Upper::Directory { path } => Ok(path),
-        Upper::Memory { .. } => Err(Error::unsupported(format!(
-            "what sandbox `{}` writes is only in memory",
-            plan.name
-        ))
-        .hint("make it with `msb create`, or `msb run --name NAME`")),
-        Upper::Disk { .. } => Err(Error::unsupported(format!(
-            "sandbox `{}` writes to a disk of its own, which cannot be frozen yet",
-            plan.name
-        ))
-        .hint("make it with `--isolation process` and without `--disk`")),
+enum Writable<'a> {
+    /// Directories, one for each overlay.
+    Layer(&'a Path),
+    /// The disk of a machine.
+    Disk(&'a Path),
+}
+
+impl<'a> Writable<'a> {
+    fn of(plan: &'a Plan) -> Result<Self> {
+        match &plan.rootfs.upper {
+            _ if plan.ephemeral => {
+                Err(Error::unsupported(format!("sandbox `{}` is gone when it ends", plan.name))
+                    .hint("make it with `msb create`, or `msb run --name NAME`"))
+            }
+            Upper::Directory { path } => Ok(Self::Layer(path)),
+            Upper::Disk { path } if plan.machine.is_some() => Ok(Self::Disk(path)),
+            Upper::Memory { .. } | Upper::Disk { .. } => Err(Error::unsupported(format!(
+                "sandbox `{}` writes to a disk of a fixed size, which cannot be frozen",
+                plan.name
+            ))
+            .hint("make it without `--disk`, or with `--isolation vm`")),
+        }
     }
 }
 

@@ -147,7 +147,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     rustix::system::sethostname(host.as_bytes())
         .map_err(io::Error::from)
         .doing("be named", Path::new(host))?;
-    let writable = root::build(&boot.root, boot.ephemeral)?;
+    let writable = root::build(&boot.root, &boot.written, boot.ephemeral)?;
     let trees = root::take_mounts(&boot.mounts)?;
     let disks = root::written_disks(&boot.mounts)?;
     // Before the root changes: below it, names are the image's.
@@ -256,6 +256,17 @@ impl Ground for Inside {
 
     fn open_files(&self) -> Rlimit {
         Rlimit { name: RlimitName::Nofile, soft: Some(FILES), hard: Some(MOST_FILES) }
+    }
+
+    fn hold(&mut self, hold: bool) -> bool {
+        let Some(writable) = &self.writable else { return false };
+        match hold {
+            true => machine::freeze(writable.as_fd()).is_ok(),
+            false => {
+                let _ = machine::thaw(writable.as_fd());
+                false
+            }
+        }
     }
 
     fn group(&self) -> Option<BorrowedFd<'_>> {

@@ -27,8 +27,8 @@
 //! - [`DirectorySync`] keeps a directory of the host in step inside.
 //! - [`Volume`] keeps files beyond a sandbox and shares them between several.
 //! - [`Isolation`] says what a sandbox is: a microVM where the host runs them, or namespaces,
-//!   seccomp and Landlock. Everything here is the same for both, but for snapshots, which microVMs
-//!   do not have yet.
+//!   seccomp and Landlock. Everything here is the same for both, but that snapshots of
+//!   microVMs cannot be saved to files yet.
 //! - [`Sandboxes`] is for another state directory than the user's own.
 //! - [`Error`] has a [`Kind`] to decide on, a message, causes, and a hint.
 //!

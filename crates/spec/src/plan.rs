@@ -142,6 +142,9 @@ pub struct Machine {
     pub memory_mib: u32,
     /// What its root is made of.
     pub base: MachineBase,
+    /// Disks that sandboxes wrote before over that, the topmost first.
+    #[serde(default)]
+    pub written: Vec<PathBuf>,
 }
 
 /// A host path or a volume shown inside, found and checked.
@@ -240,6 +243,13 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Where the layers are that sandboxes wrote: directories, or disks of machines.
+    pub fn written(&self) -> impl Iterator<Item = &std::path::Path> {
+        let disks = self.machine.iter().flat_map(|machine| &machine.written);
+        let layers = self.rootfs.written().map(|lower| &lower.path);
+        disks.chain(layers).map(PathBuf::as_path)
+    }
+
     /// Checks a Plan that was read back from disk, where anybody could have written it.
     pub fn check(&self) -> Result<()> {
         if self.version != PLAN_VERSION {

@@ -35,3 +35,5 @@ pub const WORKSPACE: &str = "workspace";
 pub const REVIEW: &str = "review";
 /// The writable layer, as a disk.
 pub const DISK: &str = "disk.img";
+/// The disk that was, until it is put where it belongs.
+pub const OLD_DISK: &str = "disk.old";

@@ -79,11 +79,20 @@ pub fn add_entropy(device: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
 }
 
 /// Writes everything of a file system to its disk and stops all writing, so that it needs no
-/// repair when it is next mounted. There is no way back in here.
+/// repair when it is next mounted.
 pub fn freeze(directory: BorrowedFd<'_>) -> io::Result<()> {
     /// `_IOWR('X', 119, int)`, which the libc crate lacks.
     const FIFREEZE: u32 = 0xc004_5877;
     // SAFETY: this request ignores its argument.
     let done = unsafe { libc::ioctl(directory.as_raw_fd(), FIFREEZE as _, 0) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets a file system be written again that was frozen.
+pub fn thaw(directory: BorrowedFd<'_>) -> io::Result<()> {
+    /// `_IOWR('X', 120, int)`, which the libc crate lacks.
+    const FITHAW: u32 = 0xc004_5878;
+    // SAFETY: this request ignores its argument.
+    let done = unsafe { libc::ioctl(directory.as_raw_fd(), FITHAW as _, 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

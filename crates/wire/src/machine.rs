@@ -36,6 +36,8 @@ pub struct Boot {
     pub token: [u8; 16],
     /// What the root is made of.
     pub root: MachineRoot,
+    /// Disks that sandboxes wrote before, of which only reading is left, the topmost first.
+    pub written: Vec<String>,
     /// Memory file systems inside.
     pub tmpfs: Vec<(String, Bytes)>,
     /// Host paths shown inside, in the order they are mounted.
@@ -122,6 +124,10 @@ pub enum ToMachine {
     PowerOff,
     /// Say how much is used.
     Measure,
+    /// Write everything to the disk that is kept, and let nobody write to it until told.
+    Hold,
+    /// Let everybody write again.
+    Release,
 }
 
 /// From the guest, on the control connection.
@@ -138,6 +144,11 @@ pub enum FromMachine {
     },
     /// How much is used, seen from inside.
     Usage(MachineUsage),
+    /// The answer to being held or released.
+    Held {
+        /// Whether nobody writes.
+        held: bool,
+    },
 }
 
 /// How much a machine uses, as its own kernel counts it.

@@ -70,6 +70,9 @@ impl Worker {
                     let _ = machine.order(Order::Resume);
                 }
                 machine.tell(&ToMachine::SignalAll { signal });
+                if self.guest.stopped {
+                    self.release();
+                }
             }
         }
     }

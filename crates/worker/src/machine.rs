@@ -315,6 +315,14 @@ impl Laid {
             upper = device(machine.disks.len());
             machine.disks.push(Disk { path: "/disk".into(), read_only: false, lasting });
         }
+        let mut written = Vec::new();
+        for (index, path) in planned.written.iter().enumerate() {
+            let name = format!("written{index}");
+            shown.push(file(path, &name, true));
+            written.push(device(machine.disks.len()));
+            let path = Path::new("/").join(name);
+            machine.disks.push(Disk { path, read_only: true, lasting: false });
+        }
         let root = match &planned.base {
             MachineBase::Image { fstype, .. } => {
                 MachineRoot::Image { device: device(1), fstype: fstype.clone(), upper }
@@ -337,6 +345,7 @@ impl Laid {
             seed,
             token,
             root,
+            written,
             tmpfs: plan
                 .tmpfs
                 .iter()

@@ -117,6 +117,7 @@ impl Worker {
                 );
                 machine.failed = Some(error.at(Stage::Boot));
             }
+            FromMachine::Held { held } => self.stood_still(held),
             FromMachine::Usage(guest) => {
                 let mut usage = usage::measure(&self.guest.confined, self.life.started.elapsed());
                 usage.guest = Some(guest);

@@ -6,7 +6,7 @@ use crate::worker::Worker;
 use msb_spec::{Error, Kind};
 use msb_vm::Order;
 use msb_wire::record::Happened;
-use msb_wire::{Reply, ToGuest};
+use msb_wire::{Reply, ToGuest, ToMachine};
 
 /// What a guest in a jail was asked to do, and by whom.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Worker {
 
     /// Stops everything until the client goes.
     pub(crate) fn hold(&mut self, client: u64) {
-        if self.guest.machine().is_some() {
-            let error = Error::unsupported("a microVM is paused with `msb pause`");
+        if self.guest.machine().is_some_and(|machine| machine.paused) {
+            let error = self.paused();
             return self.answer(client, &Reply::Failed(error));
         }
         if self.guest.stopped {
@@ -59,8 +59,16 @@ impl Worker {
     }
 
     fn ask_to_stand(&mut self, client: Option<u64>, pause: bool, holds: bool) {
-        let Way::Jailed(jailed) = &self.guest.way else { return };
-        let asked = jailed.ask(if pause { &ToGuest::Pause } else { &ToGuest::Resume }, &[]);
+        let asked = match &mut self.guest.way {
+            Way::Jailed(jailed) => {
+                jailed.ask(if pause { &ToGuest::Pause } else { &ToGuest::Resume }, &[])
+            }
+            // Its processors go on; whoever writes waits.
+            Way::Machine(machine) => {
+                machine.tell(if pause { &ToMachine::Hold } else { &ToMachine::Release });
+                Ok(())
+            }
+        };
         match (asked, client) {
             (Ok(()), _) => {
                 if let Some(client) = client {

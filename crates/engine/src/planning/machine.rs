@@ -25,6 +25,7 @@ pub(super) fn machine(limits: &Limits, kernel: GuestKernel, base: MachineBase) -
         cpus: u8::try_from(cpus).unwrap_or(u8::MAX),
         memory_mib: u32::try_from(memory.0.div_ceil(1 << 20)).unwrap_or(u32::MAX),
         base,
+        written: Vec::new(),
     }
 }
 

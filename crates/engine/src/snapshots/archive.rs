@@ -47,6 +47,12 @@ impl Engine {
         let record = self.records().find(name)?;
         let store = self.images()?;
         let plan = &record.plan;
+        if plan.machine.is_some() {
+            return Err(Error::unsupported(format!(
+                "snapshot `{name}` is a disk of a microVM, which this host does not look into"
+            ))
+            .hint("`msb run snapshot:NAME -- tar -c /` writes its files as an archive"));
+        }
         let base = self.base_of(plan, &store)?;
         if whole && base.is_none() {
             return Err(Error::unsupported(format!(

@@ -1,14 +1,14 @@
 //! The files of a sandbox that runs: copied while it goes on, and once more, for a moment, while
 //! it stands still.
 
-use super::{make_directory, new_id, placed, writable_directory};
+use super::{Writable, make_directory, new_id, placed};
 use crate::sandboxes::Engine;
 use crate::store::{Aside, passing};
 use msb_image::{Following, Owners};
-use msb_spec::{Error, Ids, Name, Plan, Result};
+use msb_spec::{Error, Ids, Name, Plan, Result, state};
 use msb_wire::Request;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Everything inside stops within milliseconds, unless a disk hangs.
@@ -19,7 +19,10 @@ impl Engine {
     /// it, and how long everything inside stood still for it.
     pub(super) fn copied(&self, name: &Name) -> Result<(Plan, Duration)> {
         let plan = self.existing(name)?;
-        let layer = writable_directory(&plan)?;
+        let layer = match Writable::of(&plan)? {
+            Writable::Layer(layer) => layer.to_owned(),
+            Writable::Disk(disk) => return self.copied_disk(name, &plan, disk),
+        };
         let frozen = self.home().frozen();
         make_directory(&frozen)?;
         let id = new_id();
@@ -58,6 +61,32 @@ impl Engine {
             .map_err(|error| Error::host(format!("cannot make `{}`", place.display()), error))?;
         std::mem::forget(aside);
         Ok((placed(plan, &place), stood))
+    }
+}
+
+impl Engine {
+    /// The same of a machine: its file system lets nobody write while its disk is copied.
+    fn copied_disk(&self, name: &Name, plan: &Plan, disk: &Path) -> Result<(Plan, Duration)> {
+        let frozen = self.home().frozen();
+        make_directory(&frozen)?;
+        let id = new_id();
+        let aside = Aside(frozen.join(passing("making", &id)));
+        make_directory(&aside.0)?;
+        let since = Instant::now();
+        // It goes on when this connection closes, whatever becomes of us.
+        let mut held = self.connect(name, &Request::Hold)?;
+        held.reply_within(STAND_LIMIT)?;
+        let copied = msb_image::copy_file(disk, &aside.0.join(state::DISK));
+        drop(held);
+        let stood = since.elapsed();
+        copied.map_err(|error| {
+            Error::host(format!("cannot copy the disk of sandbox `{name}`"), error)
+        })?;
+        let place = frozen.join(id);
+        fs::rename(&aside.0, &place)
+            .map_err(|error| Error::host(format!("cannot make `{}`", place.display()), error))?;
+        std::mem::forget(aside);
+        Ok((placed(plan.clone(), &place), stood))
     }
 }
 

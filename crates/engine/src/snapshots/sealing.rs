@@ -7,7 +7,7 @@ use super::live::owners_of;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store;
-use msb_spec::{Error, Kind, Name, Plan, Result};
+use msb_spec::{Error, Kind, Name, Plan, Result, state};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -134,6 +134,17 @@ impl Engine {
         let path = self.home().frozen().join(store::passing("making", &name));
         let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
         let mut file = io::BufWriter::new(store::create_private(&path).map_err(failed)?);
+        if plan.machine.is_some() {
+            let described = describe_disk(&place.join(state::DISK), &mut file);
+            let described = described.and_then(|sum| file.flush().map(|()| sum));
+            return match described {
+                Ok(sum) => Ok(Described { path, sum }),
+                Err(error) => {
+                    let _ = fs::remove_file(&path);
+                    Err(failed(error))
+                }
+            };
+        }
         let described = (0..plan.rootfs.overlays.len()).try_fold(
             Sum { digest: String::new(), files: 0, bytes: 0 },
             |mut sum, at| {
@@ -177,6 +188,15 @@ impl Engine {
     }
 }
 
+/// A disk is not looked into: what a machine has written is only for machines.
+fn describe_disk(disk: &Path, out: &mut dyn Write) -> io::Result<Sum> {
+    let mut file = File::open(disk)?;
+    let bytes = file.metadata()?.len();
+    let digest = msb_image::digest_of_stream(&mut file)?.to_string();
+    writeln!(out, "f - - - - {digest} - {}", state::DISK)?;
+    Ok(Sum { digest, files: 1, bytes })
+}
+
 struct Described {
     path: PathBuf,
     sum: Sum,
@@ -202,8 +222,8 @@ impl Engine {
     pub(super) fn places(&self, plan: &Plan) -> Vec<PathBuf> {
         let frozen = self.home().frozen();
         let mut places: Vec<PathBuf> = Vec::new();
-        let own = plan.rootfs.written().filter(|lower| lower.path.starts_with(&frozen));
-        for place in own.filter_map(|lower| lower.path.parent()) {
+        let own = plan.written().filter(|path| path.starts_with(&frozen));
+        for place in own.filter_map(Path::parent) {
             if !places.iter().any(|known| known == place) {
                 places.push(place.to_owned());
             }

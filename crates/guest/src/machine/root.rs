@@ -64,9 +64,19 @@ impl Kernel {
 
 /// Puts the root together. Returns a directory of the file system that the sandbox writes to, if
 /// it writes.
-pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>> {
+pub(super) fn build(
+    root: &MachineRoot,
+    written: &[String],
+    ephemeral: bool,
+) -> Done<Option<OwnedFd>> {
     rustix::process::chdir(STAGE).told("enter", STAGE)?;
     make_dir(ROOT)?;
+    for (index, device) in written.iter().enumerate() {
+        let at = format!("written{index}");
+        make_dir(&at)?;
+        // Their journals are empty, or would have to be played back.
+        mount(&block(device), &at, "ext4", MountFlags::RDONLY, "noload")?;
+    }
     match root {
         MachineRoot::Image { device, fstype, upper } => {
             make_dir("lower")?;
@@ -75,7 +85,8 @@ pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>
             mount(&block(device), "lower", fstype, MountFlags::RDONLY, options)?;
             let writable = mount_writable(upper, ephemeral)?;
             // A renamed directory and a changed mode need no copy of what is below.
-            overlay(0, ROOT, "lower", "redirect_dir=on,metacopy=on,xino=auto,", ephemeral)?;
+            let lowers = over(written, 0, "lower");
+            overlay(0, ROOT, &lowers, "redirect_dir=on,metacopy=on,xino=auto,", ephemeral)?;
             Ok(Some(writable))
         }
         MachineRoot::Shares { overlays, upper } => {
@@ -93,7 +104,8 @@ pub(super) fn build(root: &MachineRoot, ephemeral: bool) -> Done<Option<OwnedFd>
                 // The mount point lies in the overlay below, which is ours: only the `host` image
                 // has more than one. Layers of the other tier mark directories in `user` attributes.
                 let target = format!("{ROOT}/{}", at.trim_start_matches('/'));
-                overlay(index, &target, &lowers.join(":"), "userxattr,", ephemeral)?;
+                let lowers = over(written, index, &lowers.join(":"));
+                overlay(index, &target, &lowers, "userxattr,", ephemeral)?;
             }
             Ok(Some(writable))
         }
@@ -175,6 +187,15 @@ pub(super) fn furnish(
         attach(tree, &wanted.guest)?;
     }
     Ok(())
+}
+
+/// What sandboxes wrote before over an overlay, above what that lies on.
+fn over(written: &[String], index: usize, lowest: &str) -> String {
+    let layers = (0..written.len()).map(|at| format!("written{at}/upper{index}"));
+    // A disk that nobody ever wrote has none.
+    let mut lowers: Vec<String> = layers.filter(|layer| Path::new(layer).is_dir()).collect();
+    lowers.push(lowest.to_owned());
+    lowers.join(":")
 }
 
 /// Mounts the disk that holds what the sandbox writes.

@@ -33,6 +33,8 @@ pub(super) trait Ground {
     fn usage(&mut self) -> MachineUsage;
     /// How many files a command may have open where nobody asked for another number.
     fn open_files(&self) -> Rlimit;
+    /// Lets nobody write to what is kept, or lets them again; whether nobody does.
+    fn hold(&mut self, hold: bool) -> bool;
     /// Where file operations run.
     fn group(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -245,6 +247,10 @@ impl<'a, G: Ground> Serving<'a, G> {
                 ToMachine::Measure => {
                     let usage = self.ground.usage();
                     self.worker.tell(&FromMachine::Usage(usage));
+                }
+                ToMachine::Hold | ToMachine::Release => {
+                    let held = self.ground.hold(asked == ToMachine::Hold);
+                    self.worker.tell(&FromMachine::Held { held });
                 }
             }
         }

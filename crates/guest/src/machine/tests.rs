@@ -50,6 +50,10 @@ impl Ground for Pretended {
         Rlimit { name: RlimitName::Nofile, soft: Some(321), hard: Some(321) }
     }
 
+    fn hold(&mut self, hold: bool) -> bool {
+        hold
+    }
+
     fn group(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -402,6 +406,10 @@ fn a_machine_is_asked_as_a_whole() {
     ask(&mut machine, &ToMachine::Measure);
     let usage = MachineUsage { memory: 7, ..MachineUsage::default() };
     assert_eq!(machine.control.next().value(), Ok(FromMachine::Usage(usage)));
+    for (order, held) in [(ToMachine::Hold, true), (ToMachine::Release, false)] {
+        ask(&mut machine, &order);
+        assert_eq!(machine.control.next().value(), Ok(FromMachine::Held { held }));
+    }
     ask(&mut machine, &ToMachine::SignalAll { signal: SIGTERM });
     let signalled = std::iter::repeat_with(|| machine.next_deed().0).find(|deed| *deed != b'c');
     assert_eq!(signalled, Some(SIGTERM as u8));
