@@ -333,6 +333,16 @@ fn names_of_snapshots_are_given_and_taken() {
         assert!(gave.stderr.contains("snapshots lie on `stable`: child"), "{gave:#?}");
         msb.words("snapshot rm -f stable").ok();
         assert_eq!(msb.run(["run", "-q", "snapshot:child", "--", "echo", "fine"]).line(), "fine");
+        // What nobody needs goes, whoever else runs.
+        msb.run(["create", "-q", "-n", "guest", "snapshot:child"]).ok();
+        let needed = frozen(&msb).len();
+        msb.words("create -q -n solo host").ok();
+        msb.words("snapshot create lonely --from solo").ok();
+        msb.words("rm -f solo").ok();
+        assert_eq!(frozen(&msb).len(), needed + 1);
+        msb.words("snapshot rm lonely").ok();
+        assert_eq!(frozen(&msb).len(), needed);
+        msb.words("rm -f guest").ok();
         msb.words("snapshot rm child").ok();
         msb.words("rm box two").ok();
         assert_eq!(frozen(&msb), Vec::<PathBuf>::new());

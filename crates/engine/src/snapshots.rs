@@ -20,6 +20,7 @@ use msb_spec::{
     Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay,
     Plan, Result, Upper, env, state,
 };
+use msb_sys::lock::Held;
 use msb_wire::record::Happened;
 use records::{Record, Records};
 pub use sealing::{SEAL_ARGUMENT, Verified};
@@ -269,9 +270,9 @@ impl Engine {
 
     /// A Plan that lies on what a sandbox has written so far. If it runs, how long it stood still
     /// for that. What is returned last keeps the layers until a sandbox or a snapshot needs them.
-    fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, fs::File)> {
-        let kept = self.frozen_lock()?;
-        wait_for(|| msb_sys::lock::try_share(&kept))?;
+    fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, Held)> {
+        let kept = Held(self.frozen_lock()?);
+        wait_for(|| msb_sys::lock::try_share(&kept.0))?;
         if let Writable::Disk(disk) = Writable::of(&self.existing(name)?)?
             && !self.home().is_running(name)
             && needs_repair(disk)
@@ -439,12 +440,12 @@ impl Engine {
     }
 
     /// Keeps frozen layers from being removed while a Plan that needs them becomes a sandbox.
-    pub(crate) fn keep_frozen(&self, plan: &Plan) -> Result<Option<fs::File>> {
+    pub(crate) fn keep_frozen(&self, plan: &Plan) -> Result<Option<Held>> {
         if plan.written().next().is_none() {
             return Ok(None);
         }
-        let lock = self.frozen_lock()?;
-        wait_for(|| msb_sys::lock::try_share(&lock))?;
+        let lock = Held(self.frozen_lock()?);
+        wait_for(|| msb_sys::lock::try_share(&lock.0))?;
         match plan.written().find(|path| !path.exists()) {
             Some(_) => Err(Error::new(
                 Kind::State,
@@ -467,9 +468,9 @@ impl Engine {
     pub(crate) fn thaw(&self) {
         let frozen = self.home().frozen();
         let Ok(entries) = fs::read_dir(&frozen) else { return };
-        let Ok(lock) = self.frozen_lock() else { return };
+        let Ok(lock) = self.frozen_lock().map(Held) else { return };
         // Whoever makes a sandbox from one of them comes first.
-        if !msb_sys::lock::try_lock(&lock).unwrap_or(false) {
+        if !msb_sys::lock::try_lock(&lock.0).unwrap_or(false) {
             return;
         }
         let Some(needed) = self.needed() else { return };

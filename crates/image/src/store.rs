@@ -10,6 +10,7 @@ use crate::owners::Owners;
 use crate::settings::Settings;
 use crate::unpack::{Bounds, Contents};
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result, env};
+use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File};
@@ -82,7 +83,7 @@ pub struct Store {
 /// Held while something is added, so that what is not named yet is not taken for rubbish.
 #[derive(Debug)]
 pub struct Adding {
-    _lock: File,
+    _lock: Held,
 }
 
 /// Longer than any removal of rubbish takes.
@@ -359,14 +360,14 @@ impl Store {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(Adding { _lock: lock })
+        Ok(Adding { _lock: Held(lock) })
     }
 
     /// Nobody adds anything while this is held; none if somebody does.
     pub(crate) fn alone(&self) -> Result<Option<Adding>> {
         let lock = self.lock_file()?;
         let alone = msb_sys::lock::try_lock(&lock).map_err(|error| unusable(&self.home, error))?;
-        Ok(alone.then_some(Adding { _lock: lock }))
+        Ok(alone.then(|| Adding { _lock: Held(lock) }))
     }
 
     fn lock_file(&self) -> Result<File> {

@@ -47,6 +47,16 @@ pub fn release(file: &File) -> io::Result<()> {
     }
 }
 
+/// A lock that is let go of when this is dropped, also where a fork has left a copy.
+#[derive(Debug)]
+pub struct Held(pub File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = release(&self.0);
+    }
+}
+
 fn whole_file(kind: libc::c_int) -> libc::flock {
     // SAFETY: all-zero is a valid flock: the whole file, from its start.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
