@@ -8,7 +8,7 @@ fn machines_start_from_snapshots_and_go_back_to_them() {
     for msb in lab::each() {
         msb.lasting("box", ["-m", "128M"]);
         let write = "echo one > /root/a; chown 33:34 /root/a; chmod 640 /root/a; ln /root/a /root/b; \
-                     rm /etc/group; mv /etc /etc2; mkdir /etc; mv /etc2/* /etc; rmdir /etc2; echo done";
+                     rm /etc/group; mv /etc /etc2; mkdir /etc; mv /etc2/* /etc; rmdir /etc2; sync; echo done";
         assert_eq!(msb.shell_in("box", write).line(), "done");
         // Not asked to end: its journal has to be played back before anybody else reads its disk.
         msb.words("stop -f box").ok();
