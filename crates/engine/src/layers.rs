@@ -12,29 +12,38 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Makes the writable layer of a new sandbox in its directory.
+/// Makes the writable layer of a new sandbox in its directory; it is there once it is whole.
 pub(crate) fn make(plan: &Plan, directory: &Path) -> Result<()> {
-    let about = |error: io::Error| Error::host("cannot make the writable layer", error);
-    let (uid, gid) = plan.ids.root();
-    match &plan.rootfs.upper {
-        Upper::Memory { .. } => Ok(()),
-        Upper::Directory { .. } => {
-            let layer = directory.join(state::LAYER);
-            fs::create_dir(&layer).map_err(about)?;
-            if User::current().is_root() {
-                std::os::unix::fs::chown(&layer, Some(uid), Some(gid)).map_err(about)?;
-            }
-            Ok(())
-        }
-        Upper::Disk { .. } => {
-            let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
-            if plan.isolation == Isolation::Vm {
-                return msb_image::blank_disk(&directory.join(state::DISK), size.0);
-            }
-            disk::make(&directory.join(state::DISK), size, uid)
-        }
+    if let Upper::Memory { .. } = plan.rootfs.upper {
+        return Ok(());
     }
+    let about = |error: io::Error| Error::host("cannot make the writable layer", error);
+    let aside = directory.join(NEW_LAYER);
+    // Of one who died here.
+    match fs::symlink_metadata(&aside) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir(&aside).map_err(about)?,
+        Ok(_) => remove_file(&aside).map_err(about)?,
+        Err(_) => {}
+    }
+    let (uid, gid) = plan.ids.root();
+    let size = plan.limits.disk.map_or(msb_spec::Bytes::mib(8), |limit| limit.value);
+    match &plan.rootfs.upper {
+        Upper::Memory { .. } | Upper::Directory { .. } => {
+            fs::create_dir(&aside).map_err(about)?;
+            if User::current().is_root() {
+                std::os::unix::fs::chown(&aside, Some(uid), Some(gid)).map_err(about)?;
+            }
+        }
+        Upper::Disk { .. } if plan.isolation == Isolation::Vm => {
+            msb_image::blank_disk(&aside, size.0)?;
+        }
+        Upper::Disk { .. } => disk::make(&aside, size, uid)?,
+    }
+    fs::rename(aside, directory.join(names(plan).0)).map_err(about)
 }
+
+/// What a writable layer is called until it is whole.
+const NEW_LAYER: &str = "layer.new";
 
 /// Brings the next Plan into force with a new, empty writable layer. The one that was goes to
 /// where the next Plan has its topmost layer, or is left for [`old`]. With `forget` the changes in
