@@ -86,16 +86,16 @@ pub(crate) fn patch(change: &Change) -> String {
         say(format!("rename to {path}"));
     }
     match (&change.before, &change.after) {
-        (None, Some(after)) => say(format!("new {} mode {:03o}", kind(after.kind), after.mode)),
+        (None, Some(after)) => say(format!("new {} mode {}", kind(after.kind), mode(after))),
         (Some(before), None) => {
-            say(format!("deleted {} mode {:03o}", kind(before.kind), before.mode));
+            say(format!("deleted {} mode {}", kind(before.kind), mode(before)));
         }
         (Some(before), Some(after)) if before.kind != after.kind => {
             say(format!("{} instead of {}", kind(after.kind), kind(before.kind)));
         }
         (Some(before), Some(after)) if before.mode != after.mode => {
-            say(format!("old mode {:03o}", before.mode));
-            say(format!("new mode {:03o}", after.mode));
+            say(format!("old mode {}", mode(before)));
+            say(format!("new mode {}", mode(after)));
         }
         _ => {}
     }
@@ -131,6 +131,17 @@ pub(crate) fn patch(change: &Change) -> String {
         }
     }
     text
+}
+
+/// The mode as git writes it, so that `git apply` takes what was printed.
+fn mode(item: &Item) -> String {
+    let kind = match item.kind {
+        ItemKind::File => 0o100_000,
+        ItemKind::Directory => 0o040_000,
+        ItemKind::Symlink => return "120000".to_owned(),
+        _ => 0,
+    };
+    format!("{:06o}", kind | item.mode)
 }
 
 /// How many lines came and went.
