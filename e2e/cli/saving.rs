@@ -284,6 +284,8 @@ fn snapshots_travel_as_files_that_others_can_read() {
         msb.words("prune").ok();
         assert_eq!(msb.words("snapshot load -q -n again base.tar").line(), "again");
         assert_eq!(msb.json(["snapshot", "inspect", "again"])["note"], "travels");
+        let gave = msb.words("snapshot verify again");
+        assert!(gave.code == 125 && gave.stderr.contains("nothing was written down"), "{gave:#?}");
         msb.words("prune").ok();
         msb.words("restore again --name box --start").ok();
         // A layer knows no parts of seconds, and no holes.
@@ -438,6 +440,19 @@ fn damaged_records_are_told_of_and_harm_nobody() {
         }
         fs::write(&record, &text).unwrap();
         msb.run(["run", "-q", "snapshot:good", "--", "true"]).ok();
+        // A sandbox that says it has more layers than it has, and one whose change was garbled.
+        let plan = msb.home().join("sandboxes/box/plan.json");
+        let good = fs::read_to_string(&plan).unwrap();
+        fs::write(&plan, good.replace("\"own\":1", "\"own\":99")).unwrap();
+        for line in ["reset box", "rollback box good"] {
+            let gave = msb.words(line);
+            assert!(gave.code == 125 && gave.stderr.contains("fewer layers"), "{gave:#?}");
+        }
+        fs::write(&plan, good).unwrap();
+        fs::rename(plan.with_file_name("layer"), plan.with_file_name("layer.old")).unwrap();
+        fs::write(plan.with_file_name("plan.next"), "{").unwrap();
+        assert_ne!(msb.words("start box").code, 0);
+        msb.words("rm -f box").ok();
     }
 }
 

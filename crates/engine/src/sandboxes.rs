@@ -375,7 +375,7 @@ impl Engine {
         if !self.home.directory(name).exists() {
             return Ok(());
         }
-        let Some(claim) = self.home.lock(name)? else {
+        let Some(claim) = self.home.lock_as_it_is(name)? else {
             return Err(Error::new(Kind::State, format!("sandbox `{name}` is being used")));
         };
         if let Ok(plan) = &plan {

@@ -213,7 +213,10 @@ impl Engine {
     fn begin_anew(&self, claim: &Claim, plan: &Plan, forget: bool) -> Result<()> {
         Writable::of(plan)?;
         self.remove_old(plan, claim)?;
+        // Whoever removes the snapshot meanwhile would take its layers away.
+        let kept = self.keep_frozen(plan)?;
         layers::replace(claim, plan, forget)?;
+        drop(kept);
         self.remove_old(plan, claim)?;
         self.thaw();
         Ok(())
@@ -295,7 +298,7 @@ impl Engine {
         let plan = self.existing(name)?;
         let too_deep = || {
             Error::unsupported(format!("sandbox `{name}` lies on too many layers already"))
-                .hint("`msb snapshot save` and `msb snapshot load` make one layer of them")
+                .hint("roll it back to an earlier snapshot, or copy what matters to a new sandbox")
         };
         self.remove_old(&plan, claim)?;
         match Writable::of(&plan)? {

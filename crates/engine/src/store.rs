@@ -197,8 +197,18 @@ impl Home {
         Ok(Claim { directory, lock })
     }
 
-    /// Takes the lock of a sandbox that is not running; none if its worker lives.
+    /// Takes the lock of a sandbox that is not running; none if its worker lives. What somebody has
+    /// begun to change is finished first.
     pub(crate) fn lock(&self, name: &Name) -> Result<Option<Claim>> {
+        let claim = self.lock_as_it_is(name)?;
+        if let Some(claim) = &claim {
+            layers::settle(claim)?;
+        }
+        Ok(claim)
+    }
+
+    /// The same, for whoever removes it and needs nothing finished.
+    pub(crate) fn lock_as_it_is(&self, name: &Name) -> Result<Option<Claim>> {
         let directory = self.directory(name);
         let about = |error| Error::host(format!("cannot lock sandbox `{name}`"), error);
         let lock = File::options()
@@ -214,12 +224,7 @@ impl Home {
         // It may have been removed while we opened it; then the lock is on nothing.
         let same = rustix::fs::statat(CWD, directory.join(state::LOCK), AtFlags::empty())
             .is_ok_and(|stat| lock.metadata().is_ok_and(|meta| meta.ino() == stat.st_ino));
-        if !same {
-            return Ok(None);
-        }
-        let claim = Claim { directory, lock };
-        layers::settle(&claim)?;
-        Ok(Some(claim))
+        Ok(same.then_some(Claim { directory, lock }))
     }
 
     /// Whether a worker holds the sandbox.

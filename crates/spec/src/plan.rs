@@ -262,6 +262,14 @@ impl Plan {
         for name in self.env.keys() {
             crate::spec::check_env_name(name)?;
         }
+        let depth = match &self.machine {
+            Some(machine) => Some(machine.written.len()),
+            None => self.rootfs.overlays.iter().map(|overlay| overlay.lowers.len()).min(),
+        };
+        if self.rootfs.own > depth.unwrap_or(0) {
+            let message = format!("sandbox `{}` has fewer layers than it says", self.name);
+            return Err(crate::Error::new(crate::Kind::State, message));
+        }
         Ok(())
     }
 }

@@ -63,7 +63,14 @@ impl Engine {
             bytes: 0,
             differences: Vec::new(),
         };
-        for place in self.places(&record.plan) {
+        let places = self.places(&record.plan);
+        if places.is_empty() {
+            return Err(Error::unsupported(format!(
+                "snapshot `{name}` was loaded from a file, and nothing was written down about it"
+            ))
+            .hint("load it again: what a file holds is verified then"));
+        }
+        for place in places {
             let kept = manifest_of(&place);
             let aside = Aside(self.describe(&record.plan, &place)?);
             verified.layers += 1;
