@@ -21,7 +21,7 @@ mod verbs;
 mod words;
 
 use msb_engine::images::APART_ARGUMENT;
-use msb_engine::snapshots::SEAL_ARGUMENT;
+use msb_engine::snapshots::TIDY_ARGUMENT;
 use msb_engine::workspace::REVIEW_ARGUMENT;
 use msb_engine::{Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
 use msb_spec::{Error, Result};
@@ -48,9 +48,9 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
     }
     if let [word, home] = rest.as_slice()
-        && word == SEAL_ARGUMENT
+        && word == TIDY_ARGUMENT
     {
-        return seal(Path::new(home));
+        return tidy(Path::new(home));
     }
     if rest.first().is_some_and(|word| word == REVIEW_ARGUMENT) {
         let code = msb_engine::workspace::serve();
@@ -90,12 +90,12 @@ fn work(start: WorkerStart) -> i32 {
     })
 }
 
-/// For a program that uses the SDK: writes down what snapshots hold, and lets it go on.
-fn seal(home: &Path) -> ExitCode {
+/// For a program that uses the SDK: tidies up after snapshots, and lets it go on.
+fn tidy(home: &Path) -> ExitCode {
     if msb_sys::process::fork().unwrap_or(false)
         && let Ok(home) = msb_engine::Home::at(home)
     {
-        msb_engine::Engine::at(home, launcher()).seal_all();
+        msb_engine::Engine::at(home, launcher()).tidy();
     }
     ExitCode::SUCCESS
 }

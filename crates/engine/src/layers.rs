@@ -8,7 +8,7 @@ use crate::host::User;
 use crate::store::{self, Claim};
 use crate::{disk, workspace};
 use msb_spec::{Error, Isolation, Plan, Result, Upper, state};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -67,8 +67,7 @@ pub(crate) fn replace(claim: &Claim, next: &Plan, forget: bool) -> Result<()> {
             store::create_private(&claim.directory.join(state::FORGET_WORKSPACE))?;
         }
         let (layer, old) = names(next);
-        fs::rename(claim.directory.join(layer), claim.directory.join(old))?;
-        File::open(&claim.directory)?.sync_all()
+        fs::rename(claim.directory.join(layer), claim.directory.join(old))
     };
     write().map_err(|error| {
         let _ = settle(claim);

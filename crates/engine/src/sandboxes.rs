@@ -392,10 +392,11 @@ impl Engine {
                     msb_image::clear(self.program(), owners, path)?;
                 }
             }
-            self.remove_old(plan, &claim)?;
         }
+        let put_away = !crate::layers::old(&claim).is_empty();
+        self.put_away(&claim)?;
         self.home.discard(&claim)?;
-        if plan.is_ok_and(|plan| plan.written().next().is_some()) {
+        if put_away || plan.is_ok_and(|plan| plan.written().next().is_some()) {
             self.thaw();
         }
         Ok(())

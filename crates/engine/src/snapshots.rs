@@ -13,7 +13,7 @@ use crate::host::{User, random, unused_ids};
 use crate::layers;
 use crate::planning::now_ms;
 use crate::sandboxes::Engine;
-use crate::store::Claim;
+use crate::store::{Claim, passing};
 use crate::volumes;
 use msb_image::{Owners, Prepared, RunConfig};
 use msb_spec::{
@@ -23,7 +23,7 @@ use msb_spec::{
 use msb_sys::lock::Held;
 use msb_wire::record::Happened;
 use records::{Record, Records};
-pub use sealing::{SEAL_ARGUMENT, Verified};
+pub use sealing::{TIDY_ARGUMENT, Verified};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -83,13 +83,14 @@ impl Engine {
     pub fn snapshot(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
         let records = self.records();
         records.check_free(name)?;
-        let (plan, paused, _kept) = self.frozen(of)?;
+        let (plan, paused, kept) = self.frozen(of)?;
         let parent = records.nearest(&plan)?;
         let mut record = Record::new(parent, note, recorded(plan));
         record.paused_us =
             paused.map(|paused| u64::try_from(paused.as_micros()).unwrap_or(u64::MAX));
         records.add(&record, name)?;
-        self.seal_later(&record.plan);
+        drop(kept);
+        self.tidy_later();
         self.get_snapshot(name)
     }
 
@@ -189,7 +190,7 @@ impl Engine {
             machine.base = then.base;
             machine.written = then.written;
         }
-        self.begin_anew(&claim, &plan, false)
+        self.begin_anew(claim, &plan, false)
     }
 
     /// Puts the files of a sandbox back to what its image holds, and forgets what it changed in
@@ -206,37 +207,37 @@ impl Engine {
             }
         }
         plan.rootfs.own = 0;
-        self.begin_anew(&claim, &plan, !keep_workspace)
+        self.begin_anew(claim, &plan, !keep_workspace)
     }
 
-    /// Replaces the writable layer by an empty one and removes what nobody needs any more.
-    fn begin_anew(&self, claim: &Claim, plan: &Plan, forget: bool) -> Result<()> {
+    /// Replaces the writable layer by an empty one. What nobody needs any more is removed by a
+    /// process that is left behind, because that takes as long as there is much of it.
+    fn begin_anew(&self, claim: Claim, plan: &Plan, forget: bool) -> Result<()> {
         Writable::of(plan)?;
-        self.remove_old(plan, claim)?;
+        self.put_away(&claim)?;
         // Whoever removes the snapshot meanwhile would take its layers away.
         let kept = self.keep_frozen(plan)?;
-        layers::replace(claim, plan, forget)?;
+        layers::replace(&claim, plan, forget)?;
         drop(kept);
-        self.remove_old(plan, claim)?;
-        self.thaw();
+        self.put_away(&claim)?;
+        // Who is left behind must not keep it.
+        drop(claim);
+        self.tidy_later();
         Ok(())
     }
 
-    /// Removes what the last change of layers has put aside.
-    pub(crate) fn remove_old(&self, plan: &Plan, claim: &Claim) -> Result<()> {
-        for old in layers::old(claim) {
-            let removed = match old.is_dir() {
-                true => {
-                    if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
-                        let owners = Owners::Granted { uid, gid, uids, gids };
-                        msb_image::clear(self.program(), owners, &old)?;
-                    }
-                    crate::store::remove_tree(&old)
-                }
-                false => fs::remove_file(&old),
-            };
-            removed.map_err(|error| {
-                Error::host(format!("cannot remove `{}`", old.display()), error)
+    /// Puts what the last change of layers has left to where the layers are that nobody needs.
+    pub(crate) fn put_away(&self, claim: &Claim) -> Result<()> {
+        let old = layers::old(claim);
+        if old.is_empty() {
+            return Ok(());
+        }
+        let _kept = self.share_frozen()?;
+        for old in old {
+            let place = self.home().frozen().join(new_id());
+            make_directory(&place)?;
+            fs::rename(&old, place.join(old.file_name().unwrap_or_default())).map_err(|error| {
+                Error::host(format!("cannot put `{}` away", old.display()), error)
             })?;
         }
         Ok(())
@@ -274,8 +275,7 @@ impl Engine {
     /// A Plan that lies on what a sandbox has written so far. If it runs, how long it stood still
     /// for that. What is returned last keeps the layers until a sandbox or a snapshot needs them.
     fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, Held)> {
-        let kept = Held(self.frozen_lock()?);
-        wait_for(|| msb_sys::lock::try_share(&kept.0))?;
+        let kept = self.share_frozen()?;
         if let Writable::Disk(disk) = Writable::of(&self.existing(name)?)?
             && !self.home().is_running(name)
             && needs_repair(disk)
@@ -300,7 +300,7 @@ impl Engine {
             Error::unsupported(format!("sandbox `{name}` lies on too many layers already"))
                 .hint("roll it back to an earlier snapshot, or copy what matters to a new sandbox")
         };
-        self.remove_old(&plan, claim)?;
+        self.put_away(claim)?;
         match Writable::of(&plan)? {
             Writable::Disk(_) => {
                 if plan.machine.as_ref().is_some_and(|it| it.written.len() >= MOST_DISKS) {
@@ -447,8 +447,7 @@ impl Engine {
         if plan.written().next().is_none() {
             return Ok(None);
         }
-        let lock = Held(self.frozen_lock()?);
-        wait_for(|| msb_sys::lock::try_share(&lock.0))?;
+        let lock = self.share_frozen()?;
         match plan.written().find(|path| !path.exists()) {
             Some(_) => Err(Error::new(
                 Kind::State,
@@ -489,7 +488,16 @@ impl Engine {
                     && !is_making(path)
                     && !needed.iter().any(|lower| lower.starts_with(path))
             })
+            .filter_map(|path| {
+                for extension in ["sum", "seal"] {
+                    let _ = fs::remove_file(path.with_extension(extension));
+                }
+                let aside = frozen.join(passing("removing", &new_id()));
+                fs::rename(path, &aside).ok().map(|()| aside)
+            })
             .collect();
+        // To remove much takes long, and nobody finds them any more.
+        drop(lock);
         for path in &unneeded {
             self.remove_frozen(path);
         }
@@ -500,9 +508,6 @@ impl Engine {
             let _ = msb_image::clear(self.program(), User::current().owners(), path);
         }
         let _ = crate::store::remove_tree(path);
-        for extension in ["sum", "seal"] {
-            let _ = fs::remove_file(path.with_extension(extension));
-        }
     }
 
     /// The layers that are needed; none if that cannot be known.
@@ -522,6 +527,13 @@ impl Engine {
     /// The Plans that snapshots need images for.
     pub(crate) fn recorded_plans(&self) -> Result<Vec<Plan>> {
         Ok(self.records().all()?.into_iter().map(|record| record.plan).collect())
+    }
+
+    /// Keeps all layers where they are.
+    fn share_frozen(&self) -> Result<Held> {
+        let lock = Held(self.frozen_lock()?);
+        wait_for(|| msb_sys::lock::try_share(&lock.0))?;
+        Ok(lock)
     }
 
     fn frozen_lock(&self) -> Result<fs::File> {
@@ -663,13 +675,13 @@ fn other_tier(name: &Name, isolation: Isolation) -> Error {
         .hint(format!("`--isolation {isolation}` starts it"))
 }
 
-/// Whether somebody made it who died before it was done.
+/// Whether somebody made or removed it who died before it was done.
 fn is_debris(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with(".making-") && !is_making(path)
+    [".making-", ".removing-"].iter().any(|it| name.starts_with(it)) && !is_making(path)
 }
 
-/// Whether its maker still lives.
+/// Whether who makes or removes it still lives.
 fn is_making(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());

@@ -11,7 +11,8 @@ use rustix::fs::{
     XattrFlags,
 };
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -26,133 +27,230 @@ const TICK: i128 = 20_000_000;
 /// Copies one tree into another, twice.
 #[derive(Debug, Default)]
 pub(crate) struct Twin {
-    /// What was copied, by path, with the time of its last change.
-    known: BTreeMap<PathBuf, Known>,
-    /// Files that have several names, and the first of them in this pass.
-    links: HashMap<u64, PathBuf>,
-    seen: HashSet<PathBuf>,
+    /// What was copied.
+    known: Folder,
+    /// Files that have several names, the first of them in this pass, and whether the twin of that
+    /// is still the one of the first pass.
+    links: HashMap<u64, (PathBuf, bool)>,
     again: bool,
     /// Files and bytes that were copied in this pass.
     pub(crate) copied: (u64, u64),
 }
 
-#[derive(Debug, Clone, Copy)]
+/// What was copied of one directory, by name.
+type Folder = HashMap<OsString, Known>;
+
+#[derive(Debug)]
 struct Known {
     ino: u64,
     changed: i128,
     begun: i128,
+    seen: bool,
+    /// Whether it has several names, so that its twin has them too.
+    linked: bool,
+    /// What lies in it, if it is a directory.
+    below: Folder,
+}
+
+/// What is known of an entry from the pass before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    /// It is still the same thing.
+    same: bool,
+    /// And nobody has changed it.
+    untouched: bool,
+    linked: bool,
 }
 
 /// What went wrong, and where.
 struct Broken(PathBuf, Errno);
 
+/// A directory of the first tree and its twin, which is opened when something of it is to change.
+struct Pair<'a> {
+    from: BorrowedFd<'a>,
+    above: Option<(&'a Pair<'a>, &'a OsStr)>,
+    into: OnceCell<OwnedFd>,
+}
+
+impl<'a> Pair<'a> {
+    fn twin(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if let (None, Some((above, name))) = (self.into.get(), self.above) {
+            let opened = rustix::fs::openat(above.twin()?, name, DIRECTORY, Mode::empty())?;
+            let _ = self.into.set(opened);
+        }
+        self.into.get().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+}
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 impl Twin {
     /// Brings `into` up to date with `from`.
     pub(crate) fn pass(&mut self, from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> Result<()> {
         self.again = !self.known.is_empty();
-        self.seen.clear();
         self.links.clear();
         self.copied = (0, 0);
-        let told = |Broken(path, error): Broken| {
-            Error::host(format!("cannot copy `{}`", path.display()), std::io::Error::from(error))
+        let mut known = std::mem::take(&mut self.known);
+        let mut pass = || -> std::result::Result<(), Broken> {
+            let broken = |error| Broken("/".into(), error);
+            let stat = rustix::fs::fstat(from).map_err(broken)?;
+            let root = OnceCell::from(into.try_clone_to_owned().map_err(|_| broken(Errno::MFILE))?);
+            let pair = Pair { from, above: None, into: root };
+            self.directory(&pair, &mut known, Path::new(""), 0)?;
+            describe(from, into, &stat).map_err(broken)
         };
-        let stat = rustix::fs::fstat(from).map_err(|error| told(Broken("/".into(), error)))?;
-        self.directory(from, into, Path::new(""), 0).map_err(told)?;
-        describe(from, into, &stat).map_err(|error| told(Broken("/".into(), error)))?;
-        let gone: Vec<PathBuf> =
-            self.known.keys().filter(|path| !self.seen.contains(*path)).cloned().collect();
-        // The deepest first, so that what holds them is removed once.
-        for path in gone.iter().rev() {
-            self.known.remove(path);
-        }
-        Ok(())
+        let passed = pass();
+        self.known = known;
+        passed.map_err(|Broken(path, error)| {
+            Error::host(format!("cannot copy `{}`", path.display()), std::io::Error::from(error))
+        })
     }
 
+    /// Whether anything was done in the twin itself.
     fn directory(
         &mut self,
-        from: BorrowedFd<'_>,
-        into: BorrowedFd<'_>,
+        pair: &Pair<'_>,
+        known: &mut Folder,
         at: &Path,
         depth: usize,
-    ) -> std::result::Result<(), Broken> {
+    ) -> std::result::Result<bool, Broken> {
         let broken = |error| Broken(at.to_owned(), error);
         if depth > DEPTH {
             return Err(broken(Errno::NAMETOOLONG));
         }
-        let names = names(from).map_err(broken)?;
-        if self.again {
-            let there = self::names(into).map_err(broken)?;
-            let wanted: HashSet<&OsString> = names.iter().collect();
-            for name in there.iter().filter(|name| !wanted.contains(name)) {
-                remove(into, name.as_bytes()).map_err(broken)?;
-            }
-        }
-        for name in &names {
-            let path = at.join(name);
-            match self.one(from, into, name, &path, depth) {
+        let mut touched = false;
+        for name in names(pair.from).map_err(broken)? {
+            match self.one(pair, known, &name, at, depth) {
                 // Removed while we looked at it: not there in the next pass either.
-                Err(Broken(_, Errno::NOENT)) if !self.again => {}
-                done => done?,
+                Err(Broken(_, Errno::NOENT)) if !self.again => {
+                    known.remove(&name);
+                    match pair.twin().and_then(|into| remove(into, name.as_bytes())) {
+                        Ok(()) | Err(Errno::NOENT) => {}
+                        Err(error) => return Err(broken(error)),
+                    }
+                }
+                done => touched |= done?,
             }
         }
-        Ok(())
+        let mut gone = Vec::new();
+        known.retain(|name, known| {
+            let seen = std::mem::take(&mut known.seen);
+            if !seen {
+                gone.push(name.clone());
+            }
+            seen
+        });
+        for name in &gone {
+            pair.twin().and_then(|into| remove(into, name.as_bytes())).map_err(broken)?;
+        }
+        Ok(touched || !gone.is_empty())
     }
 
+    /// Whether anything was done in the twin of the directory.
     fn one(
         &mut self,
-        from: BorrowedFd<'_>,
-        into: BorrowedFd<'_>,
+        pair: &Pair<'_>,
+        folder: &mut Folder,
         name: &OsStr,
+        at: &Path,
+        depth: usize,
+    ) -> std::result::Result<bool, Broken> {
+        let broken = |error| Broken(at.join(name), error);
+        let begun = now();
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statat(pair.from, name, nofollow).map_err(broken)?;
+        let changed = nanoseconds(stat.st_ctime, stat.st_ctime_nsec);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let known = folder.get_mut(name);
+        let there = known.is_some();
+        let known = known.filter(|known| known.ino == stat.st_ino);
+        let before = known.as_ref().map_or_else(Before::default, |known| Before {
+            same: true,
+            untouched: known.changed == changed && changed < known.begun - TICK,
+            linked: known.linked,
+        });
+        let mut below = known.map(|known| std::mem::take(&mut known.below)).unwrap_or_default();
+        if there && !before.same {
+            pair.twin().and_then(|into| remove(into, name.as_bytes())).map_err(broken)?;
+        }
+        let done = match kind {
+            FileType::Directory => {
+                self.folder(pair, &mut below, (name, &stat), before, &at.join(name), depth)
+            }
+            _ => self.leaf(pair, (name, &stat), before, at),
+        };
+        let linked = kind != FileType::Directory && stat.st_nlink > 1;
+        let known = Known { ino: stat.st_ino, changed, begun, seen: true, linked, below };
+        match folder.get_mut(name) {
+            Some(before) => *before = known,
+            None => drop(folder.insert(name.to_owned(), known)),
+        }
+        done
+    }
+
+    /// A directory below: whether it is a new one.
+    fn folder(
+        &mut self,
+        pair: &Pair<'_>,
+        known: &mut Folder,
+        (name, stat): (&OsStr, &Stat),
+        before: Before,
         path: &Path,
         depth: usize,
-    ) -> std::result::Result<(), Broken> {
+    ) -> std::result::Result<bool, Broken> {
         let broken = |error| Broken(path.to_owned(), error);
-        let begun = now();
-        let stat = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(broken)?;
-        let changed = nanoseconds(stat.st_ctime, stat.st_ctime_nsec);
-        let known = self.known.get(path).copied();
-        let same = known.is_some_and(|known| known.ino == stat.st_ino);
-        let untouched = same
-            && known.is_some_and(|known| known.changed == changed && changed < known.begun - TICK);
-        self.seen.insert(path.to_owned());
-        self.known.insert(path.to_owned(), Known { ino: stat.st_ino, changed, begun });
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if known.is_some() && !same {
-            remove(into, name.as_bytes()).map_err(broken)?;
+        let from = rustix::fs::openat(pair.from, name, DIRECTORY, Mode::empty()).map_err(broken)?;
+        if !before.same {
+            let into = pair.twin().map_err(broken)?;
+            rustix::fs::mkdirat(into, name, Mode::RWXU).map_err(broken)?;
         }
-        if kind == FileType::Directory {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let below = rustix::fs::openat(from, name, flags, Mode::empty()).map_err(broken)?;
-            match rustix::fs::mkdirat(into, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(broken(error)),
-            }
-            let twin = rustix::fs::openat(into, name, flags, Mode::empty()).map_err(broken)?;
-            self.directory(below.as_fd(), twin.as_fd(), path, depth + 1)?;
-            return describe(below.as_fd(), twin.as_fd(), &stat).map_err(broken);
+        let below = Pair { from: from.as_fd(), above: Some((pair, name)), into: OnceCell::new() };
+        let touched = self.directory(&below, known, path, depth + 1)?;
+        if touched || !before.untouched {
+            let into = below.twin().map_err(broken)?;
+            describe(from.as_fd(), into, stat).map_err(broken)?;
         }
+        Ok(!before.same)
+    }
+
+    /// Anything else: whether it was copied.
+    fn leaf(
+        &mut self,
+        pair: &Pair<'_>,
+        (name, stat): (&OsStr, &Stat),
+        before: Before,
+        at: &Path,
+    ) -> std::result::Result<bool, Broken> {
+        let broken = |error| Broken(at.join(name), error);
         if stat.st_nlink > 1 {
-            if let Some(first) = self.links.get(&stat.st_ino).filter(|first| *first != path) {
-                return link(first, into, name).map_err(broken);
+            let path = at.join(name);
+            if let Some((first, kept)) = self.links.get(&stat.st_ino) {
+                if *kept && before.same && before.linked {
+                    return Ok(false);
+                }
+                let linked = pair.twin().and_then(|into| link(first, into, name));
+                return linked.map(|()| true).map_err(broken);
             }
-            self.links.insert(stat.st_ino, path.to_owned());
+            self.links.insert(stat.st_ino, (path, before.same && before.linked));
         }
-        if untouched {
-            return Ok(());
+        if before.untouched {
+            return Ok(false);
         }
+        let into = pair.twin().map_err(broken)?;
         self.copied.0 += 1;
-        match kind {
+        match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                self.copied.1 += file(from, into, name, &stat).map_err(broken)?;
-                Ok(())
+                self.copied.1 += file(pair.from, into, name, stat).map_err(broken)?;
             }
             _ => {
-                if same {
+                if before.same {
                     remove(into, name.as_bytes()).map_err(broken)?;
                 }
-                special(from, into, name, &stat).map_err(broken)
+                special(pair.from, into, name, stat).map_err(broken)?;
             }
         }
+        Ok(true)
     }
 }
 

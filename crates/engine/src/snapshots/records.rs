@@ -9,6 +9,7 @@ use msb_spec::{Error, Kind, Name, Plan, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 /// Raised whenever an `msb` of the previous number could misread a record.
@@ -92,20 +93,11 @@ impl Records {
 
     /// Gives a snapshot a name that is free.
     pub(super) fn name(&self, id: &str, name: &Name) -> Result<()> {
-        let about = |error: io::Error| match error.kind() {
+        // A link, though it leads nowhere: it is made only where nothing is, and never half.
+        symlink(id, self.names().join(name.as_str())).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => taken(name),
             _ => Error::host(format!("cannot name a snapshot `{name}`"), error),
-        };
-        let aside = self.directory.join(store::passing("making", name.as_str()));
-        let write = || -> io::Result<()> {
-            let mut file = store::create_private(&aside)?;
-            file.write_all(id.as_bytes())?;
-            file.sync_all()
-        };
-        // A link is made only where nothing is.
-        let linked = write().and_then(|()| fs::hard_link(&aside, self.names().join(name.as_str())));
-        let _ = fs::remove_file(&aside);
-        linked.map_err(about)
+        })
     }
 
     pub(super) fn check_free(&self, name: &Name) -> Result<()> {
@@ -150,9 +142,8 @@ impl Records {
     }
 
     fn id_of(&self, name: &Name) -> Option<String> {
-        let mut text = String::new();
-        let file = File::open(self.names().join(name.as_str())).ok()?;
-        file.take(64).read_to_string(&mut text).ok()?;
+        let text = fs::read_link(self.names().join(name.as_str())).ok()?;
+        let text = text.into_os_string().into_string().ok()?;
         is_id(&text).then_some(text)
     }
 

@@ -1,7 +1,7 @@
 //! What the layers of snapshots hold: written down when they are taken, compared when asked.
 //!
-//! To read everything takes as long as there is much of it, so that it is done by a process that
-//! is left behind; the snapshot can be used meanwhile.
+//! To read everything takes as long as there is much of it, as does removing it, so that both are
+//! done by a process that is left behind; the snapshot can be used meanwhile.
 
 use super::live::owners_of;
 use crate::launch::{Launcher, silence};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The argument with which `msb` becomes the process that is left behind.
-pub const SEAL_ARGUMENT: &str = "__seal";
+pub const TIDY_ARGUMENT: &str = "__tidy";
 
 /// Differences that are told one by one.
 const MOST_TOLD: usize = 20;
@@ -89,24 +89,20 @@ impl Engine {
         Ok(verified)
     }
 
-    /// Has everything written down about layers that nothing is known of yet, by a process that is
-    /// left behind.
-    pub(super) fn seal_later(&self, plan: &Plan) {
-        if self.places(plan).iter().all(|place| sum_of(place).is_some()) {
-            return;
-        }
+    /// Has a process tidy up that is left behind.
+    pub(super) fn tidy_later(&self) {
         match &self.launcher {
-            // Nothing depends on it: who verifies does what was left undone.
+            // Nothing depends on it: who verifies or prunes does what was left undone.
             Launcher::Fork(_) => {
                 if msb_sys::process::fork().unwrap_or(false) {
                     let _ = silence();
-                    self.seal_all();
+                    self.tidy();
                     msb_sys::process::leave(0);
                 }
             }
             Launcher::Execute(path) => {
                 let child = Command::new(path)
-                    .arg(SEAL_ARGUMENT)
+                    .arg(TIDY_ARGUMENT)
                     .arg(self.home().path())
                     .stdin(Stdio::null())
                     .stdout(Stdio::null())
@@ -120,10 +116,12 @@ impl Engine {
         }
     }
 
-    /// Writes down what all layers of snapshots hold.
-    pub fn seal_all(&self) {
+    /// Removes layers that nobody needs and writes down what those of snapshots hold, when the
+    /// machine has nothing better to do.
+    pub fn tidy(&self) {
         let _ = rustix::process::setsid();
-        let _ = rustix::process::nice(10);
+        let _ = rustix::process::nice(19);
+        self.thaw();
         for record in self.records().all().unwrap_or_default() {
             for place in self.places(&record.plan) {
                 if sum_of(&place).is_none()
