@@ -6,6 +6,7 @@
 use crate::connection::Connection;
 use crate::pull;
 use crate::volumes::Served;
+pub use msb_api::Copied;
 use msb_spec::{Error, Kind, Patch, Result};
 use msb_wire::{
     Entry, EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
@@ -15,17 +16,6 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-
-/// What a copy moved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Copied {
-    /// Files, directories and links.
-    pub entries: u64,
-    /// Bytes of files.
-    pub bytes: u64,
-    /// Devices, sockets and pipes that were left out.
-    pub left_out: u64,
-}
 
 /// Told of every piece of a copy, for a progress bar.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);

@@ -1,14 +1,14 @@
 //! The Operations on images, and what they say about sandboxes that use them.
 
 use crate::sandboxes::Engine;
+pub use msb_api::{DiskUsage, ImageInspection, ImageSummary, LayerInspection};
 pub use msb_image::{
     APART_ARGUMENT, Credential, Credentials, History, Image, ImageConfig, Layer, Load, Login,
     Mirror, Progress, Prune, Pruned, Pull, Reach, RunConfig, Secret, Space, Step, Store, Unwatched,
     Wish, serve,
 };
 use msb_image::{InUse, Share};
-use msb_spec::{Digest, Error, ImageRef, Kind, MachineBase, Name, Reference, Result};
-use serde::Serialize;
+use msb_spec::{Error, ImageRef, Kind, MachineBase, Name, Reference, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -31,108 +31,6 @@ impl std::fmt::Debug for Fetching<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetching").field("reach", &self.reach).finish_non_exhaustive()
     }
-}
-
-/// One line of a list of images.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ImageSummary {
-    /// Its name.
-    pub reference: Reference,
-    /// Of its manifest.
-    pub digest: Digest,
-    /// What it is for.
-    pub platform: String,
-    /// Bytes of its files.
-    pub size: u64,
-    /// Bytes that no other image has.
-    pub own: u64,
-    /// Bytes that other images have too.
-    pub shared: u64,
-    /// How many layers.
-    pub layers: usize,
-    /// When it was made, in milliseconds since 1970.
-    pub created: Option<u64>,
-    /// When it came here.
-    pub pulled: u64,
-    /// When it was last used.
-    pub used: Option<u64>,
-    /// Sandboxes made from it.
-    pub sandboxes: Vec<Name>,
-}
-
-/// Everything about an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ImageInspection {
-    /// Its name.
-    pub reference: Reference,
-    /// Of its manifest.
-    pub digest: Digest,
-    /// Of the list of platforms that it was chosen from.
-    pub index: Option<Digest>,
-    /// What it is for.
-    pub platform: String,
-    /// Bytes of its files.
-    pub size: u64,
-    /// Bytes that no other image has.
-    pub own: u64,
-    /// Bytes that other images have too.
-    pub shared: u64,
-    /// When it was made, in milliseconds since 1970.
-    pub created: Option<u64>,
-    /// When it came here.
-    pub pulled: u64,
-    /// When it was last used.
-    pub used: Option<u64>,
-    /// Sandboxes made from it.
-    pub sandboxes: Vec<Name>,
-    /// How it is run.
-    pub config: RunConfig,
-    /// From the lowest up.
-    pub layers: Vec<LayerInspection>,
-    /// How it was made.
-    pub history: Vec<History>,
-}
-
-/// One layer of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LayerInspection {
-    /// Of the blob.
-    pub digest: Digest,
-    /// Of what it holds.
-    pub diff_id: Digest,
-    /// How its manifest calls it.
-    pub media_type: String,
-    /// Bytes of the blob.
-    pub size: u64,
-    /// Bytes of its files.
-    pub unpacked: u64,
-    /// Other images that have it.
-    pub shared_with: Vec<Reference>,
-}
-
-/// What uses the disk.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DiskUsage {
-    /// Images and what belongs to them.
-    pub images: Space,
-    /// How many sandboxes.
-    pub sandboxes: u64,
-    /// Bytes of what they have written.
-    pub sandbox_bytes: u64,
-    /// How many snapshots.
-    pub snapshots: u64,
-    /// Bytes of layers that snapshots, and sandboxes made from them, lie on.
-    pub frozen_bytes: u64,
-    /// How many volumes.
-    pub volumes: u64,
-    /// Bytes of what they hold.
-    pub volume_bytes: u64,
-    /// Bytes of the cache of builds.
-    pub build_cache: u64,
-    /// Bytes that `prune` gives back.
-    pub reclaimable: u64,
-    /// Bytes that `prune --all` gives back.
-    pub reclaimable_all: u64,
 }
 
 impl Engine {

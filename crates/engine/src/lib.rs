@@ -3,6 +3,7 @@
 //! The registry of sandboxes is the file system: no daemon, no database. Whoever finds what a
 //! dead worker has left cleans it up and says so.
 
+mod api;
 pub mod bootstrap;
 pub mod build;
 pub mod conf;
@@ -35,13 +36,12 @@ pub mod workspace;
 pub use connection::Connection;
 pub use installed::Recipe;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
-pub use metrics::Metrics;
+pub use msb_api::{ExecEntry, Inspection, Metrics, PrunedVolumes, Status, Summary, Volume};
 pub use network::Lines;
-pub use sandboxes::{Awake, Engine, ExecEntry, Inspection, Status, Summary};
+pub use sandboxes::{Awake, Engine};
 pub use secrets::Value as SecretValue;
 pub use store::Home;
 pub use sync::{
     DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncStatus,
     SyncSummary, serve_sync,
 };
-pub use volumes::{PrunedVolumes, Volume};

@@ -1,39 +1,12 @@
 //! What commands have said, read back from the bounded log of a sandbox.
 
+pub use msb_api::{LogFilter as Filter, LogLine as Line};
 use msb_spec::{Error, Result, state};
-use msb_wire::record::{Output, Source};
+use msb_wire::record::Output;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Which lines are wanted.
-#[derive(Debug, Clone, Default)]
-pub struct Filter {
-    /// Only from this Exec.
-    pub exec: Option<u64>,
-    /// Only from this stream.
-    pub source: Option<Source>,
-    /// Not before this, in milliseconds since 1970.
-    pub since: Option<u64>,
-    /// Not after this.
-    pub until: Option<u64>,
-    /// Only lines that hold this text.
-    pub grep: Option<String>,
-}
-
-/// One line of output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
-    /// Which stream.
-    pub source: Source,
-    /// Which Exec.
-    pub exec: u64,
-    /// When its first byte was said, in milliseconds since 1970.
-    pub time: u64,
-    /// The bytes, with their line end if they have one.
-    pub bytes: Vec<u8>,
-}
 
 /// Reads a sandbox's log, and goes on reading as it grows.
 #[derive(Debug)]
@@ -160,6 +133,7 @@ fn open(path: &Path) -> Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use msb_wire::record::Source;
 
     fn reader(filter: Filter) -> Reader {
         Reader::new(Path::new("/nowhere"), filter)

@@ -6,18 +6,17 @@ use crate::host::User;
 use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
-use crate::metrics::Metrics;
 use crate::secrets::{self, Value};
 use crate::store::Home;
 use crate::{layers, planning, repair, volumes, workspace};
+use msb_api::{ExecEntry, Inspection, Metrics, Status, Summary};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
-    Command, Ending, Error, Exit, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
-    Spec, Stage, Upper, state,
+    Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result, Spec,
+    Stage, Upper, state,
 };
 use msb_wire::record::{ExecRecord, Happened};
 use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -31,90 +30,6 @@ pub struct Engine {
     pub(crate) launcher: Launcher,
     /// Values of Secrets that this program brings itself, by name.
     given: Vec<(String, Value)>,
-}
-
-/// Where a sandbox is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Its worker lives.
-    Running,
-    /// Everything inside has been stopped where it was.
-    Paused,
-    /// It takes no new Execs.
-    Draining,
-    /// It was never started, or has ended.
-    Stopped,
-    /// Its worker was killed.
-    Crashed,
-}
-
-impl Status {
-    /// As people read it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Draining => "draining",
-            Self::Stopped => "stopped",
-            Self::Crashed => "crashed",
-        }
-    }
-}
-
-/// One line of a list of sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Summary {
-    /// Its name.
-    pub name: Name,
-    /// Where it is in its life.
-    pub status: Status,
-    /// Its tier.
-    pub isolation: String,
-    /// Why that is not the microVM that `auto` prefers.
-    pub isolation_reason: Option<String>,
-    /// What it started from.
-    pub image: String,
-    /// When it was made, in milliseconds since 1970.
-    pub created: u64,
-    /// For finding it.
-    pub labels: BTreeMap<String, String>,
-    /// Whether it is removed when it ends.
-    pub ephemeral: bool,
-}
-
-/// Everything there is to know about one sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Inspection {
-    /// Its name.
-    pub name: Name,
-    /// Where it is in its life.
-    pub status: Status,
-    /// Its worker, if it lives.
-    pub worker: Option<WorkerStatus>,
-    /// How it last ended.
-    pub stopped: Option<Stopped>,
-    /// The same in words.
-    pub reason: Option<String>,
-    /// What was decided.
-    pub plan: Plan,
-}
-
-/// One Exec of a sandbox, running or over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ExecEntry {
-    /// Its number.
-    pub id: u64,
-    /// Its pid inside.
-    pub pid: u32,
-    /// What was started.
-    pub argv: Vec<String>,
-    /// Whether it has a terminal.
-    pub tty: bool,
-    /// When, in milliseconds since 1970.
-    pub started: u64,
-    /// How it ended, if it has.
-    pub exit: Option<Exit>,
 }
 
 /// A worker listens a few milliseconds after it has begun; on a machine that is swamped it may
@@ -506,7 +421,7 @@ impl Engine {
     pub fn metrics(&self, name: &Name) -> Result<Metrics> {
         let plan = self.existing(name)?;
         match self.connect(name, &Request::Usage)?.reply()? {
-            Reply::Usage(usage) => Ok(Metrics::new(&plan, usage)),
+            Reply::Usage(usage) => Ok(crate::metrics::of(&plan, usage)),
             _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
     }

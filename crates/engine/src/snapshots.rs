@@ -15,53 +15,20 @@ use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::{Claim, passing};
 use crate::volumes;
+pub use msb_api::{Snapshot, Verified};
 use msb_image::{Owners, Prepared, RunConfig};
 use msb_spec::{
-    Digest, Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay,
-    Plan, Result, Upper, env, state,
+    Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay, Plan,
+    Result, Upper, env, state,
 };
 use msb_sys::lock::Held;
 use msb_wire::record::Happened;
 use records::{Record, Records};
-pub use sealing::{TIDY_ARGUMENT, Verified};
-use serde::Serialize;
+pub use sealing::TIDY_ARGUMENT;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// A saved filesystem to start many sandboxes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Snapshot {
-    /// Its id, which never changes.
-    pub id: String,
-    /// Its names, sorted.
-    pub names: Vec<Name>,
-    /// When it was taken, in milliseconds since 1970.
-    pub created: u64,
-    /// The sandbox that it was taken of.
-    pub sandbox: Name,
-    /// What that sandbox was started from.
-    pub image: ImageRef,
-    /// Which image was behind the name.
-    pub image_digest: Option<Digest>,
-    /// Its tier.
-    pub isolation: Isolation,
-    /// What its maker wrote about it.
-    pub note: Option<String>,
-    /// The snapshot that it lies on.
-    pub parent: Option<String>,
-    /// Snapshots that lie on it.
-    pub children: Vec<String>,
-    /// How long the sandbox was stopped for it, in microseconds; it was not running if none.
-    pub paused_us: Option<u64>,
-    /// Of everything that its layers hold above the image, once that is written down.
-    pub digest: Option<String>,
-    /// Files in those layers.
-    pub files: Option<u64>,
-    /// Their bytes.
-    pub bytes: Option<u64>,
-}
 
 /// Layers are changed in milliseconds; to remove a large one may take longer.
 const HOLD_LIMIT: Duration = Duration::from_secs(60);

@@ -15,46 +15,15 @@ use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::{Aside, Home, create_private, full_disk, make_private, passing, remove_tree};
 use crate::{doctor, hardware, images};
+use msb_api::{PrunedVolumes, Volume};
 use msb_image::Owners;
 use msb_spec::{Error, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
 use record::Record;
 use rustix::fs::CWD;
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-
-/// Everything there is to know about one volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Volume {
-    /// Its name.
-    pub name: VolumeName,
-    /// What it is.
-    pub kind: VolumeKind,
-    /// Bytes that it may hold; none is as much as the host has.
-    pub size: Option<u64>,
-    /// Bytes of the host's disk that it takes, as far as they can be seen.
-    pub used: u64,
-    /// For finding it.
-    pub labels: BTreeMap<String, String>,
-    /// When it was made, in milliseconds since 1970.
-    pub created: u64,
-    /// Sandboxes that use it, running or not.
-    pub sandboxes: Vec<Name>,
-    /// Whether a microVM may have written to it as a disk, so that only microVMs mount it.
-    pub by_machine: bool,
-}
-
-/// What was removed, or would be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct PrunedVolumes {
-    /// Which.
-    pub volumes: Vec<VolumeName>,
-    /// Bytes that they took.
-    pub volume_bytes: u64,
-}
 
 impl Engine {
     /// Makes a volume.

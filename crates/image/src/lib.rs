@@ -33,7 +33,8 @@ pub use blank::blank_disk;
 pub use credentials::{Credential, Credentials, Login, Secret};
 pub use ensure::Wish;
 pub use load::Load;
-pub use manifest::{History, ImageConfig, RootfsIds, RunConfig, WireConfig};
+pub use manifest::{ImageConfig, RootfsIds, WireConfig};
+pub use msb_spec::{History, Prune, Pruned, RunConfig, Space};
 pub use owners::Owners;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
@@ -42,7 +43,7 @@ pub use seal::{Seal, seal};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 pub use store::{Adding, Image, Layer, Store, digest_of, digest_of_stream};
 pub use twin::copy_file;
-pub use usage::{InUse, Prune, Pruned, Share, Space};
+pub use usage::{InUse, Share};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};
 use std::fs;

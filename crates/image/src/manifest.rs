@@ -5,7 +5,7 @@
 
 use crate::settings::ImageLimits;
 use crate::unpack::exceeded;
-use msb_spec::{Digest, Error, Kind, Platform, Result};
+use msb_spec::{Digest, Error, History, Kind, Platform, Result, RunConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -167,66 +167,6 @@ impl Index {
         Err(Error::new(Kind::NotFound, format!("the image is not there for {wanted}"))
             .hint(format!("it is there for {}", there.join(", "))))
     }
-}
-
-/// What an image says about how to run it. Empty fields say nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RunConfig {
-    /// `NAME=VALUE`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// What is put before every command.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub entrypoint: Vec<String>,
-    /// What runs if nothing else is asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cmd: Vec<String>,
-    /// Where commands start.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub workdir: String,
-    /// Who runs them.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub user: String,
-    /// What its makers noted.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// Ports that its programs listen on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exposed_ports: Vec<String>,
-    /// Directories that hold what should outlive it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub volumes: Vec<String>,
-    /// What ends it gently.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub stop_signal: String,
-    /// What shell forms were written for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub shell: Vec<String>,
-    /// How to tell that it is well; kept, not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub healthcheck: Option<serde_json::Value>,
-}
-
-/// One step in the making of an image.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct History {
-    /// When, as its tool wrote it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub created: Option<String>,
-    /// By which instruction.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub created_by: Option<String>,
-    /// What its tool noted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub comment: Option<String>,
-    /// By whom.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub author: Option<String>,
-    /// Whether it made no layer.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub empty_layer: bool,
 }
 
 /// The config blob of an image: how to run it and how it was made.

@@ -5,11 +5,11 @@
 //! have written it.
 
 use crate::apart::{Apart, AtWork, Task};
-use crate::manifest::{ImageConfig, RunConfig};
+use crate::manifest::ImageConfig;
 use crate::owners::Owners;
 use crate::settings::Settings;
 use crate::unpack::{Bounds, Contents};
-use msb_spec::{Digest, Error, Kind, Platform, Reference, Result, env};
+use msb_spec::{Digest, Error, Kind, Platform, Reference, Result, RunConfig, env};
 use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

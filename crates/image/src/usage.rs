@@ -3,7 +3,7 @@
 use crate::disks;
 use crate::host;
 use crate::store::{Image, Store, is_debris, unusable};
-use msb_spec::{Digest, Error, Kind, Reference, Result};
+use msb_spec::{Digest, Error, Kind, Prune, Pruned, Reference, Result, Space};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,55 +20,6 @@ pub struct InUse {
     pub disks: BTreeSet<PathBuf>,
     /// Names of images that sandboxes were made from.
     pub images: BTreeSet<Reference>,
-}
-
-/// What is to be removed.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Prune {
-    /// Also images that no sandbox uses.
-    pub all: bool,
-    /// Only images that were not used for this long.
-    pub older_than: Option<Duration>,
-    /// Only tell.
-    pub dry_run: bool,
-}
-
-/// What was removed, or would be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Pruned {
-    /// Names of images.
-    pub images: Vec<Reference>,
-    /// Unpacked layers.
-    pub layers: u64,
-    /// Disks for microVMs.
-    pub disks: u64,
-    /// Blobs.
-    pub blobs: u64,
-    /// Unfinished transfers and what died on the way.
-    pub unfinished: u64,
-    /// Layers derived from the host that are out of date.
-    pub host_layers: u64,
-    /// Bytes of all these.
-    pub bytes: u64,
-    /// What could not be removed, and why.
-    pub failed: Vec<String>,
-}
-
-/// What images take, by kind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Space {
-    /// How many images.
-    pub images: u64,
-    /// Bytes of unpacked layers.
-    pub layers: u64,
-    /// Bytes of disks for microVMs.
-    pub disks: u64,
-    /// Bytes of blobs.
-    pub blobs: u64,
-    /// Bytes of unfinished transfers.
-    pub unfinished: u64,
-    /// Bytes of layers derived from the host.
-    pub host_layers: u64,
 }
 
 /// What one image takes: bytes of its files, and of those that no other image has.

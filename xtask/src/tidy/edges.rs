@@ -18,7 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-erofs", &[]),
     ("msb-ext4", &[]),
     ("msb-wire", &["msb-spec"]),
-    ("msb-api", &["msb-spec"]),
+    ("msb-api", &["msb-wire", "msb-spec"]),
     ("msb-image", &["msb-erofs", "msb-ext4", "msb-spec", "msb-sys"]),
     ("msb-gateway", &["msb-wire", "msb-spec", "msb-sys"]),
     ("msb-review", &["msb-spec", "msb-sys"]),
@@ -31,7 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("msb-engine", &["msb-api", "msb-image", "msb-review", "msb-wire", "msb-spec", "msb-sys"]),
     ("msb-client", &["msb-api", "msb-spec"]),
-    ("msb-server", &["msb-api", "msb-spec"]),
+    ("msb-server", &["msb-api", "msb-spec", "msb-sys"]),
     ("microsandbox", &["msb-engine", "msb-client", "msb-api", "msb-wire", "msb-spec"]),
     (
         "msb-cli",

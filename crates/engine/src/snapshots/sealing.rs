@@ -7,6 +7,7 @@ use super::live::owners_of;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store;
+use msb_api::Verified;
 use msb_spec::{Error, Kind, Name, Plan, Result, state};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,25 +30,6 @@ pub(super) struct Sum {
     pub(super) digest: String,
     pub(super) files: u64,
     pub(super) bytes: u64,
-}
-
-/// What came of comparing a snapshot with what was written down.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verified {
-    /// Its id.
-    pub id: String,
-    /// Whether everything is as it was.
-    pub intact: bool,
-    /// Layers that were compared.
-    pub layers: usize,
-    /// Layers that nothing was written down about yet; that was done now.
-    pub recorded: usize,
-    /// Everything in the layers.
-    pub files: u64,
-    /// Bytes of the files.
-    pub bytes: u64,
-    /// What is different, the first of it.
-    pub differences: Vec<String>,
 }
 
 impl Engine {

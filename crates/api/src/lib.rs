@@ -1,0 +1,63 @@
+//! Every Operation: what any surface can ask of sandboxes, wherever they are.
+//!
+//! `engine` does them on this machine, `client` asks a server for them. Surfaces (the HTTP API, each MCP
+//! dialect) know only these traits, so that a missing button is a missing Operation. Calls block;
+//! whoever must not be blocked calls them from a thread.
+
+mod execs;
+mod files;
+mod images;
+mod networks;
+mod sandboxes;
+mod snapshots;
+mod volumes;
+
+pub use msb_wire::record::{Event, Happened, Source};
+pub use msb_wire::{
+    EntryKind, Meta, NetEvent, NetFlow, NetRecord, NetTable, Stopped, WorkerStatus,
+};
+
+pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture};
+pub use files::{Copied, Files, Place};
+pub use images::{DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection};
+pub use networks::Networks;
+pub use sandboxes::{
+    Create, EventStream, Inspection, LogFilter, LogLine, LogStream, Metrics, Sandboxes, Status,
+    Summary,
+};
+pub use snapshots::{Snapshot, Snapshots, Verified};
+pub use volumes::{PrunedVolumes, Volume, Volumes};
+
+/// Everything that can be asked.
+pub trait Api:
+    Sandboxes + Execs + Files + Images + Volumes + Snapshots + Networks + Send + Sync
+{
+}
+
+impl<T> Api for T where
+    T: Sandboxes + Execs + Files + Images + Volumes + Snapshots + Networks + Send + Sync
+{
+}
+
+/// Told how long work goes on.
+pub trait Watch: Send + Sync {
+    /// What is being done now, and how much of it is done if that is known.
+    fn step(&self, what: &str, done: Option<Part>);
+}
+
+/// So much of so much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// So much.
+    pub done: u64,
+    /// Of so much.
+    pub of: u64,
+}
+
+/// Nobody looks.
+#[derive(Debug, Clone, Copy)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn step(&self, _: &str, _: Option<Part>) {}
+}

@@ -1,0 +1,166 @@
+//! One Exec, on its connection to the worker.
+
+use super::gone;
+use crate::connection::Connection;
+use msb_api::{Exec, ExecEvent, ExecInput};
+use msb_spec::{Error, Kind, Result, TermSize};
+use msb_wire::{FrameKind, Reply, encode, header};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The largest piece of stdin in one frame: what the worker keeps for a slow reader.
+const STDIN_PIECE: usize = 64 << 10;
+/// Pieces of output before the report that the command runs; a hostile guest would send no end.
+const EARLY_LIMIT: usize = 256;
+
+/// Who started an Exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It ends with us.
+    ByUs,
+    /// We only take part in it.
+    ByOthers,
+}
+
+/// A command in a sandbox of this machine.
+pub(super) struct Local {
+    connection: Connection,
+    input: Arc<Input>,
+    id: u64,
+    pid: u32,
+    early: VecDeque<ExecEvent>,
+    over: bool,
+    begun: Begun,
+}
+
+impl Local {
+    /// Waits until the command runs.
+    pub(super) fn begin(stream: UnixStream, begun: Begun) -> Result<Self> {
+        let out = stream.try_clone().map_err(gone)?;
+        let mut exec = Self {
+            connection: Connection::on(stream),
+            input: Arc::new(Input(Mutex::new(out))),
+            id: 0,
+            pid: 0,
+            early: VecDeque::new(),
+            over: false,
+            begun,
+        };
+        loop {
+            match exec.hear()? {
+                Heard::Started { id, pid } => {
+                    (exec.id, exec.pid) = (id, pid);
+                    return Ok(exec);
+                }
+                // A quick command has said something before the guest could report it.
+                Heard::Event(event) if exec.early.len() < EARLY_LIMIT => {
+                    exec.early.push_back(event);
+                }
+                Heard::Event(_) => return Err(gone("a command talks that was never started")),
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Result<Heard> {
+        let frame = self.connection.next_frame()?;
+        let frame = frame.ok_or_else(|| gone("it closed the connection"))?;
+        match frame.kind {
+            FrameKind::Stdout => Ok(Heard::Event(ExecEvent::Stdout(frame.payload))),
+            FrameKind::Stderr => Ok(Heard::Event(ExecEvent::Stderr(frame.payload))),
+            FrameKind::Reply => match frame.value().map_err(gone)? {
+                Reply::Started { id, pid } => Ok(Heard::Started { id, pid }),
+                Reply::Exited(exit) => {
+                    self.over = true;
+                    Ok(Heard::Event(ExecEvent::Exited(exit)))
+                }
+                Reply::Failed(error) => Err(error),
+                _ => Err(gone("it answered something else")),
+            },
+            _ => Err(gone("it answered something else")),
+        }
+    }
+}
+
+enum Heard {
+    Started { id: u64, pid: u32 },
+    Event(ExecEvent),
+}
+
+impl Exec for Local {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn next(&mut self) -> Result<Option<ExecEvent>> {
+        if let Some(event) = self.early.pop_front() {
+            return Ok(Some(event));
+        }
+        if self.over {
+            return Ok(None);
+        }
+        match self.hear()? {
+            Heard::Event(event) => Ok(Some(event)),
+            Heard::Started { .. } => Err(gone("a command was started twice")),
+        }
+    }
+
+    fn input(&self) -> Arc<dyn ExecInput> {
+        Arc::clone(&self.input) as Arc<dyn ExecInput>
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // Others may still hold its input; the worker must learn that we have gone.
+        if self.begun == Begun::ByUs {
+            let stream = self.input.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The sending side. Each frame goes out whole.
+struct Input(Mutex<UnixStream>);
+
+impl Input {
+    fn send(&self, frames: &[u8]) -> Result<()> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stream
+            .write_all(frames)
+            .map_err(|error| Error::new(Kind::State, "the command has ended").cause(error))
+    }
+}
+
+impl ExecInput for Input {
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        for piece in bytes.chunks(STDIN_PIECE) {
+            let mut frame = header(FrameKind::Stdin, piece.len()).to_vec();
+            frame.extend_from_slice(piece);
+            self.send(&frame)?;
+        }
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.send(&header(FrameKind::Stdin, 0))
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        self.send(&encode(FrameKind::Signal, &signal))
+    }
+
+    fn resize(&self, size: TermSize) -> Result<()> {
+        self.send(&encode(FrameKind::Resize, &size))
+    }
+
+    fn detach(&self) -> Result<()> {
+        self.send(&header(FrameKind::Detach, 0))
+    }
+}
