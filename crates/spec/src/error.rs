@@ -36,6 +36,8 @@ pub enum Kind {
     CommandNotFound,
     /// The other side broke the protocol or went away.
     Protocol,
+    /// Whoever asks may not have it.
+    Denied,
 }
 
 /// Where a start failed.

@@ -1,0 +1,63 @@
+//! The dialects there are.
+
+mod core;
+
+use crate::dialect::Dialect;
+use crate::paths::HostPaths;
+use msb_api::Api;
+use msb_spec::{Error, Result};
+use std::sync::Arc;
+
+/// What every dialect works on.
+#[derive(Clone)]
+pub struct World {
+    /// Where sandboxes are.
+    pub api: Arc<dyn Api>,
+    /// Which files of this host clients may name.
+    pub paths: Arc<HostPaths>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("paths", &self.paths).finish_non_exhaustive()
+    }
+}
+
+/// A dialect by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// Ours: few tools, small in a model's context.
+    Core,
+}
+
+impl Named {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Core];
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+        }
+    }
+
+    /// One that is ready to be served.
+    pub fn dialect(self, world: World) -> Arc<dyn Dialect> {
+        match self {
+            Self::Core => Arc::new(core::Core::new(world)),
+        }
+    }
+}
+
+impl std::str::FromStr for Named {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|dialect| dialect.as_str() == text);
+        found.copied().ok_or_else(|| {
+            let all: Vec<String> =
+                Self::ALL.iter().map(|it| format!("`{}`", it.as_str())).collect();
+            Error::invalid(format!("no dialect `{text}`"))
+                .hint(format!("there are {}", all.join(", ")))
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! Running commands to their end, for tools that answer once.
+
+use crate::cancel::Cancel;
+use msb_api::{Api, Captured, Exec, capture};
+use msb_spec::{Command, Name, Result, Stdin};
+use std::sync::Arc;
+
+/// Killed at once.
+const KILL: i32 = 9;
+
+/// Runs a command to its end, and keeps this many bytes of each of its streams. It is killed when the
+/// call is cancelled.
+pub(crate) fn run(
+    api: &dyn Api,
+    name: &Name,
+    mut command: Command,
+    stdin: Option<Vec<u8>>,
+    limit: usize,
+    cancel: &Cancel,
+) -> Result<Captured> {
+    command.stdin = if stdin.is_some() { Stdin::Streamed } else { Stdin::Closed };
+    let mut exec = api.exec_start(name, &command)?;
+    finish(exec.as_mut(), stdin, limit, cancel)
+}
+
+/// The same for one that runs already.
+pub(crate) fn finish(
+    exec: &mut dyn Exec,
+    stdin: Option<Vec<u8>>,
+    limit: usize,
+    cancel: &Cancel,
+) -> Result<Captured> {
+    let input = exec.input();
+    let killer = Arc::clone(&input);
+    let _hook = cancel.when_cancelled(move || drop(killer.signal(KILL)));
+    std::thread::scope(|scope| {
+        if let Some(bytes) = stdin {
+            // Beside it: a command may say much before it reads.
+            scope.spawn(move || input.write(&bytes).and_then(|()| input.close()));
+        }
+        capture(exec, limit)
+    })
+}

@@ -1,0 +1,20 @@
+//! Serves sandboxes to whoever speaks MCP, in several dialects.
+//!
+//! A dialect is one set of tools. It translates what a client asks into Operations of the
+//! [`msb_api::Api`] and back, and decides nothing: see [`Dialect`].
+
+mod arguments;
+mod cancel;
+mod dialect;
+mod dialects;
+mod exec;
+mod mcp;
+mod paths;
+mod selected;
+
+pub use cancel::{Cancel, Hook};
+pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
+pub use dialects::{Named, World};
+pub use mcp::serve_stdio;
+pub use paths::HostPaths;
+pub use selected::Selected;

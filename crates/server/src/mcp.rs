@@ -1,0 +1,240 @@
+//! MCP itself, through rmcp: the only file that names its types.
+
+use crate::cancel::Cancel;
+use crate::dialect::{Answer, Call, Dialect, Tool, Who};
+use msb_api::{Part, Watch};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
+    GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation, ListPromptsResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    Prompt, PromptArgument, PromptMessage, ReadResourceRequestParams, ReadResourceResponse,
+    ReadResourceResult, Resource, ResourceContents, Role, ServerCapabilities, ServerConfig,
+    ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, ServerHandler, ServiceExt};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Serves one dialect on stdin and stdout until the client closes them.
+pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
+    let service = Service { dialect, who: Who::default() };
+    let failed = |error: &dyn std::fmt::Display| {
+        let text = "the client did not begin as MCP wants";
+        msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)
+    };
+    let running = match service.serve(rmcp::transport::io::stdio_pipes()).await {
+        Ok(running) => running,
+        // Nobody said anything: a client that only looked whether we start.
+        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(failed(&error)),
+    };
+    running.waiting().await.map(drop).map_err(|error| failed(&error))
+}
+
+/// One dialect, as rmcp calls it.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) dialect: Arc<dyn Dialect>,
+    pub(crate) who: Who,
+}
+
+impl ServerHandler for Service {
+    fn get_info(&self) -> ServerConfig {
+        let about = self.dialect.about();
+        let mut capabilities = ServerCapabilities::builder().enable_tools().build();
+        capabilities.resources = about.resources.then(Default::default);
+        capabilities.prompts = about.prompts.then(Default::default);
+        let mut info = ServerConfig::new(capabilities);
+        info.server_info = Implementation::new(about.name, env!("CARGO_PKG_VERSION"));
+        info.server_info.title = about.title.map(str::to_owned);
+        info.instructions = about.instructions.map(str::to_owned);
+        info
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.dialect.tools().iter().map(listed).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let (told, mut steps) = mpsc::unbounded_channel();
+        let token = context.meta.get_progress_token();
+        let watch: Arc<dyn Watch> = match token {
+            Some(_) => Arc::new(Told(told)),
+            None => Arc::new(msb_api::Unwatched),
+        };
+        let cancel = Cancel::default();
+        let call = Call {
+            tool: request.name.into_owned(),
+            arguments: request.arguments.unwrap_or_default(),
+            who: self.who.clone(),
+            cancel: cancel.clone(),
+            watch,
+        };
+        let dialect = Arc::clone(&self.dialect);
+        let mut answer = tokio::task::spawn_blocking(move || dialect.call(&call));
+        let mut last = 0.0;
+        loop {
+            tokio::select! {
+                answer = &mut answer => {
+                    let answer = answer.map_err(|error| {
+                        ErrorData::internal_error(format!("the tool broke: {error}"), None)
+                    })?;
+                    return Ok(result(answer).into());
+                }
+                () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
+                Some(step) = steps.recv() => {
+                    if let Some(token) = &token {
+                        let progress = step.progress(&mut last, token.clone());
+                        // A client that does not listen still gets its answer.
+                        let _ = context.peer.notify_progress(progress).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let resources = self.dialect.resources().into_iter().map(|resource| {
+            let mut listed = Resource::new(resource.uri, resource.name);
+            listed.title = resource.title.map(str::to_owned);
+            listed.description = Some(resource.description.to_owned());
+            listed.mime_type = Some(resource.mime_type.to_owned());
+            listed
+        });
+        Ok(ListResourcesResult::with_all_items(resources.collect()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let (dialect, who, uri) =
+            (Arc::clone(&self.dialect), self.who.clone(), request.uri.clone());
+        let read = tokio::task::spawn_blocking(move || dialect.read(&uri, &who)).await;
+        let internal =
+            |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
+        let (mime_type, text) = match read.map_err(|error| internal(&error))? {
+            Some(read) => read.map_err(|error| internal(&error))?,
+            None => {
+                let text = format!("Resource {} not found", request.uri);
+                return Err(ErrorData::invalid_params(text, None));
+            }
+        };
+        let (uri, mime_type, meta) = (request.uri, Some(mime_type), None);
+        let contents = ResourceContents::TextResourceContents { uri, mime_type, text, meta };
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let prompts = self.dialect.prompts().into_iter().map(|prompt| {
+            let arguments = prompt.arguments.iter().map(|(name, description, required)| {
+                PromptArgument::new(*name).with_description(*description).with_required(*required)
+            });
+            Prompt::new(prompt.name, Some(prompt.description), Some(arguments.collect()))
+        });
+        Ok(ListPromptsResult::with_all_items(prompts.collect()))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.unwrap_or_default();
+        let text = match self.dialect.prompt(&request.name, &arguments) {
+            Some(text) => text.map_err(|error| ErrorData::invalid_params(error, None))?,
+            None => {
+                let text = format!("no prompt `{}`", request.name);
+                return Err(ErrorData::invalid_params(text, None));
+            }
+        };
+        let prompts = self.dialect.prompts();
+        let about = prompts.iter().find(|prompt| prompt.name == request.name);
+        let mut result = GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]);
+        result.description = about.map(|prompt| prompt.description.to_owned());
+        Ok(result.into())
+    }
+}
+
+/// A step of the work, on its way to the client.
+struct Step {
+    what: String,
+    part: Option<Part>,
+}
+
+impl Step {
+    /// As MCP wants it: a number that grows with every message.
+    fn progress(
+        self,
+        last: &mut f64,
+        token: rmcp::model::ProgressToken,
+    ) -> ProgressNotificationParam {
+        #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+        let (done, total) = match self.part {
+            Some(part) if part.of > 0 => (part.done as f64 / part.of as f64, Some(1.0)),
+            _ => (*last, None),
+        };
+        const LEAST: f64 = 1e-6;
+        *last = if done > *last { done } else { *last + LEAST };
+        let mut progress = ProgressNotificationParam::new(token, *last);
+        progress.total = total;
+        progress.message = Some(self.what);
+        progress
+    }
+}
+
+struct Told(mpsc::UnboundedSender<Step>);
+
+impl Watch for Told {
+    fn step(&self, what: &str, part: Option<Part>) {
+        let _ = self.0.send(Step { what: what.to_owned(), part });
+    }
+}
+
+fn listed(tool: &Tool) -> rmcp::model::Tool {
+    let description = tool.description.clone();
+    let mut listed =
+        rmcp::model::Tool::new(tool.name.clone(), description, Arc::clone(&tool.input));
+    listed.title.clone_from(&tool.title);
+    listed.output_schema.clone_from(&tool.output);
+    let hints = tool.hints;
+    if hints != crate::dialect::Hints::default() {
+        listed.annotations = Some(ToolAnnotations::from_raw(
+            tool.title.clone(),
+            hints.read_only,
+            hints.destructive,
+            hints.idempotent,
+            hints.open_world,
+        ));
+    }
+    listed
+}
+
+fn result(answer: Answer) -> CallToolResult {
+    let content = answer.text.into_iter().map(ContentBlock::text).collect();
+    let mut result = match answer.failed {
+        true => CallToolResult::error(content),
+        false => CallToolResult::success(content),
+    };
+    result.structured_content = answer.structured;
+    result
+}
