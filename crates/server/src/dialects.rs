@@ -5,7 +5,7 @@ mod core;
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
 use msb_api::Api;
-use msb_spec::{Error, Result};
+use msb_spec::{Error, Result, Spec};
 use std::sync::Arc;
 
 /// What every dialect works on.
@@ -15,6 +15,8 @@ pub struct World {
     pub api: Arc<dyn Api>,
     /// Which files of this host clients may name.
     pub paths: Arc<HostPaths>,
+    /// What a sandbox is where its client says nothing else.
+    pub defaults: Spec,
 }
 
 impl std::fmt::Debug for World {

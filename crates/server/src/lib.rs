@@ -8,6 +8,7 @@ mod cancel;
 mod dialect;
 mod dialects;
 mod exec;
+mod listed;
 mod mcp;
 mod paths;
 mod selected;
