@@ -14,7 +14,7 @@ pub trait Execs {
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>>;
 
     /// Makes a sandbox for the command of a Spec alone; it is gone when that ends, or when the
-    /// Exec is dropped.
+    /// Exec is dropped. Its stdin is open until it is closed.
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)>;
 
     /// Sends a signal to an Exec and to what it started.

@@ -139,6 +139,7 @@ const TABLE: Table = Table {
             "doctor",
             "Tell what this host can do, and how to mend it",
         ),
+        verb::<verbs::mcp::Mcp>(MORE, "mcp", "Serve sandboxes to an MCP client"),
         verb::<verbs::setup::Vm>(MORE, "setup vm", "Find or build the kernel of microVMs"),
         verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
     ],
@@ -176,7 +177,8 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
         }
         Found::Verb(verb) => {
             let words = verb.name.split(' ').count();
-            let matches = verb.dressed().try_get_matches_from(rest.split_off(words - 1))?;
+            let command = verb.dressed().after_help(TABLE.members_help(verb));
+            let matches = command.try_get_matches_from(rest.split_off(words - 1))?;
             (verb.act)(&matches)
         }
     }
@@ -205,6 +207,12 @@ impl Verb {
 impl Table {
     fn find(&self, first: &str, second: &str) -> Result<Found, Error> {
         if let Some(family) = self.families.iter().find(|family| family.name == first) {
+            // A family may do something itself, as `msb mcp` does.
+            if let Some(own) = self.own(family)
+                && (second.is_empty() || second.starts_with('-'))
+            {
+                return Ok(Found::Verb(own));
+            }
             if matches!(second, "" | "-h" | "--help") {
                 return Ok(Found::Family(family));
             }
@@ -227,6 +235,11 @@ impl Table {
         })
     }
 
+    /// What the name of a family does alone.
+    fn own(&self, family: &Family) -> Option<&'static Verb> {
+        self.verbs.iter().find(|verb| verb.name == family.name)
+    }
+
     /// The verbs of a family, each by its second word.
     fn members(&self, family: &Family) -> impl Iterator<Item = (&'static str, &'static Verb)> {
         self.verbs.iter().filter_map(|verb| {
@@ -238,11 +251,16 @@ impl Table {
     fn whole(&self) -> Command {
         let mut whole =
             Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
-        for verb in self.verbs.iter().filter(|verb| !verb.name.contains(' ')) {
+        let is_family = |verb: &&Verb| self.families.iter().any(|it| it.name == verb.name);
+        let single = self.verbs.iter().filter(|verb| !verb.name.contains(' '));
+        for verb in single.filter(|verb| !is_family(verb)) {
             whole = whole.subcommand(offered(verb.dressed()));
         }
         for family in self.families {
-            let command = Command::new(family.name).about(family.about);
+            let command = match self.own(family) {
+                Some(own) => offered(own.dressed()),
+                None => Command::new(family.name).about(family.about),
+            };
             let members = self.members(family).map(|(_, verb)| offered(verb.dressed()));
             whole = whole.subcommand(command.subcommands(members));
         }
@@ -256,7 +274,8 @@ impl Table {
         );
         for group in GROUPS {
             let verbs = self.verbs.iter().filter(|verb| verb.group == group);
-            let single = verbs.filter(|verb| !verb.name.contains(' '));
+            let is_family = |verb: &&Verb| self.families.iter().any(|it| it.name == verb.name);
+            let single = verbs.filter(|verb| !verb.name.contains(' ') && !is_family(verb));
             let mut lines: String =
                 single.map(|verb| format!("  {:<11} {}\n", verb.name, verb.about)).collect();
             for family in self.families.iter().filter(|family| family.group == group) {
@@ -277,12 +296,22 @@ impl Table {
         text
     }
 
+    /// What else a verb that is also a family can do.
+    fn members_help(&self, verb: &Verb) -> String {
+        match self.families.iter().find(|family| family.name == verb.name) {
+            Some(family) => format!("Commands:\n{}", self.member_lines(family)),
+            None => String::new(),
+        }
+    }
+
+    fn member_lines(&self, family: &Family) -> String {
+        self.members(family).map(|(word, verb)| format!("  {word:<11} {}\n", verb.about)).collect()
+    }
+
     fn family_help(&self, family: &Family) -> String {
         let Family { name, about, .. } = family;
         let mut text = format!("{about}\n\nUsage: msb {name} COMMAND [OPTIONS]\n\nCommands:\n");
-        for (word, verb) in self.members(family) {
-            text.push_str(&format!("  {word:<11} {}\n", verb.about));
-        }
+        text.push_str(&self.member_lines(family));
         text.push_str(&format!("\n`msb {name} COMMAND --help` tells about one command.\n"));
         text
     }

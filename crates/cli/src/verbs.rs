@@ -21,6 +21,7 @@ pub(crate) mod kill;
 pub(crate) mod life;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod mcp;
 pub(crate) mod metrics;
 pub(crate) mod net;
 pub(crate) mod port;

@@ -16,7 +16,7 @@ use msb_api::{
 };
 use msb_spec::{
     Command, Error, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
-    Spec, VolumeName, VolumeSpec,
+    Spec, Stdin, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, Stopped};
@@ -156,10 +156,9 @@ impl Execs for Engine {
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
         let mut spec = spec.clone();
         spec.ephemeral = true;
-        let plan = self.sandbox_plan(&spec, watch)?;
-        if plan.command.is_none() {
-            return Err(Error::invalid("there is no command to run"));
-        }
+        let mut plan = self.sandbox_plan(&spec, watch)?;
+        let no_command = || Error::invalid("there is no command to run");
+        plan.command.as_mut().ok_or_else(no_command)?.stdin = Stdin::Streamed;
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, false)?;
         self.begin(&plan, &mut caller)?;

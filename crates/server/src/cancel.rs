@@ -78,7 +78,9 @@ mod tests {
         let count = Arc::new(AtomicU32::new(0));
         let add = |by: u32| {
             let count = Arc::clone(&count);
-            move || drop(count.fetch_add(by, Ordering::Relaxed))
+            move || {
+                count.fetch_add(by, Ordering::Relaxed);
+            }
         };
         let kept = cancel.when_cancelled(add(1));
         drop(cancel.when_cancelled(add(10)));

@@ -1,0 +1,169 @@
+//! Sandboxes that stay, and their ports.
+
+use super::Core;
+use crate::dialect::Call;
+use msb_api::{Create, Summary};
+use msb_spec::{
+    Bytes, Cpus, Decision, Direction, Error, ImageRef, Mount, MountSource, Name, NetworkSpec,
+    Protocol, Published, Reach, Result, Rule, Spec, Target, Traffic, Workspace,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+/// Commands have this long to end when their sandbox is stopped.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateArguments {
+    name: Option<Name>,
+    image: Option<ImageRef>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    workdir: Option<String>,
+    memory: Option<Bytes>,
+    cpus: Option<f64>,
+    network: Option<Network>,
+    #[serde(default)]
+    allow_hosts: Vec<String>,
+    #[serde(default)]
+    ports: Vec<Published>,
+    #[serde(default)]
+    mounts: Vec<Mount>,
+    workspace: Option<std::path::PathBuf>,
+}
+
+/// How far a sandbox reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Network {
+    Public,
+    None,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopArguments {
+    sandbox: Name,
+    #[serde(default)]
+    remove: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PortArguments {
+    sandbox: Name,
+    port: NonZeroU16,
+    host_port: Option<u16>,
+}
+
+impl Core {
+    pub(super) fn sandbox_create(&self, call: &Call, arguments: CreateArguments) -> Result<Value> {
+        let mut spec = self.spec(arguments.image, arguments.network);
+        spec.name = arguments.name;
+        spec.env = arguments.env;
+        spec.workdir = arguments.workdir.or(spec.workdir);
+        spec.memory = arguments.memory.or(spec.memory);
+        if let Some(cpus) = arguments.cpus {
+            spec.cpus = Some(cpus.to_string().parse::<Cpus>()?);
+        }
+        for mut mount in arguments.mounts {
+            if let MountSource::Path(path) = &mut mount.source {
+                *path = self.world.paths.check(path)?;
+            }
+            spec.mounts.push(mount);
+        }
+        if let Some(path) = arguments.workspace {
+            let path = self.world.paths.check(&path)?;
+            spec.workspace = Some(Workspace::parse(&format!("{}:/workspace", path.display()))?);
+            spec.workdir.get_or_insert_with(|| "/workspace".to_owned());
+        }
+        let network = spec.network.get_or_insert_with(NetworkSpec::default);
+        network.ports.extend(arguments.ports);
+        if !arguments.allow_hosts.is_empty() {
+            network.reach = None;
+            network.default = Some(Decision::Deny);
+            for host in &arguments.allow_hosts {
+                network.rules.push(Rule {
+                    decision: Decision::Allow,
+                    direction: Direction::Egress,
+                    target: Target::Name(host.parse()?),
+                    traffic: Traffic::Any,
+                });
+            }
+        }
+        let ask = Create { spec, replace: false };
+        let made = self.world.api.sandbox_create(&ask, call.watch.as_ref())?;
+        Ok(shown(&made))
+    }
+
+    /// A Spec with what every tool can say about it.
+    pub(super) fn spec(&self, image: Option<ImageRef>, network: Option<Network>) -> Spec {
+        let mut spec = self.world.defaults.clone();
+        spec.image = image.unwrap_or(spec.image);
+        let reach = match network {
+            Some(Network::Public) => Some(Reach::Public),
+            Some(Network::None) => Some(Reach::None),
+            None => None,
+        };
+        if let Some(reach) = reach {
+            spec.network.get_or_insert_with(NetworkSpec::default).reach = Some(reach);
+        }
+        spec
+    }
+
+    pub(super) fn sandbox_list(&self) -> Result<Value> {
+        let all = self.world.api.sandbox_list()?;
+        Ok(json!({"sandboxes": all.iter().map(shown).collect::<Vec<_>>()}))
+    }
+
+    pub(super) fn sandbox_stop(&self, arguments: StopArguments) -> Result<Value> {
+        let StopArguments { sandbox, remove } = arguments;
+        match remove {
+            true => self.world.api.sandbox_remove(&sandbox, true)?,
+            false => drop(self.world.api.sandbox_stop(&sandbox, GRACE)?),
+        }
+        Ok(json!({"sandbox": sandbox, "removed": remove}))
+    }
+
+    pub(super) fn port_publish(&self, arguments: &PortArguments) -> Result<Value> {
+        let asked = Published {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host: arguments.host_port.unwrap_or(0),
+            guest: arguments.port,
+            protocol: Protocol::Tcp,
+        };
+        let port = self.world.api.port_publish(&arguments.sandbox, &asked)?;
+        let address = SocketAddr::new(port.address, port.host);
+        Ok(json!({"address": address.to_string(), "url": format!("http://{address}")}))
+    }
+
+    /// Starts a sandbox that has stopped, so that a tool can use it.
+    pub(super) fn awake(&self, name: &Name) -> Result<Option<&'static str>> {
+        let started = self.world.api.sandbox_start(name).map_err(|error| {
+            match error.kind() == msb_spec::Kind::NotFound {
+                true => Error::new(msb_spec::Kind::NotFound, format!("no sandbox `{name}`"))
+                    .hint("sandbox_list shows those there are; sandbox_create makes one"),
+                false => error,
+            }
+        })?;
+        Ok(started.then_some("the sandbox was stopped and has been started"))
+    }
+}
+
+pub(super) fn shown(sandbox: &Summary) -> Value {
+    let mut shown = json!({
+        "name": sandbox.name,
+        "status": sandbox.status,
+        "image": sandbox.image,
+        "isolation": sandbox.isolation,
+    });
+    if let Some(reason) = &sandbox.isolation_reason {
+        shown["isolation_reason"] = json!(reason);
+    }
+    shown
+}
