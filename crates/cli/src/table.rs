@@ -27,7 +27,8 @@ fn act<T: Act>(matches: &ArgMatches) -> Outcome {
     T::from_arg_matches(matches).map_err(Failure::from)?.act()
 }
 
-/// Verbs that share their first word and are told apart by the second.
+/// Verbs that share their first word and are told apart by the second. The first word alone may be
+/// a verb, too: `msb mcp` does something, and so does `msb mcp install`.
 struct Family {
     name: &'static str,
     group: &'static str,
@@ -177,7 +178,10 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
         }
         Found::Verb(verb) => {
             let words = verb.name.split(' ').count();
-            let command = verb.dressed().after_help(TABLE.members_help(verb));
+            let mut command = verb.dressed();
+            if let Some(below) = TABLE.below(verb) {
+                command = command.after_help(below);
+            }
             let matches = command.try_get_matches_from(rest.split_off(words - 1))?;
             (verb.act)(&matches)
         }
@@ -207,14 +211,15 @@ impl Verb {
 impl Table {
     fn find(&self, first: &str, second: &str) -> Result<Found, Error> {
         if let Some(family) = self.families.iter().find(|family| family.name == first) {
-            // A family may do something itself, as `msb mcp` does.
-            if let Some(own) = self.own(family)
-                && (second.is_empty() || second.starts_with('-'))
-            {
-                return Ok(Found::Verb(own));
-            }
-            if matches!(second, "" | "-h" | "--help") {
-                return Ok(Found::Family(family));
+            let own = self.verbs.iter().find(|verb| verb.name == first);
+            match own {
+                Some(own) if second.is_empty() || second.starts_with('-') => {
+                    return Ok(Found::Verb(own));
+                }
+                None if matches!(second, "" | "-h" | "--help") => {
+                    return Ok(Found::Family(family));
+                }
+                _ => {}
             }
             let found = self.members(family).find(|(word, _)| *word == second);
             return found.map(|(_, verb)| Found::Verb(verb)).ok_or_else(|| {
@@ -235,11 +240,6 @@ impl Table {
         })
     }
 
-    /// What the name of a family does alone.
-    fn own(&self, family: &Family) -> Option<&'static Verb> {
-        self.verbs.iter().find(|verb| verb.name == family.name)
-    }
-
     /// The verbs of a family, each by its second word.
     fn members(&self, family: &Family) -> impl Iterator<Item = (&'static str, &'static Verb)> {
         self.verbs.iter().filter_map(|verb| {
@@ -251,16 +251,16 @@ impl Table {
     fn whole(&self) -> Command {
         let mut whole =
             Command::new("msb").about("Sandboxes for AI agents").version(env!("CARGO_PKG_VERSION"));
-        let is_family = |verb: &&Verb| self.families.iter().any(|it| it.name == verb.name);
-        let single = self.verbs.iter().filter(|verb| !verb.name.contains(' '));
-        for verb in single.filter(|verb| !is_family(verb)) {
+        let heads = |verb: &Verb| self.families.iter().any(|family| family.name == verb.name);
+        for verb in self.verbs.iter().filter(|verb| !verb.name.contains(' ') && !heads(verb)) {
             whole = whole.subcommand(offered(verb.dressed()));
         }
         for family in self.families {
-            let command = match self.own(family) {
-                Some(own) => offered(own.dressed()),
-                None => Command::new(family.name).about(family.about),
-            };
+            let own = self.verbs.iter().find(|verb| verb.name == family.name);
+            let command = own.map_or_else(
+                || Command::new(family.name).about(family.about),
+                |own| offered(own.dressed()),
+            );
             let members = self.members(family).map(|(_, verb)| offered(verb.dressed()));
             whole = whole.subcommand(command.subcommands(members));
         }
@@ -274,8 +274,8 @@ impl Table {
         );
         for group in GROUPS {
             let verbs = self.verbs.iter().filter(|verb| verb.group == group);
-            let is_family = |verb: &&Verb| self.families.iter().any(|it| it.name == verb.name);
-            let single = verbs.filter(|verb| !verb.name.contains(' ') && !is_family(verb));
+            let heads = |verb: &Verb| self.families.iter().any(|family| family.name == verb.name);
+            let single = verbs.filter(|verb| !verb.name.contains(' ') && !heads(verb));
             let mut lines: String =
                 single.map(|verb| format!("  {:<11} {}\n", verb.name, verb.about)).collect();
             for family in self.families.iter().filter(|family| family.group == group) {
@@ -296,24 +296,22 @@ impl Table {
         text
     }
 
-    /// What else a verb that is also a family can do.
-    fn members_help(&self, verb: &Verb) -> String {
-        match self.families.iter().find(|family| family.name == verb.name) {
-            Some(family) => format!("Commands:\n{}", self.member_lines(family)),
-            None => String::new(),
-        }
-    }
-
-    fn member_lines(&self, family: &Family) -> String {
-        self.members(family).map(|(word, verb)| format!("  {word:<11} {}\n", verb.about)).collect()
-    }
-
     fn family_help(&self, family: &Family) -> String {
         let Family { name, about, .. } = family;
         let mut text = format!("{about}\n\nUsage: msb {name} COMMAND [OPTIONS]\n\nCommands:\n");
-        text.push_str(&self.member_lines(family));
+        for (word, verb) in self.members(family) {
+            text.push_str(&format!("  {word:<11} {}\n", verb.about));
+        }
         text.push_str(&format!("\n`msb {name} COMMAND --help` tells about one command.\n"));
         text
+    }
+
+    /// What the help of a verb tells of those whose first word it is.
+    fn below(&self, verb: &Verb) -> Option<String> {
+        let family = self.families.iter().find(|family| family.name == verb.name)?;
+        let lines = self.members(family);
+        let lines = lines.map(|(word, verb)| format!("  {word:<11} {}\n", verb.about));
+        Some(format!("Commands:\n{}", lines.collect::<String>()))
     }
 
     /// Every command with every flag, a line each.
@@ -371,8 +369,13 @@ mod tests {
 
     /// A small table with a family, whatever families the real one has.
     const SMALL: Table = Table {
-        families: &[Family { name: "box", group: LOOK, about: "Look at boxes" }],
+        families: &[
+            Family { name: "box", group: LOOK, about: "Look at boxes" },
+            Family { name: "lid", group: LOOK, about: "Lift the lid" },
+        ],
         verbs: &[
+            verb::<verbs::ps::Ps>(LOOK, "lid", "Lift the lid"),
+            verb::<verbs::ls::Ls>(LOOK, "lid ls", "List lids"),
             verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
             verb::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
             verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
@@ -417,7 +420,6 @@ mod tests {
         }
         for family in TABLE.families {
             assert!(TABLE.members(family).count() > 0, "{}", family.name);
-            assert!(TABLE.verbs.iter().all(|verb| verb.name != family.name), "{}", family.name);
         }
     }
 
@@ -428,6 +430,19 @@ mod tests {
         for asked in ["", "-h", "--help"] {
             assert_eq!(found("box", asked), Ok("box"), "{asked}");
         }
+    }
+
+    #[test]
+    fn the_first_word_of_a_family_may_be_a_verb_itself() {
+        for asked in ["", "-q", "--help"] {
+            assert_eq!(found("lid", asked), Ok("lid"), "{asked}");
+        }
+        assert_eq!(found("lid", "ls"), Ok("lid ls"));
+        assert_eq!(found("lid", "sl"), Err("did you mean `msb lid ls`?".to_owned()));
+        assert!(SMALL.help().contains("\n  lid         Lift the lid: ls\n"));
+        assert_eq!(SMALL.help().matches("Lift the lid").count(), 1);
+        let Ok(Found::Verb(lid)) = SMALL.find("lid", "") else { panic!("no verb") };
+        assert_eq!(SMALL.below(lid).unwrap(), "Commands:\n  ls          List lids\n");
     }
 
     #[test]
