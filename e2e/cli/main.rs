@@ -12,6 +12,7 @@ mod life;
 mod limits;
 mod logs;
 mod many;
+mod mcp_install;
 mod patches;
 mod registry;
 mod repair;

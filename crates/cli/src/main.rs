@@ -12,6 +12,7 @@ mod image_text;
 mod listing;
 mod net_text;
 mod network_arguments;
+mod places;
 mod plan_text;
 mod selection;
 mod session;

@@ -54,6 +54,7 @@ const GROUPS: [&str; 6] = [RUN, LIFE, STATE, LOOK, IMAGES, MORE];
 const TABLE: Table = Table {
     families: &[
         Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
+        Family { name: "mcp", group: MORE, about: "Serve sandboxes to MCP clients" },
         Family { name: "port", group: LIFE, about: "Publish ports of a running sandbox" },
         Family { name: "registry", group: IMAGES, about: "Log in to registries" },
         Family { name: "snapshot", group: STATE, about: "Save files" },
@@ -141,6 +142,16 @@ const TABLE: Table = Table {
             "Tell what this host can do, and how to mend it",
         ),
         verb::<verbs::mcp::Mcp>(MORE, "mcp", "Serve sandboxes to an MCP client"),
+        verb::<verbs::mcp_install::Install>(
+            MORE,
+            "mcp install",
+            "Add msb to the settings of an MCP client",
+        ),
+        verb::<verbs::mcp_install::Uninstall>(
+            MORE,
+            "mcp uninstall",
+            "Take it out of the settings again",
+        ),
         verb::<verbs::setup::Vm>(MORE, "setup vm", "Find or build the kernel of microVMs"),
         verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
     ],

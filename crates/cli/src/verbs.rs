@@ -22,6 +22,7 @@ pub(crate) mod life;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod mcp;
+pub(crate) mod mcp_install;
 pub(crate) mod metrics;
 pub(crate) mod net;
 pub(crate) mod port;

@@ -9,7 +9,7 @@ mod apart;
 pub use apart::{REVIEW_ARGUMENT, serve};
 pub use msb_review::{
     Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch, RelPath, Risk, Selection,
-    What, typed_path,
+    What, between, typed_path,
 };
 
 use crate::host::User;

@@ -28,6 +28,7 @@ mod walk;
 
 pub use apply::Applied;
 pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
+pub use patch::between;
 pub use path::RelPath;
 pub use review::{Depth, Workspace, typed_path};
 pub use selection::{LeftOut, Selection};

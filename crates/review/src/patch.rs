@@ -6,8 +6,8 @@ use imara_diff::{
 };
 use std::fmt::{self, Write};
 
-/// The difference in unified form.
-pub(crate) fn between(before: &[u8], after: &[u8]) -> Patch {
+/// The difference of two texts in unified form.
+pub fn between(before: &[u8], after: &[u8]) -> Patch {
     let mut input: InternedInput<&[u8]> = InternedInput::default();
     input.update_before(lines(before));
     input.update_after(lines(after));

@@ -17,6 +17,12 @@ pub const TEST_COMPROMISED: &str = "MSB_TEST_COMPROMISED";
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.
 pub const SANDBOX: &str = "MSB_SANDBOX";
+/// Everybody's own: the user's home directory.
+pub const USER_HOME: &str = "HOME";
+/// The desktop's own: where programs keep their settings, if not in `~/.config`.
+pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+/// Claude Code's own: where it keeps its settings and skills, if not in the home directory.
+pub const CLAUDE_CONFIG_DIR: &str = "CLAUDE_CONFIG_DIR";
 /// Docker's own: the directory of its config.json, whose logins are used where we have none.
 pub const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 /// Podman's own: its file of logins, used where neither we nor Docker have one.
