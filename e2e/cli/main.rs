@@ -20,6 +20,7 @@ mod run;
 mod saving;
 mod settings;
 mod setup;
+mod skill;
 mod stdio;
 mod sync;
 mod terminal;

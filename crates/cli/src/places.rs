@@ -226,6 +226,21 @@ impl Place {
         Err(about(Errno::EXIST))
     }
 
+    /// Removes the file.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let about = |error: Errno| Error::host(cannot("remove", &self.path), error);
+        let directory = self.directory(false).map_err(about)?;
+        unix::unlinkat(&directory, self.name(), AtFlags::empty()).map_err(about)
+    }
+
+    /// Removes a directory by this name, if it is empty.
+    pub(crate) fn remove_directory(&self) -> bool {
+        let removed = self
+            .directory(false)
+            .and_then(|above| unix::unlinkat(above, self.name(), AtFlags::REMOVEDIR));
+        removed.is_ok()
+    }
+
     fn name(&self) -> &OsStr {
         self.inside.file_name().unwrap_or_default()
     }

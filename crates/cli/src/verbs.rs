@@ -31,6 +31,7 @@ pub(crate) mod pull;
 pub(crate) mod registry;
 pub(crate) mod run;
 pub(crate) mod setup;
+pub(crate) mod skill;
 pub(crate) mod snapshot;
 pub(crate) mod sync;
 pub(crate) mod volume;
