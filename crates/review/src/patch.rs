@@ -1,9 +1,7 @@
 //! The difference between two texts, line by line, fit to be read on a terminal.
 
 use crate::change::Patch;
-use imara_diff::{
-    Algorithm, Diff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter,
-};
+use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
 use std::fmt::{self, Write};
 
 /// The difference of two texts in unified form.
@@ -13,66 +11,77 @@ pub fn between(before: &[u8], after: &[u8]) -> Patch {
     input.update_after(lines(after));
     let mut diff = Diff::compute(Algorithm::Histogram, &input);
     diff.postprocess_no_heuristic(&input);
-    let printer = Lines(&input.interner);
-    let text = diff.unified_diff(&printer, UnifiedDiffConfig::default(), &input).to_string();
+    let hunks: Vec<Hunk> = diff.hunks().collect();
+    let mut text = String::new();
+    for near in hunks.chunk_by(|one, next| next.before.start - one.before.end <= 2 * CONTEXT) {
+        // A String takes everything.
+        let _ = piece(&mut text, &input, near);
+    }
     Patch { added: diff.count_additions(), removed: diff.count_removals(), text }
+}
+
+/// Lines around a change that are shown with it.
+const CONTEXT: u32 = 3;
+
+/// Changes that lie so near that they are shown together, with the lines around them.
+fn piece(out: &mut String, input: &InternedInput<&[u8]>, hunks: &[Hunk]) -> fmt::Result {
+    let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return Ok(()) };
+    let lead = first.before.start.min(first.after.start).min(CONTEXT);
+    let total = u32::try_from(input.before.len()).unwrap_or(u32::MAX);
+    let tail = (total - last.before.end).min(CONTEXT);
+    let (before, after) = (first.before.start - lead, first.after.start - lead);
+    let (before_end, after_end) = (last.before.end + tail, last.after.end + tail);
+    // As everybody else counts: of nothing, the line before it.
+    let range = |start: u32, end: u32| match end - start {
+        0 => format!("{start},0"),
+        length => format!("{},{length}", start + 1),
+    };
+    writeln!(out, "@@ -{} +{} @@", range(before, before_end), range(after, after_end))?;
+    let mut at = before;
+    for hunk in hunks {
+        show(out, ' ', input, &input.before[at as usize..hunk.before.start as usize])?;
+        show(out, '-', input, &input.before[hunk.before.start as usize..hunk.before.end as usize])?;
+        show(out, '+', input, &input.after[hunk.after.start as usize..hunk.after.end as usize])?;
+        at = hunk.before.end;
+    }
+    show(out, ' ', input, &input.before[at as usize..before_end as usize])
+}
+
+fn show(
+    out: &mut String,
+    sign: char,
+    input: &InternedInput<&[u8]>,
+    tokens: &[Token],
+) -> fmt::Result {
+    tokens.iter().try_for_each(|token| line(out, sign, input.interner[*token]))
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
 
-struct Lines<'a>(&'a Interner<&'a [u8]>);
-
-impl Lines<'_> {
-    /// One line with its sign. What would move the cursor or turn the text is written as its
-    /// number; tabs stay.
-    fn line(&self, mut f: impl Write, sign: char, token: Token) -> fmt::Result {
-        let line = self.0[token];
-        let (line, ended) = match line.strip_suffix(b"\n") {
-            Some(line) => (line, true),
-            None => (line, false),
-        };
-        f.write_char(sign)?;
-        for chunk in line.utf8_chunks() {
-            for letter in chunk.valid().chars() {
-                if letter != '\t' && msb_spec::disturbs(letter) {
-                    write!(f, "{}", letter.escape_default())?;
-                } else {
-                    f.write_char(letter)?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
+/// One line with its sign. What would move the cursor or turn the text is written as its number;
+/// tabs stay.
+fn line(out: &mut String, sign: char, line: &[u8]) -> fmt::Result {
+    let (line, ended) = match line.strip_suffix(b"\n") {
+        Some(line) => (line, true),
+        None => (line, false),
+    };
+    out.push(sign);
+    for chunk in line.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if letter != '\t' && msb_spec::disturbs(letter) {
+                write!(out, "{}", letter.escape_default())?;
+            } else {
+                out.push(letter);
             }
         }
-        f.write_str(if ended { "\n" } else { "\n\\ No newline at end of file\n" })
+        for byte in chunk.invalid() {
+            write!(out, "\\x{byte:02x}")?;
+        }
     }
-}
-
-impl UnifiedDiffPrinter for Lines<'_> {
-    fn display_header(
-        &self,
-        mut f: impl Write,
-        start_before: u32,
-        start_after: u32,
-        len_before: u32,
-        len_after: u32,
-    ) -> fmt::Result {
-        // As everybody else counts: of nothing, the line before it.
-        let first = |start: u32, length: u32| if length == 0 { start } else { start + 1 };
-        let (before, after) = (first(start_before, len_before), first(start_after, len_after));
-        writeln!(f, "@@ -{before},{len_before} +{after},{len_after} @@")
-    }
-
-    fn display_context_token(&self, f: impl Write, token: Token) -> fmt::Result {
-        self.line(f, ' ', token)
-    }
-
-    fn display_hunk(&self, mut f: impl Write, before: &[Token], after: &[Token]) -> fmt::Result {
-        before.iter().try_for_each(|token| self.line(&mut f, '-', *token))?;
-        after.iter().try_for_each(|token| self.line(&mut f, '+', *token))
-    }
+    out.push_str(if ended { "\n" } else { "\n\\ No newline at end of file\n" });
+    Ok(())
 }
 
 #[cfg(test)]
@@ -85,6 +94,29 @@ mod tests {
         let text = "@@ -1,3 +1,3 @@\n a\n-b\n-c\n+B\tx\n+c\n\\ No newline at end of file\n";
         assert_eq!(patch, Patch { added: 2, removed: 2, text: text.to_owned() });
         assert_eq!(between(b"", b"x\n").text, "@@ -0,0 +1,1 @@\n+x\n");
+    }
+
+    #[test]
+    fn every_piece_begins_where_it_says() {
+        let before: Vec<String> = (1..=30).map(|number| format!("{number}\n")).collect();
+        for changed in [vec![1], vec![5], vec![7], vec![30], vec![4, 11], vec![4, 12], vec![2, 20]]
+        {
+            let mut after = before.clone();
+            for line in &changed {
+                after[line - 1] = "x\n".to_owned();
+            }
+            let text = between(before.concat().as_bytes(), after.concat().as_bytes()).text;
+            let mut pieces = 0;
+            let mut lines = text.lines().peekable();
+            while let Some(header) = lines.next() {
+                let Some(rest) = header.strip_prefix("@@ -") else { continue };
+                let first = rest.split(',').next().unwrap();
+                assert_eq!(&lines.peek().unwrap()[1..], first, "{changed:?}:\n{text}");
+                pieces += 1;
+            }
+            let together = changed.len() < 2 || changed[1] - changed[0] <= 7;
+            assert_eq!(pieces, if together { 1 } else { 2 }, "{changed:?}:\n{text}");
+        }
     }
 
     /// Attack 28.
