@@ -9,8 +9,11 @@ mod dialect;
 mod dialects;
 mod exec;
 mod listed;
+#[cfg(test)]
+mod fake;
 mod mcp;
 mod paths;
+mod repl;
 mod selected;
 
 pub use cancel::{Cancel, Hook};
@@ -18,4 +21,5 @@ pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, W
 pub use dialects::{Named, World};
 pub use mcp::serve_stdio;
 pub use paths::HostPaths;
+pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Stream, Why};
 pub use selected::Selected;

@@ -1,0 +1,67 @@
+//! A Plan with nothing in it but what was asked for.
+
+use msb_spec::{
+    Hostname, Ids, Isolation, Limits, MountSource, Name, Network, PLAN_VERSION, Plan, PlannedMount,
+    PlannedVolume, Rootfs, Security, Spec, Stored, Upper,
+};
+
+pub(super) fn of(spec: &Spec) -> Plan {
+    let name = spec.name.clone().unwrap_or_else(|| Name::parse("sb-1234").expect("a name"));
+    let mounts = spec.mounts.iter().map(|mount| PlannedMount {
+        host: "/".into(),
+        guest: mount.guest.to_string(),
+        read_only: mount.read_only,
+        file: false,
+        volume: match &mount.source {
+            MountSource::Volume(name) => {
+                Some(PlannedVolume { name: name.clone(), stored: Stored::Directory, range: None })
+            }
+            MountSource::Path(_) => None,
+        },
+    });
+    let network = spec.network.as_ref().map(|network| Network {
+        policy: network.policy(),
+        dns: Vec::new(),
+        ports: network.ports.clone(),
+        secrets: Vec::new(),
+        bypass: Vec::new(),
+        max_connections: 1,
+        egress_rate: None,
+        join: network.join.clone(),
+    });
+    let snapshot = match &spec.image {
+        msb_spec::ImageRef::Snapshot(name) => Some(name.clone()),
+        _ => None,
+    };
+    Plan {
+        version: PLAN_VERSION,
+        hostname: spec.hostname.clone().unwrap_or_else(|| Hostname::of(&name)),
+        name,
+        created: 0,
+        isolation: Isolation::Process,
+        isolation_reason: None,
+        image: spec.image.clone(),
+        snapshot,
+        image_digest: None,
+        rootfs: Rootfs { overlays: Vec::new(), own: 0, upper: Upper::Memory { size: 0 } },
+        machine: None,
+        ids: Ids::Single { uid: 0, gid: 0 },
+        labels: spec.labels.clone(),
+        env: spec.env.clone(),
+        workdir: "/".to_owned(),
+        user: None,
+        shell: "/bin/sh".to_owned(),
+        network,
+        mounts: mounts.collect(),
+        workspace: None,
+        tmpfs: Vec::new(),
+        limits: Limits::default(),
+        rlimits: Vec::new(),
+        security: Security { profile: spec.security, allow_userns: false, allow_setid: false },
+        max_duration: None,
+        idle_timeout: None,
+        ephemeral: false,
+        patches: Vec::new(),
+        command: None,
+    }
+}

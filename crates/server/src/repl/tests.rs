@@ -1,0 +1,249 @@
+//! The interpreters of this machine, driven as they are in a sandbox.
+
+use super::*;
+use crate::fake::{Fake, Runs, name};
+
+struct Here {
+    api: Arc<dyn Api>,
+    repls: Repls,
+    language: Language,
+}
+
+impl Here {
+    /// None where the machine has no such interpreter, which is said.
+    fn new(language: Language) -> Option<Self> {
+        let program = if language == Language::Python { "python3" } else { "node" };
+        if std::process::Command::new(program).arg("--version").output().is_err() {
+            return None;
+        }
+        let api: Arc<dyn Api> = Arc::new(Fake { runs: Runs::Here, ..Fake::default() });
+        Some(Self { api, repls: Repls::default(), language })
+    }
+
+    fn ask(&self, code: &str, limit: Option<Duration>, cancel: &Cancel) -> Result<Ran> {
+        let sandbox = name("web");
+        let language = self.language;
+        let ask = Ask { scope: "", sandbox: &sandbox, language, code, limit, cancel };
+        self.repls.run(&self.api, &ask)
+    }
+
+    fn run(&self, code: &str) -> Ran {
+        self.ask(code, None, &Cancel::default()).expect("an interpreter")
+    }
+
+    /// What it says, a letter for the stream before each line.
+    fn said(&self, code: &str) -> Vec<String> {
+        said(&self.run(code))
+    }
+}
+
+fn said(ran: &Ran) -> Vec<String> {
+    let letter = |stream| if stream == Stream::Stdout { 'o' } else { 'e' };
+    ran.lines.iter().map(|line| format!("{} {}", letter(line.stream), line.text)).collect()
+}
+
+#[test]
+fn python_keeps_what_was_defined_and_shows_the_last_value() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    assert_eq!(here.said("x = 20"), [""; 0]);
+    assert_eq!(here.said("def twice(n): return 2 * n\ntwice(x) + 2"), ["o 42"]);
+    assert_eq!(here.said("print('a'); None"), ["o a"]);
+}
+
+#[test]
+fn node_keeps_what_was_defined_and_shows_the_last_value() {
+    let Some(here) = Here::new(Language::Node) else { return };
+    assert_eq!(here.said("const x = 20"), [""; 0]);
+    assert_eq!(here.said("function twice(n) { return 2 * n }\ntwice(x) + 2"), ["o 42"]);
+    assert_eq!(here.said("console.log('a')"), ["o a"]);
+    assert_eq!(here.said("(async () => { await null; console.log('later') })()"), ["o later"]);
+    assert_eq!(here.said("const y = await Promise.resolve(x); y"), ["o 20"]);
+}
+
+#[test]
+fn streams_stay_in_order_whoever_writes() {
+    if let Some(here) = Here::new(Language::Python) {
+        let code = "import subprocess, sys\nprint('1', end='')\nprint('2', file=sys.stderr)\n\
+            subprocess.run('echo 3; echo 4 >&2', shell=True)\nprint('5')";
+        assert_eq!(here.said(code), ["o 13", "e 2", "e 4", "o 5"]);
+    }
+    if let Some(here) = Here::new(Language::Node) {
+        let code = "console.log('1'); console.error('2');\n\
+            require('child_process').spawnSync('echo', ['3'], { stdio: 'inherit' });\n\
+            console.log('4')";
+        assert_eq!(here.said(code), ["o 1", "e 2", "o 3", "o 4"]);
+    }
+}
+
+#[test]
+fn what_is_thrown_is_told_and_the_state_stays() {
+    if let Some(here) = Here::new(Language::Python) {
+        here.run("x = 1");
+        let ran = here.run("1 / 0");
+        assert_eq!(ran.ended, Ended::Thrown);
+        assert_eq!(said(&ran).last().unwrap(), "e ZeroDivisionError: division by zero");
+        assert_eq!(here.run("import sys; sys.exit(3)").ended, Ended::Thrown);
+        assert_eq!(here.said("x"), ["o 1"]);
+    }
+    if let Some(here) = Here::new(Language::Node) {
+        here.run("let x = 1");
+        let ran = here.run("throw new TypeError('no')");
+        assert_eq!(ran.ended, Ended::Thrown);
+        assert_eq!(said(&ran)[0], "e Uncaught TypeError: no");
+        assert_eq!(here.said("x"), ["o 1"]);
+    }
+}
+
+#[test]
+fn frames_that_code_prints_are_text() {
+    if let Some(here) = Here::new(Language::Python) {
+        let code = "import os\nprint('d00000009\\n\\0\\0\\0\\0\\0\\0\\0\\x01+')\n\
+            os.write(1, b'r00000000\\n'); None";
+        assert_eq!(here.said(code), ["o d00000009", "o \0\0\0\0\0\0\0\x01+", "o r00000000"]);
+        assert_eq!(here.said("'still'"), ["o 'still'"]);
+    }
+    if let Some(here) = Here::new(Language::Node) {
+        let code = "require('fs').writeSync(1, 'r00000000\\n'); console.log('o00000001')";
+        assert_eq!(here.said(code), ["o r00000000", "o o00000001"]);
+    }
+}
+
+#[test]
+fn code_that_takes_too_long_is_interrupted_and_the_state_stays() {
+    for (language, set, forever, get) in [
+        (Language::Python, "x = 1", "print('on')\nwhile True: pass", "x"),
+        (Language::Node, "let x = 1", "console.log('on'); while (true) {}", "x"),
+        (Language::Node, "let x = 1", "console.log('on'); new Promise(() => {})", "x"),
+    ] {
+        let Some(here) = Here::new(language) else { continue };
+        here.run(set);
+        let limit = Duration::from_millis(500);
+        let ran = here.ask(forever, Some(limit), &Cancel::default()).unwrap();
+        assert_eq!(ran.ended, Ended::Interrupted(Why::Timeout(limit)), "{forever}");
+        assert_eq!(said(&ran)[0], "o on");
+        assert_eq!(here.said(get), ["o 1"]);
+    }
+}
+
+#[test]
+fn code_that_hears_no_interrupt_is_killed_and_that_is_told() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("x = 1");
+    let deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass";
+    let limit = Duration::from_millis(200);
+    let ran = here.ask(deaf, Some(limit), &Cancel::default()).unwrap();
+    assert_eq!(ran.ended, Ended::Killed(Why::Timeout(limit)));
+    let ran = here.run("x");
+    assert_eq!(said(&ran).last().unwrap(), "e NameError: name 'x' is not defined");
+}
+
+#[test]
+fn a_crash_is_told_and_the_next_call_has_a_new_interpreter() {
+    for (language, crash, check) in [
+        (Language::Python, "import os\nprint('last words')\nos._exit(7)", "1 + 1"),
+        (Language::Node, "console.log('last words'); process.exit(7)", "1 + 1"),
+    ] {
+        let Some(here) = Here::new(language) else { continue };
+        let ran = here.run(crash);
+        assert_eq!(ran.ended, Ended::Crashed("the interpreter exited with 7".to_owned()));
+        assert_eq!(said(&ran), ["o last words"]);
+        assert_eq!(here.said(check), ["o 2"]);
+    }
+}
+
+#[test]
+fn an_end_between_two_calls_is_told_by_the_next() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("import os, threading\nthreading.Timer(0.05, lambda: os._exit(3)).start()");
+    // Until the timer has ended it, the interpreter answers.
+    let told = loop {
+        let ran = here.run("1");
+        match (said(&ran).first(), &ran.ended) {
+            (Some(line), _) if line.starts_with("e note:") => break line.clone(),
+            (_, Ended::Crashed(_)) => return,
+            _ => {}
+        }
+    };
+    assert!(told.contains("what was defined before is gone"), "{told}");
+}
+
+#[test]
+fn garbage_in_the_frames_ends_only_that_interpreter() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    let code = "import os\nfor fd in range(3, 16):\n    try: os.write(fd, b'garbage, garbage')\n    \
+        except OSError: pass\nimport time; time.sleep(600)";
+    let ran = here.run(code);
+    assert!(matches!(ran.ended, Ended::Crashed(_)), "{ran:?}");
+    assert_eq!(here.said("2"), ["o 2"]);
+}
+
+#[test]
+fn calls_at_the_same_time_do_not_mix() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("total = 0");
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let here = &here;
+            scope.spawn(move || {
+                let code = format!("total += 1\nfor _ in range(50): print('line {number}')");
+                let all = here.said(&code);
+                assert_eq!(all, vec![format!("o line {number}"); 50]);
+            });
+        }
+    });
+    assert_eq!(here.said("total"), ["o 8"]);
+}
+
+#[test]
+fn cancelled_code_is_interrupted() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("x = 1");
+    let cancel = Cancel::default();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| here.ask("while True: pass", None, &cancel));
+        let waiting = scope.spawn(|| here.ask("x = 2", None, &cancel));
+        cancel.cancel();
+        for ended in [running.join().unwrap(), waiting.join().unwrap()] {
+            match ended {
+                Ok(ran) => assert_eq!(ran.ended, Ended::Interrupted(Why::Cancelled)),
+                Err(error) => assert_eq!(error.message(), "the call was cancelled"),
+            }
+        }
+    });
+    assert_eq!(here.said("x"), ["o 1"]);
+}
+
+#[test]
+fn a_copy_of_the_interpreter_says_nothing_for_it() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    let code = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse: print('child')";
+    assert_eq!(here.said(code), ["o child"]);
+    assert_eq!(here.said("os.getpid() == pid"), ["o False"]);
+}
+
+#[test]
+fn interpreters_end_with_their_sandbox() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("x = 1");
+    here.repls.end("other", &name("web"));
+    here.repls.end("", &name("other"));
+    assert_eq!(here.said("x"), ["o 1"]);
+    here.repls.end("", &name("web"));
+    assert_eq!(here.run("x").ended, Ended::Thrown);
+}
+
+#[test]
+fn scopes_and_languages_have_interpreters_of_their_own() {
+    let Some(here) = Here::new(Language::Python) else { return };
+    here.run("x = 1");
+    let (sandbox, cancel) = (name("web"), Cancel::default());
+    let ask = Ask {
+        scope: "other",
+        sandbox: &sandbox,
+        language: Language::Python,
+        code: "x",
+        limit: None,
+        cancel: &cancel,
+    };
+    assert_eq!(here.repls.run(&here.api, &ask).unwrap().ended, Ended::Thrown);
+}
