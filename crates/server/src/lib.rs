@@ -16,6 +16,7 @@ mod mcp;
 mod namespace;
 mod paths;
 mod repl;
+mod scoped;
 mod selected;
 
 pub use cancel::{Cancel, Hook};
@@ -26,4 +27,5 @@ pub use mcp::serve_stdio;
 pub use namespace::{Namespace, Reaches};
 pub use paths::HostPaths;
 pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Stream, Why};
+pub use scoped::Scoped;
 pub use selected::Selected;

@@ -1,0 +1,40 @@
+//! Images, which are common to all namespaces: they can be used, not taken away.
+
+use super::Scoped;
+use msb_api::{DiskUsage, ImageInspection, ImageSummary, Images, Watch};
+use msb_spec::{Prune, Pruned, Reference, Result};
+
+impl Images for Scoped {
+    fn image_list(&self) -> Result<Vec<ImageSummary>> {
+        let images = self.told(self.api.image_list())?;
+        let own = |image: ImageSummary| {
+            let sandboxes = self.own(image.sandboxes);
+            ImageSummary { sandboxes, ..image }
+        };
+        Ok(images.into_iter().map(own).collect())
+    }
+
+    fn image_inspect(&self, name: &Reference) -> Result<ImageInspection> {
+        let image = self.told(self.api.image_inspect(name))?;
+        let sandboxes = self.own(image.sandboxes);
+        Ok(ImageInspection { sandboxes, ..image })
+    }
+
+    fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection> {
+        let image = self.told(self.api.image_pull(name, watch))?;
+        let sandboxes = self.own(image.sandboxes);
+        Ok(ImageInspection { sandboxes, ..image })
+    }
+
+    fn image_remove(&self, _: &Reference, _: bool) -> Result<Reference> {
+        Err(self.denied("removes no images: others use them too"))
+    }
+
+    fn image_prune(&self, _: &Prune) -> Result<Pruned> {
+        Err(self.denied("removes no images: others use them too"))
+    }
+
+    fn disk_usage(&self) -> Result<DiskUsage> {
+        Err(self.denied("does not see how much the others use"))
+    }
+}
