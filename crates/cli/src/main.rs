@@ -15,6 +15,7 @@ mod network_arguments;
 mod places;
 mod plan_text;
 mod selection;
+mod serving;
 mod session;
 mod table;
 mod terminal;

@@ -30,6 +30,7 @@ pub(crate) mod ps;
 pub(crate) mod pull;
 pub(crate) mod registry;
 pub(crate) mod run;
+pub(crate) mod server;
 pub(crate) mod setup;
 pub(crate) mod skill;
 pub(crate) mod snapshot;
@@ -48,7 +49,7 @@ fn engine() -> Result<Engine> {
 }
 
 /// Cleans up behind workers that were killed, and says so.
-fn tidy_up(engine: &Engine) {
+pub(crate) fn tidy_up(engine: &Engine) {
     for note in engine.repair() {
         words::note(note);
     }

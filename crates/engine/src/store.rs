@@ -100,6 +100,16 @@ impl Home {
         self.root.join("snapshots")
     }
 
+    /// Where a server writes down where it is; whoever holds its lock is the server.
+    pub fn server(&self) -> PathBuf {
+        self.root.join("server.json")
+    }
+
+    /// What a server says that was left in the background.
+    pub fn server_log(&self) -> PathBuf {
+        self.root.join("server.log")
+    }
+
     /// Where every sync keeps how it is doing.
     pub(crate) fn syncs(&self) -> PathBuf {
         self.root.join("syncs")

@@ -26,7 +26,7 @@ impl std::fmt::Debug for World {
 }
 
 /// A dialect by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Named {
     /// Ours: few tools, small in a model's context.
     Core,

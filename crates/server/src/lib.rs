@@ -10,6 +10,7 @@ mod dialects;
 mod exec;
 #[cfg(test)]
 mod fake;
+mod http;
 mod keys;
 mod listed;
 mod mcp;
@@ -18,10 +19,12 @@ mod paths;
 mod repl;
 mod scoped;
 mod selected;
+mod site;
 
 pub use cancel::{Cancel, Hook};
 pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
 pub use dialects::{Named, World};
+pub use http::{Shown, serve_http};
 pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};
 pub use mcp::serve_stdio;
 pub use namespace::{Namespace, Reaches};
@@ -29,3 +32,4 @@ pub use paths::HostPaths;
 pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Stream, Why};
 pub use scoped::Scoped;
 pub use selected::Selected;
+pub use site::{Door, Site};

@@ -2,9 +2,11 @@
 
 use crate::cancel::Cancel;
 use crate::dialect::{Answer, Call, Dialect, Tool, Who};
+use crate::dialects::Named;
+use crate::site::{Caller, Site};
 use msb_api::{Part, Watch};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Extensions,
     GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation, ListPromptsResult,
     ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
     Prompt, PromptArgument, PromptMessage, ReadResourceRequestParams, ReadResourceResponse,
@@ -12,13 +14,15 @@ use rmcp::model::{
     ToolAnnotations,
 };
 use rmcp::service::RequestContext;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, ServiceExt};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
 pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
-    let service = Service { dialect, who: Who::default() };
+    let service = Service { dialect, site: None };
     let failed = |error: &dyn std::fmt::Display| {
         let text = "the client did not begin as MCP wants";
         msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)
@@ -32,11 +36,48 @@ pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
     running.waiting().await.map(drop).map_err(|error| failed(&error))
 }
 
+/// One dialect over HTTP. Where `sessions` is false every request stands alone and is answered in
+/// plain JSON, as clients of the old server expect.
+pub(crate) fn over_http(
+    site: &Arc<Site>,
+    named: Named,
+    sessions: bool,
+) -> StreamableHttpService<Service, LocalSessionManager> {
+    let mut settings = StreamableHttpServerConfig::default()
+        // Who may call from where is decided before a request comes here.
+        .disable_allowed_hosts()
+        .with_legacy_session_mode(sessions)
+        .with_json_response(!sessions)
+        .with_max_request_body_bytes(LARGEST_BODY);
+    settings.cancellation_token = site.stopping().clone();
+    let service = Service { dialect: site.plain(named), site: Some((Arc::clone(site), named)) };
+    StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), settings)
+}
+
+/// Files travel in arguments.
+const LARGEST_BODY: usize = 32 << 20;
+
 /// One dialect, as rmcp calls it.
 #[derive(Clone)]
 pub(crate) struct Service {
-    pub(crate) dialect: Arc<dyn Dialect>,
-    pub(crate) who: Who,
+    /// What is the same for everybody.
+    dialect: Arc<dyn Dialect>,
+    /// Where each caller has a dialect of its own, if that is so.
+    site: Option<(Arc<Site>, Named)>,
+}
+
+impl Service {
+    /// The dialect of whoever sent a request.
+    fn for_caller(&self, extensions: &Extensions) -> Result<(Arc<dyn Dialect>, Who), ErrorData> {
+        let Some((site, named)) = &self.site else {
+            return Ok((Arc::clone(&self.dialect), Who::default()));
+        };
+        let parts = extensions.get::<axum::http::request::Parts>();
+        let caller = parts
+            .and_then(|parts| parts.extensions.get::<Caller>())
+            .ok_or_else(|| ErrorData::internal_error("nobody knows who sent this request", None))?;
+        Ok((site.dialect(*named, &caller.reaches), caller.who.clone()))
+    }
 }
 
 impl ServerHandler for Service {
@@ -66,6 +107,7 @@ impl ServerHandler for Service {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let (dialect, who) = self.for_caller(&context.extensions)?;
         let (told, mut steps) = mpsc::unbounded_channel();
         let token = context.meta.get_progress_token();
         let watch: Arc<dyn Watch> = match token {
@@ -76,11 +118,10 @@ impl ServerHandler for Service {
         let call = Call {
             tool: request.name.into_owned(),
             arguments: request.arguments.unwrap_or_default(),
-            who: self.who.clone(),
+            who,
             cancel: cancel.clone(),
             watch,
         };
-        let dialect = Arc::clone(&self.dialect);
         let mut answer = tokio::task::spawn_blocking(move || dialect.call(&call));
         let mut last = 0.0;
         loop {
@@ -121,10 +162,10 @@ impl ServerHandler for Service {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let (dialect, who, uri) =
-            (Arc::clone(&self.dialect), self.who.clone(), request.uri.clone());
+        let (dialect, who) = self.for_caller(&context.extensions)?;
+        let uri = request.uri.clone();
         let read = tokio::task::spawn_blocking(move || dialect.read(&uri, &who)).await;
         let internal =
             |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);

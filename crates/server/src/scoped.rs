@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The label that tells people which namespace something is in.
-pub const LABEL: &str = "msb.namespace";
+pub(crate) const LABEL: &str = "msb.namespace";
 
 /// One namespace of an Api.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl Scoped {
     }
 
     /// Those of several that belong to it.
-    fn own(&self, names: Vec<Name>) -> Vec<Name> {
+    fn own(&self, names: &[Name]) -> Vec<Name> {
         names.iter().filter_map(|name| self.outer(name)).collect()
     }
 

@@ -1,16 +1,15 @@
-//! `msb mcp`: sandboxes for an MCP client, on stdin and stdout.
+//! `msb mcp`: sandboxes for an MCP client.
 
-use super::tidy_up;
+use crate::serving::{block_on, listen, selected, told_to_stop, world};
 use crate::table::Act;
-use crate::words::Outcome;
-use clap::Parser;
-use msb_engine::{Engine, Launcher};
-use msb_server::{Dialect, HostPaths, Named, Selected, World, serve_stdio};
-use msb_spec::{Error, NetworkSpec, Result, Spec, env};
+use crate::words::{self, Outcome};
+use clap::{Parser, ValueEnum};
+use msb_server::{Door, Named, Shown, Site, serve_http, serve_stdio};
+use msb_spec::{Error, Result};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 
-/// Speaks MCP on stdin and stdout, for a client that starts this program.
+/// Speaks MCP on stdin and stdout, for a client that starts this program, or over HTTP.
 ///
 /// A dialect is a set of tools; clients that were written for another server find its own here.
 #[derive(Debug, Parser)]
@@ -19,6 +18,15 @@ pub(crate) struct Mcp {
     /// Which tools to show: `core`
     #[arg(long, value_name = "NAME", default_value = "core")]
     dialect: Named,
+    /// How the client comes here
+    #[arg(long, value_enum, default_value = "stdio", value_name = "HOW")]
+    transport: Transport,
+    /// Where to listen; only loopback needs no key
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
     /// Show only these tools, as in `run,file_*`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     tools: Vec<String>,
@@ -27,53 +35,42 @@ pub(crate) struct Mcp {
     host_paths: Vec<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    /// A program that starts this one
+    Stdio,
+    /// Streamable HTTP, at `/mcp`
+    StreamableHttp,
+}
+
 impl Act for Mcp {
     fn act(self) -> Outcome {
-        let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?;
-        tidy_up(&engine);
-        let paths = match self.host_paths.is_empty() {
-            true => HostPaths::below(std::env::current_dir(), "`--host-path`"),
-            false => HostPaths::below(self.host_paths, "`--host-path`"),
-        };
-        let world =
-            World { api: Arc::new(engine), paths: Arc::new(paths), defaults: usual_spec()? };
-        let dialect = selected(self.dialect.dialect(world), &self.tools)?;
-        let failed = |error| Error::host("cannot start a runtime", error);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(failed)?;
-        runtime.block_on(serve_stdio(dialect))?;
-        // A call that is still at work ends with us.
-        runtime.shutdown_background();
+        let world = world(self.host_paths)?;
+        match self.transport {
+            Transport::Stdio => {
+                let dialect = selected(self.dialect.dialect(world), &self.tools)?;
+                block_on(serve_stdio(dialect))?;
+            }
+            Transport::StreamableHttp => {
+                let listener = open(self.host, self.port)?;
+                let address = listener.local_addr();
+                let address = address.map_err(|error| Error::host("cannot listen", error))?;
+                words::note(format!("MCP at http://{address}/mcp"));
+                let site = Site::new(world, Door::Open).with_tools(self.tools);
+                block_on(serve_http(listener, site, Shown::One(self.dialect), told_to_stop()))?;
+            }
+        }
         Ok(0)
     }
 }
 
-/// What a sandbox is where its client says nothing else.
-fn usual_spec() -> Result<Spec> {
-    let mut spec = Spec::with_defaults();
-    if let Ok(tier) = std::env::var(env::ISOLATION) {
-        spec.isolation = tier.parse()?;
+/// Without keys nobody but this machine may come in.
+fn open(host: IpAddr, port: u16) -> Result<TcpListener> {
+    if !host.is_loopback() {
+        return Err(Error::invalid(format!(
+            "`msb mcp` asks for no key, and {host} is not loopback"
+        ))
+        .hint("`msb server start --host …` serves the same with keys"));
     }
-    let net = std::env::var(env::NET).ok();
-    spec.network = Some(NetworkSpec::default().or_usual(net.as_deref())?);
-    Ok(spec)
-}
-
-fn selected(dialect: Arc<dyn Dialect>, tools: &[String]) -> Result<Arc<dyn Dialect>> {
-    if tools.is_empty() {
-        return Ok(dialect);
-    }
-    let all: Vec<String> = dialect.tools().iter().map(|tool| tool.name.clone()).collect();
-    Selected::new(dialect, tools).map(|selected| Arc::new(selected) as Arc<dyn Dialect>).map_err(
-        |pattern| {
-            let error = Error::invalid(format!("no tool is called `{pattern}`"));
-            match msb_spec::nearest(&pattern, all.iter().map(String::as_str)) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error.hint(format!("there are {}", all.join(", "))),
-            }
-        },
-    )
+    listen(host, port)
 }

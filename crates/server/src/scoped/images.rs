@@ -8,7 +8,7 @@ impl Images for Scoped {
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         let images = self.told(self.api.image_list())?;
         let own = |image: ImageSummary| {
-            let sandboxes = self.own(image.sandboxes);
+            let sandboxes = self.own(&image.sandboxes);
             ImageSummary { sandboxes, ..image }
         };
         Ok(images.into_iter().map(own).collect())
@@ -16,13 +16,13 @@ impl Images for Scoped {
 
     fn image_inspect(&self, name: &Reference) -> Result<ImageInspection> {
         let image = self.told(self.api.image_inspect(name))?;
-        let sandboxes = self.own(image.sandboxes);
+        let sandboxes = self.own(&image.sandboxes);
         Ok(ImageInspection { sandboxes, ..image })
     }
 
     fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection> {
         let image = self.told(self.api.image_pull(name, watch))?;
-        let sandboxes = self.own(image.sandboxes);
+        let sandboxes = self.own(&image.sandboxes);
         Ok(ImageInspection { sandboxes, ..image })
     }
 

@@ -38,7 +38,7 @@ impl Scoped {
 
     /// A snapshot with names turned back; `known` are the ids of those that may be mentioned.
     fn told_of(&self, snapshot: Snapshot, known: &[String]) -> Snapshot {
-        let names = self.own(snapshot.names);
+        let names = self.own(&snapshot.names);
         // Taken of somebody else's: only whoever runs the server can have given it to us.
         let sandbox = self.outer(&snapshot.sandbox).or_else(|| names.first().cloned());
         let sandbox = sandbox.unwrap_or(snapshot.sandbox);

@@ -7,7 +7,7 @@ use msb_spec::{Error, Kind, Result, VolumeName, VolumeSpec};
 impl Scoped {
     fn volume(&self, mut volume: Volume) -> Option<Volume> {
         volume.name = self.outer_volume(&volume.name)?;
-        volume.sandboxes = self.own(volume.sandboxes);
+        volume.sandboxes = self.own(&volume.sandboxes);
         Some(volume)
     }
 

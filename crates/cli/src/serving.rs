@@ -1,0 +1,91 @@
+//! What serving needs, whatever is served: sandboxes, a runtime, what is usual.
+
+use crate::verbs::tidy_up;
+use msb_engine::{Engine, Launcher};
+use msb_server::{Dialect, HostPaths, Selected, World};
+use msb_spec::{Error, NetworkSpec, Result, Spec, env};
+use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Calls block, each on a thread of its own; these many at a time.
+const MOST_CALLS: usize = 1024;
+
+/// The sandboxes of this machine, for clients that may name files of the host below these
+/// directories, or below the current one if there are none.
+pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
+    // This process has threads, so it cannot become a worker by forking.
+    let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?;
+    tidy_up(&engine);
+    let said_by = "`--host-path`";
+    let paths = match host_paths.is_empty() {
+        true => HostPaths::below(std::env::current_dir(), said_by),
+        false => HostPaths::below(host_paths, said_by),
+    };
+    Ok(World { api: Arc::new(engine), paths: Arc::new(paths), defaults: usual_spec()? })
+}
+
+/// What a sandbox is where its client says nothing else.
+fn usual_spec() -> Result<Spec> {
+    let mut spec = Spec::with_defaults();
+    if let Ok(tier) = std::env::var(env::ISOLATION) {
+        spec.isolation = tier.parse()?;
+    }
+    let net = std::env::var(env::NET).ok();
+    spec.network = Some(NetworkSpec::default().or_usual(net.as_deref())?);
+    Ok(spec)
+}
+
+/// A dialect with only the tools that were asked for.
+pub(crate) fn selected(dialect: Arc<dyn Dialect>, tools: &[String]) -> Result<Arc<dyn Dialect>> {
+    if tools.is_empty() {
+        return Ok(dialect);
+    }
+    let all: Vec<String> = dialect.tools().iter().map(|tool| tool.name.clone()).collect();
+    match Selected::new(dialect, tools) {
+        Ok(selected) => Ok(Arc::new(selected)),
+        Err(pattern) => {
+            let error = Error::invalid(format!("no tool is called `{pattern}`"));
+            Err(match msb_spec::nearest(&pattern, all.iter().map(String::as_str)) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error.hint(format!("there are {}", all.join(", "))),
+            })
+        }
+    }
+}
+
+/// Runs this to its end; calls that are still at work then end with us.
+pub(crate) fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(MOST_CALLS)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::host("cannot start a runtime", error))?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
+/// Ends when somebody wants this process to.
+pub(crate) async fn told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+/// Listens, or says why not.
+pub(crate) fn listen(host: IpAddr, port: u16) -> Result<TcpListener> {
+    TcpListener::bind((host, port)).map_err(|error| {
+        let in_use = error.kind() == std::io::ErrorKind::AddrInUse;
+        let error = Error::host(format!("cannot listen on {host}, port {port}"), error);
+        if in_use { error.hint("`--port` takes another; 0 takes any that is free") } else { error }
+    })
+}

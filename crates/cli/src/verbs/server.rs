@@ -1,0 +1,306 @@
+//! `msb server`: sandboxes over HTTP.
+
+use super::bare_engine;
+use crate::listing;
+use crate::serving::{block_on, listen, told_to_stop, world};
+use crate::table::Act;
+use crate::words::{self, Outcome};
+use clap::Parser;
+use msb_engine::Home;
+use msb_server::{Door, Keys, Reaches, Shown, Site, USUAL_EXPIRY, serve_http};
+use msb_spec::{Error, Kind, Result, Span};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server that is asked to end finishes what it is at.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// It listens within milliseconds, unless the machine is swamped.
+const START_LIMIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
+/// An address and a few numbers.
+const RECORD_LIMIT: u64 = 4096;
+
+/// Serves sandboxes over HTTP: MCP in every dialect, each at its own path.
+///
+/// It keeps nothing itself: sandboxes are those of `msb ls`, and outlive it.
+#[derive(Debug, Parser)]
+pub(crate) struct Start {
+    /// Ask for no keys; on loopback only
+    #[arg(long)]
+    dev: bool,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port to listen on; 0 takes any that is free
+    #[arg(long, short, value_name = "PORT", default_value_t = 5555)]
+    port: u16,
+    /// Go on in the background
+    #[arg(long, short)]
+    detach: bool,
+    /// The secret that keys are signed with, in place of the one in the state directory
+    #[arg(long, short, value_name = "SECRET", conflicts_with = "reset_key")]
+    key: Option<String>,
+    /// Make a new secret first, so that no key of before is good any more
+    #[arg(long)]
+    reset_key: bool,
+    /// A directory of this host whose files clients may name; the current one if none is given
+    #[arg(long = "host-path", value_name = "DIR")]
+    host_paths: Vec<PathBuf>,
+    #[arg(long, hide = true)]
+    background: bool,
+}
+
+/// Ends the server; sandboxes go on.
+#[derive(Debug, Parser)]
+pub(crate) struct Stop {}
+
+/// Shows whether a server runs, and where.
+#[derive(Debug, Parser)]
+pub(crate) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes a key for clients of the server and prints it, once.
+#[derive(Debug, Parser)]
+pub(crate) struct Keygen {
+    /// How long it is good, as in `3h` or `30d`
+    #[arg(long, value_name = "TIME")]
+    expire: Option<Span>,
+    /// The namespace that it is for; `*` is all
+    #[arg(long, short, value_name = "NAME", default_value = "*")]
+    namespace: String,
+}
+
+/// What a server writes down about itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    pid: i32,
+    address: SocketAddr,
+    dev: bool,
+}
+
+impl Act for Start {
+    fn act(self) -> Outcome {
+        if self.dev && !self.host.is_loopback() {
+            return Err(Error::invalid(format!(
+                "`--dev` asks for no keys, and {} is not loopback",
+                self.host
+            ))
+            .hint("leave out `--dev`; `msb server keygen` makes keys")
+            .into());
+        }
+        let home = bare_engine()?.home().clone();
+        if self.detach {
+            let record = self.leave_behind(&home)?;
+            say_where(&record);
+            return Ok(0);
+        }
+        if self.background {
+            let _ = rustix::process::setsid();
+        }
+        let mut seat = Seat::take(&home)?;
+        let door = self.door(&home)?;
+        let world = world(self.host_paths)?;
+        let listener = listen(self.host, self.port)?;
+        let address = listener.local_addr();
+        let address = address.map_err(|error| Error::host("cannot listen", error))?;
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let record = Record { pid, address, dev: self.dev };
+        seat.write(&record)?;
+        if !self.background {
+            say_where(&record);
+        }
+        if !self.host.is_loopback() {
+            words::note("keys travel as they are: put TLS in front before others can listen");
+        }
+        block_on(serve_http(listener, Site::new(world, door), Shown::All, told_to_stop()))?;
+        Ok(0)
+    }
+}
+
+impl Start {
+    fn door(&self, home: &Home) -> Result<Door> {
+        if self.dev {
+            return Ok(Door::Open);
+        }
+        let keys = match (&self.key, self.reset_key) {
+            (Some(secret), _) => Keys::of(secret.as_bytes())?,
+            (None, true) => Keys::reset(home.path())?,
+            (None, false) => Keys::open(home.path())?,
+        };
+        Ok(Door::Keys(keys))
+    }
+
+    /// Starts the same again, without us, and waits until it listens.
+    fn leave_behind(&self, home: &Home) -> Result<Record> {
+        if let Some(record) = running(home)? {
+            return Err(already(&record));
+        }
+        let path = home.server_log();
+        let about = |error| Error::host("cannot start the server", error);
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).truncate(true).mode(0o600);
+        let log = options.open(&path).map_err(about)?;
+        let arguments =
+            std::env::args_os().skip(1).filter(|word| word != "--detach" && word != "-d");
+        let mut child = Command::new("/proc/self/exe")
+            .args(arguments)
+            .arg("--background")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(about)?)
+            .stderr(log)
+            .spawn()
+            .map_err(about)?;
+        let since = Instant::now();
+        loop {
+            if let Some(record) = running(home)? {
+                return Ok(record);
+            }
+            if let Some(_status) = child.try_wait().map_err(about)? {
+                let said = std::fs::read_to_string(&path).unwrap_or_default();
+                let said = said.trim().trim_start_matches("error: ").to_owned();
+                return Err(Error::new(Kind::State, "the server ended at once").cause(said));
+            }
+            if since.elapsed() > START_LIMIT {
+                let _ = child.kill();
+                return Err(Error::new(Kind::Timeout, "the server did not begin to listen")
+                    .hint(format!("`{}` may say why", path.display())));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Act for Stop {
+    fn act(self) -> Outcome {
+        let home = bare_engine()?.home().clone();
+        let record = running(&home)?.ok_or_else(none)?;
+        let pid = rustix::process::Pid::from_raw(record.pid).ok_or_else(none)?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .map_err(|error| Error::host("cannot end the server", std::io::Error::from(error)))?;
+        let since = Instant::now();
+        while running(&home)?.is_some() {
+            if since.elapsed() > STOP_LIMIT {
+                return Err(Error::new(Kind::Timeout, "the server does not end")
+                    .hint(format!("`kill -9 {}` ends it; sandboxes go on", record.pid))
+                    .into());
+            }
+            std::thread::sleep(LOOK);
+        }
+        words::say("stopped");
+        Ok(0)
+    }
+}
+
+impl Act for Status {
+    fn act(self) -> Outcome {
+        let home = bare_engine()?.home().clone();
+        let record = running(&home)?;
+        if self.json {
+            listing::json(&serde_json::json!({"running": record.is_some(), "server": record}));
+            return Ok(0);
+        }
+        match &record {
+            Some(record) => {
+                let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
+                words::say(format!(
+                    "running on http://{} (pid {}), {keys}",
+                    record.address, record.pid
+                ));
+                Ok(0)
+            }
+            None => {
+                words::say("not running");
+                Ok(1)
+            }
+        }
+    }
+}
+
+impl Act for Keygen {
+    fn act(self) -> Outcome {
+        let home = bare_engine()?.home().clone();
+        let keys = Keys::open(home.path())?;
+        let expire = self.expire.map_or(USUAL_EXPIRY, |span| span.0);
+        let made = keys.keygen(expire, &Reaches::parse(&self.namespace)?)?;
+        words::say(made.token);
+        Ok(0)
+    }
+}
+
+fn say_where(record: &Record) {
+    words::say(format!("http://{}", record.address));
+    if !record.dev {
+        words::note("clients need a key: `msb server keygen` makes one");
+    }
+}
+
+fn none() -> Error {
+    Error::new(Kind::State, "no server runs").hint("`msb server start` starts one")
+}
+
+fn already(record: &Record) -> Error {
+    Error::new(Kind::Exists, format!("a server runs already, on http://{}", record.address))
+        .hint("`msb server stop` ends it")
+}
+
+/// The one place that a server has: whoever holds the lock is it.
+struct Seat(File);
+
+impl Seat {
+    fn open(home: &Home) -> Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(home.server())
+            .map_err(|error| Error::host("cannot look for a server", error))
+    }
+
+    fn take(home: &Home) -> Result<Self> {
+        let file = Self::open(home)?;
+        let taken = msb_sys::lock::try_lock(&file)
+            .map_err(|error| Error::host("cannot take the server's place", error))?;
+        if !taken {
+            return Err(running(home)?.map_or_else(
+                || Error::new(Kind::State, "a server is just starting"),
+                |record| already(&record),
+            ));
+        }
+        Ok(Self(file))
+    }
+
+    fn write(&mut self, record: &Record) -> Result<()> {
+        let text = serde_json::to_vec(record).unwrap_or_default();
+        let write = |file: &mut File| -> std::io::Result<()> {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(&text)
+        };
+        write(&mut self.0).map_err(|error| Error::host("cannot write where the server is", error))
+    }
+}
+
+/// The server that runs, if one does.
+fn running(home: &Home) -> Result<Option<Record>> {
+    let file = Seat::open(home)?;
+    let locked = msb_sys::lock::is_locked(&file)
+        .map_err(|error| Error::host("cannot look for a server", error))?;
+    if !locked {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    let read = file.take(RECORD_LIMIT).read_to_end(&mut text);
+    read.map_err(|error| Error::host("cannot look for a server", error))?;
+    Ok(serde_json::from_slice(&text).ok())
+}

@@ -1,0 +1,248 @@
+//! The HTTP listener: MCP in every dialect, and who may use it from where.
+//!
+//! A page in somebody's browser can send requests to loopback, and DNS can be made to lead there:
+//! so the names that a request says it is for and comes from are looked at before anything else.
+
+use crate::dialects::Named;
+use crate::mcp;
+use crate::site::Site;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::get;
+use msb_spec::{Error, Result};
+use serde_json::json;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What of a site one listener shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Everything: each dialect at its own path.
+    All,
+    /// One dialect at `/mcp`, and nothing else.
+    One(Named),
+}
+
+/// Requests that are still at work when the listener ends have this long.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Serves until it is told to stop.
+pub async fn serve_http(
+    listener: TcpListener,
+    site: Site,
+    shown: Shown,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let failed = |error| Error::host("cannot serve HTTP", error);
+    let site = Arc::new(site);
+    let address = listener.local_addr().map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    let gate = Gate { site: Arc::clone(&site), loopback: address.ip().is_loopback() };
+    let router = routes(&site, shown).layer(from_fn_with_state(gate, guard));
+    let stopping = site.stopping().clone();
+    let ended = stopping.clone();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
+        stop.await;
+        stopping.cancel();
+    });
+    let serving = serving.into_future();
+    tokio::pin!(serving);
+    let late = async {
+        ended.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        served = &mut serving => served.map_err(failed),
+        () = late => Ok(()),
+    }
+}
+
+fn routes(site: &Arc<Site>, shown: Shown) -> Router {
+    let mut router = Router::new();
+    match shown {
+        Shown::One(named) => {
+            router = router.route_service("/mcp", mcp::over_http(site, named, true));
+        }
+        Shown::All => {
+            for named in Named::ALL {
+                let path = format!("/mcp/{}", named.as_str());
+                router = router.route_service(&path, mcp::over_http(site, *named, true));
+            }
+        }
+    }
+    router.route(HEALTH, get(health)).route("/api/v1/health", get(health))
+}
+
+const HEALTH: &str = "/health";
+
+async fn health() -> Response {
+    let body = json!({
+        "status": "ok",
+        "message": "Service is healthy",
+        "version": env!("CARGO_PKG_VERSION"),
+    });
+    as_json(StatusCode::OK, &body)
+}
+
+fn as_json(status: StatusCode, body: &serde_json::Value) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+#[derive(Clone)]
+struct Gate {
+    site: Arc<Site>,
+    loopback: bool,
+}
+
+const SESSION: &str = "mcp-session-id";
+
+/// Lets in who may come in.
+async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    if gate.loopback && !is_for_loopback(headers, request.uri().host()) {
+        return refused(StatusCode::FORBIDDEN, "host_not_allowed", "this listener is for loopback");
+    }
+    if !is_from_here(headers) {
+        return refused(
+            StatusCode::FORBIDDEN,
+            "origin_not_allowed",
+            "no page of a browser may ask",
+        );
+    }
+    let open = matches!(request.uri().path(), HEALTH | "/api/v1/health");
+    if open && request.method() == Method::GET {
+        return next.run(request).await;
+    }
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = token.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let caller = match gate.site.caller(token) {
+        Ok(caller) => caller,
+        Err(reason) => return refused(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str()),
+    };
+    let session = headers.get(SESSION).and_then(|value| value.to_str().ok());
+    if session.is_some_and(|session| gate.site.is_foreign(session, &caller.who)) {
+        return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
+    }
+    let who = caller.who.clone();
+    request.extensions_mut().insert(caller);
+    let response = next.run(request).await;
+    if let Some(id) = response.headers().get(SESSION).and_then(|value| value.to_str().ok()) {
+        gate.site.begin_session(id, &who);
+    }
+    response
+}
+
+fn refused(status: StatusCode, code: &str, message: &str) -> Response {
+    let body = json!({"error": {"code": code, "message": message}});
+    let mut response = as_json(status, &body);
+    if status == StatusCode::UNAUTHORIZED {
+        let how = HeaderValue::from_static("Bearer realm=\"msb\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+    }
+    response
+}
+
+/// Whether a request says that it is for loopback.
+fn is_for_loopback(headers: &HeaderMap, in_target: Option<&str>) -> bool {
+    let mut said = headers.get_all(header::HOST).iter();
+    let host = match (said.next(), said.next(), in_target) {
+        (Some(host), None, _) => host.to_str().ok(),
+        (None, None, Some(host)) => Some(host),
+        _ => None,
+    };
+    host.is_some_and(|host| is_loopback(without_port(host)))
+}
+
+/// Whether a request comes from no browser, or from a page of loopback itself.
+fn is_from_here(headers: &HeaderMap) -> bool {
+    headers.get_all(header::ORIGIN).iter().all(|origin| {
+        let origin = origin.to_str().unwrap_or_default();
+        let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        host.is_some_and(|host| is_loopback(without_port(host)))
+    })
+}
+
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((inside, rest)) if rest.is_empty() || is_port(rest) => inside,
+        Some(_) => "",
+        None => match host.find(':') {
+            Some(at) if is_port(&host[at..]) => &host[..at],
+            Some(_) => "",
+            None => host,
+        },
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &header::HeaderName, values: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn only_loopback_is_meant_by_its_names() {
+        for (host, well) in [
+            ("localhost", true),
+            ("LocalHost:5555", true),
+            ("127.0.0.1:5555", true),
+            ("127.9.9.9", true),
+            ("[::1]:5555", true),
+            ("evil.example:5555", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost:5555:80", false),
+            ("localhost@evil.example", false),
+            ("[::1]evil", false),
+            ("", false),
+        ] {
+            assert_eq!(is_for_loopback(&headers(&header::HOST, &[host]), None), well, "{host}");
+        }
+        let two = headers(&header::HOST, &["localhost", "evil.example"]);
+        assert!(!is_for_loopback(&two, None));
+        assert!(!is_for_loopback(&HeaderMap::new(), None));
+    }
+
+    #[test]
+    fn no_page_from_elsewhere_may_ask() {
+        for (origin, well) in [
+            ("http://localhost:3000", true),
+            ("https://[::1]", true),
+            ("https://evil.example", false),
+            ("http://localhost.evil.example", false),
+            ("null", false),
+            ("file://", false),
+        ] {
+            assert_eq!(is_from_here(&headers(&header::ORIGIN, &[origin])), well, "{origin}");
+        }
+        assert!(is_from_here(&HeaderMap::new()));
+    }
+}

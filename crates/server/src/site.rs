@@ -1,0 +1,121 @@
+//! What the HTTP listener serves, to whom.
+
+use crate::dialect::{Dialect, Who};
+use crate::dialects::{Named, World};
+use crate::keys::{Keys, Refused};
+use crate::namespace::Reaches;
+use crate::scoped::Scoped;
+use crate::selected::Selected;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// Who sent a request, as far as its key tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) who: Who,
+    pub(crate) reaches: Reaches,
+}
+
+/// How one gets in.
+#[derive(Debug)]
+pub enum Door {
+    /// Without a key: everything is for everybody who can connect.
+    Open,
+    /// With a key of ours.
+    Keys(Keys),
+}
+
+/// Everything that is served.
+pub struct Site {
+    world: World,
+    door: Door,
+    tools: Vec<String>,
+    /// A dialect has state, and each namespace its own.
+    dialects: Mutex<HashMap<(Named, Reaches), Arc<dyn Dialect>>>,
+    /// Which key each MCP session belongs to.
+    sessions: Mutex<HashMap<String, Who>>,
+    stopping: CancellationToken,
+}
+
+/// Sessions that are remembered; beyond that the list is begun anew, and clients begin again.
+const MOST_SESSIONS: usize = 10_000;
+
+impl Site {
+    /// A site over these sandboxes.
+    pub fn new(world: World, door: Door) -> Self {
+        Self {
+            world,
+            door,
+            tools: Vec::new(),
+            dialects: Mutex::default(),
+            sessions: Mutex::default(),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    /// Shows only the tools that fit one of these patterns; all if there are none.
+    #[must_use]
+    pub fn with_tools(mut self, patterns: Vec<String>) -> Self {
+        self.tools = patterns;
+        self
+    }
+
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    /// Who shows this key. The word says why nobody does.
+    pub(crate) fn caller(&self, token: Option<&str>) -> Result<Caller, Refused> {
+        let keys = match &self.door {
+            Door::Open => return Ok(Caller { who: Who::default(), reaches: Reaches::All }),
+            Door::Keys(keys) => keys,
+        };
+        let key = keys.verify(token.unwrap_or_default())?;
+        Ok(Caller { who: Who { key: Some(key.id) }, reaches: key.reaches })
+    }
+
+    /// The dialect for whoever reaches this far.
+    pub(crate) fn dialect(&self, named: Named, reaches: &Reaches) -> Arc<dyn Dialect> {
+        let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = dialects.entry((named, reaches.clone())).or_insert_with(|| {
+            let mut world = self.world.clone();
+            if let Reaches::One(namespace) = reaches {
+                let scoped = Scoped::new(world.api, namespace.clone());
+                world.api = Arc::new(scoped.with_host_paths(Arc::clone(&world.paths)));
+            }
+            let dialect = named.dialect(world);
+            match Selected::new(Arc::clone(&dialect), &self.tools) {
+                Ok(selected) if !self.tools.is_empty() => Arc::new(selected),
+                _ => dialect,
+            }
+        });
+        Arc::clone(made)
+    }
+
+    /// The dialect as it introduces itself.
+    pub(crate) fn plain(&self, named: Named) -> Arc<dyn Dialect> {
+        self.dialect(named, &Reaches::All)
+    }
+
+    /// Remembers whose session this is.
+    pub(crate) fn begin_session(&self, id: &str, who: &Who) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.len() >= MOST_SESSIONS {
+            sessions.clear();
+        }
+        sessions.entry(id.to_owned()).or_insert_with(|| who.clone());
+    }
+
+    /// Whether this is a session of somebody else, or of nobody.
+    pub(crate) fn is_foreign(&self, id: &str, who: &Who) -> bool {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(id) != Some(who)
+    }
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Site").field("door", &self.door).finish_non_exhaustive()
+    }
+}
