@@ -3,9 +3,10 @@
 use msb_e2e::images::{Image, Layout, lister, unpack};
 use msb_e2e::registry::{Registry, skopeo};
 use msb_e2e::tar::Entry;
-use msb_e2e::{Msb, gives, skip};
+use msb_e2e::{Msb, eventually, gives, skip};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -285,4 +286,45 @@ fn a_loaded_image_is_pushed_without_having_been_pulled() {
         let gave = msb.run(["push", "--ca", ca.to_str().unwrap(), "no-such:1", &target]);
         assert_eq!(gave.code, 125, "{gave:?}");
     }
+}
+
+#[test]
+fn a_snapshot_that_came_with_its_image_is_verified_down_to_the_lowest_layer() {
+    for msb in Msb::each_apart() {
+        let file = exported(&msb, &layout(), "oci-archive", "oci.tar", ":docker.io/team/oci:1");
+        msb.run(["load", "-q", "-i", file.to_str().unwrap()]).ok();
+        msb.words("create -q -n box team/oci:1").ok();
+        msb.run(["exec", "box", "--", "sh", "-c", "echo more >> /word; echo own > /own"]).ok();
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        msb.words("snapshot save base --with-image -o base.tar").ok();
+        msb.words("snapshot load -q -n again base.tar").ok();
+        let known = || msb.json(["snapshot", "inspect", "again"])["digest"].is_string();
+        eventually("it is written down what it holds", known);
+        let told = msb.json(["snapshot", "verify", "--json", "again"]);
+        assert!(told[0]["intact"] == true && told[0]["layers"].as_u64() >= Some(3), "{told}");
+        // One bit of the top layer, and one of the image itself.
+        for (name, whole) in [("own", "own\n"), ("bin/busybox", "\x7fELF")] {
+            let file = unpacked(&msb, name, whole.as_bytes());
+            let modified = file.metadata().and_then(|meta| meta.modified()).unwrap();
+            file.write_at(&[whole.as_bytes()[1] ^ 1], 1).unwrap();
+            file.set_modified(modified).unwrap();
+            let gave = msb.words("snapshot verify again");
+            let said = format!("/{name} has changed");
+            assert!(gave.code == 1 && gave.stdout.contains(&said), "{gave:#?}");
+            file.write_at(&whole.as_bytes()[1..2], 1).unwrap();
+            file.set_modified(modified).unwrap();
+        }
+        msb.words("snapshot verify again").ok();
+    }
+}
+
+/// A file of this name, which begins so, among unpacked layers.
+fn unpacked(msb: &Msb, name: &str, beginning: &[u8]) -> File {
+    let below = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let layers = below(&msb.home().join("layers")).flat_map(|whose| below(&whose.path()));
+    let files = layers.map(|layer| layer.path().join("fs").join(name));
+    let begins = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes.starts_with(beginning));
+    let path = files.into_iter().find(begins).expect("a layer that has it");
+    File::options().write(true).open(path).expect("a file")
 }

@@ -338,7 +338,7 @@ impl Engine {
     fn described(&self, record: &Record, records: &Records, all: &[Record]) -> Snapshot {
         let children = all.iter().filter(|other| other.parent.as_ref() == Some(&record.id));
         let plan = &record.plan;
-        let sums: Option<Vec<_>> = self.places(plan).iter().map(|at| sealing::sum_of(at)).collect();
+        let sums: Option<Vec<_>> = self.places(plan).iter().map(|place| place.sum()).collect();
         let image = plan.image_digest.as_ref().map(ToString::to_string).unwrap_or_default();
         let digest = |sums: &Vec<sealing::Sum>| {
             sums.iter().rev().fold(image.clone(), |below, sum| sealing::join(&below, &sum.digest))

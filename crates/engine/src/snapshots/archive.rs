@@ -156,6 +156,7 @@ impl Engine {
             Record::new(records.nearest(&plan)?, label.note.as_deref(), recorded(plan));
         record.paused_us = None;
         records.add(&record, &name)?;
+        self.tidy_later();
         Ok((name, label.whole.then(|| image.reference.clone())))
     }
 

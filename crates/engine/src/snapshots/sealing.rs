@@ -4,6 +4,7 @@
 //! done by a process that is left behind; the snapshot can be used meanwhile.
 
 use super::live::owners_of;
+use super::make_directory;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store;
@@ -45,22 +46,14 @@ impl Engine {
             bytes: 0,
             differences: Vec::new(),
         };
-        let places = self.places(&record.plan);
-        if places.is_empty() {
-            return Err(Error::unsupported(format!(
-                "snapshot `{name}` was loaded from a file, and nothing was written down about it"
-            ))
-            .hint("load it again: what a file holds is verified then"));
-        }
-        for place in places {
-            let kept = manifest_of(&place);
+        for place in self.places(&record.plan) {
             let aside = Aside(self.describe(&record.plan, &place)?);
             verified.layers += 1;
-            if sum_of(&place).is_none() {
-                self.keep(&place, &aside)?;
+            if place.sum().is_none() {
+                keep(&place, &aside)?;
                 verified.recorded += 1;
             } else {
-                let different = compare(&kept, &aside.manifest(), &record.plan)?;
+                let different = compare(&place.seal_file(), &aside.manifest(), &record.plan)?;
                 verified.intact &= different.is_empty();
                 verified.differences.extend(different);
             }
@@ -106,47 +99,26 @@ impl Engine {
         self.thaw();
         for record in self.records().all().unwrap_or_default() {
             for place in self.places(&record.plan) {
-                if sum_of(&place).is_none()
+                if place.sum().is_none()
                     && let Ok(described) = self.describe(&record.plan, &place)
                 {
-                    let _ = self.keep(&place, &Aside(described));
+                    let _ = keep(&place, &Aside(described));
                 }
             }
         }
     }
 
     /// Reads a layer from end to end.
-    fn describe(&self, plan: &Plan, place: &Path) -> Result<Described> {
-        let name = place.file_name().unwrap_or_default().to_string_lossy();
+    fn describe(&self, plan: &Plan, place: &Place) -> Result<Described> {
+        let name = place.directory.file_name().unwrap_or_default().to_string_lossy();
+        make_directory(&self.home().frozen())?;
         let path = self.home().frozen().join(store::passing("making", &name));
         let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
         let mut file = io::BufWriter::new(store::create_private(&path).map_err(failed)?);
-        if plan.machine.is_some() {
-            let described = describe_disk(&place.join(state::DISK), &mut file);
-            let described = described.and_then(|sum| file.flush().map(|()| sum));
-            return match described {
-                Ok(sum) => Ok(Described { path, sum }),
-                Err(error) => {
-                    let _ = fs::remove_file(&path);
-                    Err(failed(error))
-                }
-            };
-        }
-        let described = (0..plan.rootfs.overlays.len()).try_fold(
-            Sum { digest: String::new(), files: 0, bytes: 0 },
-            |mut sum, at| {
-                let tree = place.join(format!("upper{at}"));
-                let written_as = plan.rootfs.written().find(|lower| lower.path == tree);
-                let shift = written_as.and_then(|lower| lower.written_as).unwrap_or(0);
-                writeln!(file, "upper{at}").map_err(failed)?;
-                let owners = owners_of(&plan.ids);
-                let seal = msb_image::seal(self.program(), owners, &tree, shift, &mut file)?;
-                sum.digest = join(&sum.digest, &seal.digest.to_string());
-                sum.files += seal.files;
-                sum.bytes += seal.bytes;
-                Ok(sum)
-            },
-        );
+        let described = match plan.machine {
+            Some(_) => describe_disk(&place.directory.join(state::DISK), &mut file).map_err(failed),
+            None => self.describe_trees(plan, place, &mut file),
+        };
         let described = described.and_then(|sum| file.flush().map_err(failed).map(|()| sum));
         match described {
             Ok(sum) => Ok(Described { path, sum }),
@@ -157,22 +129,38 @@ impl Engine {
         }
     }
 
-    /// Keeps a description; the sum is what makes it one.
-    fn keep(&self, place: &Path, aside: &Aside) -> Result<()> {
-        let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
-        let keep = || -> io::Result<()> {
-            File::open(&aside.0.path)?.sync_all()?;
-            fs::copy(&aside.0.path, manifest_of(place))?;
-            let sum = place.with_extension("sum.new");
-            fs::write(&sum, serde_json::to_vec(&aside.0.sum).unwrap_or_default())?;
-            fs::rename(sum, place.with_extension("sum"))
-        };
-        // Its layer may have been removed meanwhile.
-        if !place.is_dir() {
-            return Ok(());
-        }
-        keep().map_err(failed)
+    fn describe_trees(&self, plan: &Plan, place: &Place, out: &mut dyn Write) -> Result<Sum> {
+        let owners = owners_of(&plan.ids);
+        let nothing = Sum { digest: String::new(), files: 0, bytes: 0 };
+        place.trees.iter().try_fold(nothing, |mut sum, name| {
+            let tree = place.directory.join(name);
+            let written_as = plan.rootfs.written().find(|lower| lower.path == tree);
+            let shift = written_as.and_then(|lower| lower.written_as).unwrap_or(0);
+            writeln!(out, "{name}")
+                .map_err(|error| Error::host("cannot write what a layer holds", error))?;
+            let seal = msb_image::seal(self.program(), owners, &tree, shift, out)?;
+            sum.digest = join(&sum.digest, &seal.digest.to_string());
+            sum.files += seal.files;
+            sum.bytes += seal.bytes;
+            Ok(sum)
+        })
     }
+}
+
+/// Keeps a description; the sum is what makes it one.
+fn keep(place: &Place, aside: &Aside) -> Result<()> {
+    let keep = || -> io::Result<()> {
+        File::open(&aside.0.path)?.sync_all()?;
+        fs::copy(&aside.0.path, place.seal_file())?;
+        let sum = place.notes.with_extension("sum.new");
+        fs::write(&sum, serde_json::to_vec(&aside.0.sum).unwrap_or_default())?;
+        fs::rename(sum, place.notes.with_extension("sum"))
+    };
+    // Its layer may have been removed meanwhile.
+    if !place.directory.is_dir() {
+        return Ok(());
+    }
+    keep().map_err(|error| Error::host("cannot write what a layer holds", error))
 }
 
 /// A disk is not looked into: what a machine has written is only for machines.
@@ -204,31 +192,60 @@ impl Drop for Aside {
     }
 }
 
+/// A layer of a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    directory: PathBuf,
+    /// What lies in it.
+    trees: Vec<String>,
+    /// Where it is written down what that holds, but for the endings of those files.
+    notes: PathBuf,
+}
+
+impl Place {
+    fn seal_file(&self) -> PathBuf {
+        self.notes.with_extension("seal")
+    }
+
+    /// What was written down about it.
+    pub(super) fn sum(&self) -> Option<Sum> {
+        let mut text = Vec::new();
+        let file = File::open(self.notes.with_extension("sum")).ok()?;
+        file.take(SUM_LIMIT).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
 impl Engine {
-    /// Where the layers of a Plan are that sandboxes of this machine wrote, the topmost first.
-    pub(super) fn places(&self, plan: &Plan) -> Vec<PathBuf> {
-        let frozen = self.home().frozen();
-        let mut places: Vec<PathBuf> = Vec::new();
-        let own = plan.written().filter(|path| path.starts_with(&frozen));
-        for place in own.filter_map(Path::parent) {
-            if !places.iter().any(|known| known == place) {
-                places.push(place.to_owned());
+    /// The layers of a Plan that sandboxes wrote, the topmost first. What came from a file is a
+    /// layer of the image store; if its image came with it, those are layers of the snapshot, too.
+    pub(super) fn places(&self, plan: &Plan) -> Vec<Place> {
+        let all = plan.rootfs.overlays.iter().flat_map(|overlay| &overlay.lowers);
+        let mut layers: Vec<&Path> = plan.written().collect();
+        if layers.is_empty() {
+            layers = all.map(|lower| lower.path.as_path()).collect();
+        }
+        let mut places: Vec<Place> = Vec::new();
+        for place in layers.into_iter().filter_map(|layer| self.place(layer, plan)) {
+            if !places.contains(&place) {
+                places.push(place);
             }
         }
         places
     }
-}
 
-fn manifest_of(place: &Path) -> PathBuf {
-    place.with_extension("seal")
-}
-
-/// What was written down about a layer.
-pub(super) fn sum_of(place: &Path) -> Option<Sum> {
-    let mut text = Vec::new();
-    let file = File::open(place.with_extension("sum")).ok()?;
-    file.take(SUM_LIMIT).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    fn place(&self, layer: &Path, plan: &Plan) -> Option<Place> {
+        if layer.starts_with(self.home().frozen()) {
+            let directory = layer.parent()?.to_owned();
+            let trees = (0..plan.rootfs.overlays.len()).map(|at| format!("upper{at}")).collect();
+            return Some(Place { notes: directory.clone(), directory, trees });
+        }
+        // Whose layers, the layer, its files, and the part of them that an overlay has.
+        let below = layer.strip_prefix(self.home().layers()).ok()?;
+        let whose_and_which: PathBuf = below.iter().take(2).collect();
+        let directory = self.home().layers().join(whose_and_which);
+        Some(Place { notes: directory.join("layer"), directory, trees: vec!["fs".to_owned()] })
+    }
 }
 
 /// One digest of several.
