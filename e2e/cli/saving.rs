@@ -67,6 +67,10 @@ print(os.path.exists("/usr/local/games"))
 
 fn filled(msb: &Msb, name: &str) -> String {
     msb.words(&format!("create -q -n {name} host")).ok();
+    fill(msb, name)
+}
+
+fn fill(msb: &Msb, name: &str) -> String {
     msb.run(["exec", name, "--", "/usr/bin/python3", "-c", MANY]).ok();
     tells(msb, name)
 }
@@ -371,8 +375,16 @@ fn names_of_snapshots_are_given_and_taken() {
 #[test]
 fn who_is_killed_half_way_has_done_all_or_nothing() {
     for msb in Msb::each() {
-        let before = filled(&msb, "box");
+        fs::create_dir(msb.scratch().join("project")).unwrap();
+        msb.own(&msb.scratch().join("project"));
+        let project = msb.scratch().join("project").display().to_string();
+        msb.run(["create", "-q", "-n", "box", "--workspace", &project, "host"]).ok();
+        let write = "for i in $(seq 50); do echo $i > $i; chown 33:44 $i 2>/dev/null; done; true";
+        msb.run(["exec", "box", "--", "sh", "-c", write]).ok();
+        let before = fill(&msb, "box");
         msb.words("stop -f box").ok();
+        let changed = |name: &str| msb.json(["diff", name, "--json"])["changes"].to_string();
+        let changes = changed("box");
         msb.words("snapshot create base --from box").ok();
         let mut done = [0; 5];
         for round in 0..24u64 {
@@ -402,19 +414,21 @@ fn who_is_killed_half_way_has_done_all_or_nothing() {
             assert_eq!(tells(&msb, "box"), before, "round {round}");
             msb.words("stop -f box").ok();
             if msb.words("ls -q").ok().stdout.lines().any(|name| name == "c") {
+                let seen = changed("c");
                 msb.words("start -q c").ok();
                 let told = tells(&msb, "c");
-                assert!(told == before || told.ends_with("True\n"), "round {round}: {told}");
+                let reset = seen == "[]" && told.ends_with("True\n");
+                assert!(reset || (told == before && seen == changes), "round {round}: {told}");
                 msb.words("rm -f c").ok();
             }
         }
         assert!(done.iter().all(|done| (3..24).contains(done)), "some were killed: {done:?}");
         msb.words("rm box").ok();
         msb.words("snapshot rm base").ok();
-        let left = || fs::read_dir(msb.home().join("frozen")).unwrap().count();
+        let left = |name: &str| fs::read_dir(msb.home().join(name)).unwrap().count();
         eventually("nothing is left but a lock", || {
             msb.words("ls").ok();
-            left() == 1
+            left("frozen") == 1 && left("sandboxes") == 0
         });
     }
 }
@@ -587,12 +601,77 @@ fn a_reset_forgets_the_workspace_unless_told() {
         }
         let changes = msb.json(["diff", "box", "--json"]);
         assert_eq!(changes["changes"].as_array().map(Vec::len), Some(0), "{changes}");
-        // A clone has the same directory and nothing that was changed in it.
-        msb.run(change).ok();
-        msb.words("clone --start box two").ok();
-        assert_eq!(msb.run(["exec", "two", "--", "cat", "a"]).line(), "host");
-        msb.run(["exec", "two", "--", "sh", "-c", "echo two > a"]).ok();
-        assert!(msb.words("diff two --patch").ok().stdout.contains("+two"));
-        assert!(msb.words("diff box --patch").ok().stdout.contains("+mine"));
+    }
+}
+
+#[test]
+fn a_clone_has_what_was_changed_in_the_workspace() {
+    for msb in Msb::each() {
+        for path in ["kept", "gone", "dir/in", "bin"] {
+            msb.file(&format!("project/{path}"), "host\n");
+        }
+        let project = msb.scratch().join("project").display().to_string();
+        msb.run(["create", "-q", "-n", "box", "--workspace", &project, "host"]).ok();
+        msb.run(["exec", "box", "--", "sh", "-c", "echo brought > brought; echo b > both"]).ok();
+        msb.words("apply box").ok();
+        // What we brought there ourselves is changed by the host: that is no change of the sandbox.
+        msb.file("project/brought", "host's own\n");
+        let change = "echo mine >> kept; rm gone; mv dir moved; mkdir new; ln kept new/hard; \
+                      ln -s kept new/soft; chmod 755 bin; echo later > both; touch new/closed; \
+                      chmod 0 new/closed; chown 33:44 new/soft new 2>/dev/null; true";
+        msb.run(["exec", "box", "--", "sh", "-c", change]).ok();
+        let told = |name: &str| {
+            let mut told = msb.json(["diff", name, "--json"]);
+            told["sandbox"].take();
+            told
+        };
+        let before = told("box");
+        assert!(before["changes"].as_array().is_some_and(|all| all.len() >= 8), "{before}");
+        let list = ["--", "sh", "-c", "ls -lnA . moved new; cat kept both"];
+        let seen = |name: &str| {
+            let run: Vec<&str> = ["exec", name].into_iter().chain(list).collect();
+            msb.run(run).ok().stdout
+        };
+        let inside = seen("box");
+        msb.words("clone box hot").ok();
+        msb.words("stop -f box").ok();
+        msb.words("clone box cold").ok();
+        for name in ["hot", "cold"] {
+            assert_eq!(told(name), before, "{name}");
+            msb.words(&format!("start -q {name}")).ok();
+            assert_eq!(seen(name), inside, "{name}");
+            // They go their own ways.
+            let script = format!("echo {name} > kept; rm -r moved new; mkdir new");
+            msb.run(["exec", name, "--", "sh", "-c", &script]).ok();
+            assert!(msb.run(["diff", name, "--patch"]).ok().stdout.contains(&format!("+{name}")));
+        }
+        assert_eq!(told("box"), before);
+        msb.words("rm -f box hot cold").ok();
+        assert_eq!(frozen(&msb), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn snapshots_have_no_part_of_the_workspace() {
+    for msb in Msb::each() {
+        let project = msb.file("project/a", "host\n");
+        let project = project.parent().unwrap().display().to_string();
+        msb.run(["create", "-q", "-n", "box", "--workspace", &project, "host"]).ok();
+        msb.run(["exec", "box", "--", "sh", "-c", "echo mine > a; touch /root/x"]).ok();
+        msb.words("stop -f box").ok();
+        msb.words("snapshot create base --from box").ok();
+        msb.words("restore base --name two --start").ok();
+        assert_eq!(msb.run(["exec", "two", "--", "sh", "-c", "cat a; ls /root"]).line(), "host\nx");
+        // A way back leaves them as they are.
+        msb.words("start -q box").ok();
+        msb.run(["exec", "box", "--", "sh", "-c", "echo later > a; rm /root/x"]).ok();
+        msb.words("stop -f box").ok();
+        msb.words("rollback box base").ok();
+        assert!(msb.words("diff box --patch").ok().stdout.contains("+later"));
+        msb.words("start -q box").ok();
+        assert_eq!(
+            msb.run(["exec", "box", "--", "sh", "-c", "cat a; ls /root"]).line(),
+            "later\nx"
+        );
     }
 }

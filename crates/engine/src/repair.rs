@@ -1,7 +1,7 @@
 //! Cleaning up behind workers that were killed.
 
 use crate::planning::now_ms;
-use crate::store::{Claim, Home, remove_tree};
+use crate::store::{Claim, Home};
 use crate::sync;
 use crate::workspace;
 use msb_spec::{Ending, Name, Plan, Result, state};
@@ -14,9 +14,6 @@ use std::time::{Duration, Instant};
 /// Looks at every sandbox and repairs what a dead worker has left. Says what it did.
 pub(crate) fn all(home: &Home) -> Vec<String> {
     let mut said = Vec::new();
-    for path in home.debris() {
-        let _ = remove_tree(&path);
-    }
     for name in home.names() {
         if let Ok(Some(note)) = one(home, &name) {
             said.push(note);

@@ -78,7 +78,18 @@ impl Engine {
         }
         self.repair_frozen();
         self.volume_repair();
+        for path in self.home.debris() {
+            self.remove_whole(&path);
+        }
         repair::all(&self.home)
+    }
+
+    /// Removes what sandboxes of this user may have written, as far as it can be removed now.
+    pub(crate) fn remove_whole(&self, path: &Path) {
+        if let Owners::Granted { .. } = User::current().owners() {
+            let _ = msb_image::clear(self.program(), User::current().owners(), path);
+        }
+        let _ = crate::store::remove_tree(path);
     }
 
     /// Decides everything about a sandbox and does nothing.

@@ -5,6 +5,7 @@
 //! one. Whatever is started from the snapshot lies on the same layers.
 
 mod archive;
+mod carried;
 mod live;
 mod records;
 mod sealing;
@@ -15,8 +16,9 @@ use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::{Claim, passing};
 use crate::volumes;
+use carried::Carried;
 pub use msb_api::{Snapshot, Verified};
-use msb_image::{Owners, Prepared, RunConfig};
+use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay, Plan,
     Result, Upper, env, state,
@@ -50,7 +52,7 @@ impl Engine {
     pub fn snapshot(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
         let records = self.records();
         records.check_free(name)?;
-        let (plan, paused, kept) = self.frozen(of)?;
+        let (plan, paused, kept) = self.frozen(of, None)?;
         let parent = records.nearest(&plan)?;
         let mut record = Record::new(parent, note, recorded(plan));
         record.paused_us =
@@ -116,23 +118,26 @@ impl Engine {
     /// ports and Secrets are not among them. It is not started.
     pub fn restore(&self, snapshot: &Name, name: &Name) -> Result<Plan> {
         let record = self.records().find(snapshot)?;
-        let mut plan = self.derived(&record.plan, name);
+        let mut plan = self.derived(&record.plan, name, ids_like(record.plan.ids));
         plan.snapshot = Some(snapshot.clone());
         plan.rootfs.own = 0;
-        self.settle_down(&plan)?;
+        self.settle_down(&plan, None)?;
         Ok(plan)
     }
 
-    /// Makes a second sandbox of one: the same files and settings, but for its ports. It is not
-    /// started.
+    /// Makes a second sandbox of one: the same files, changes in its workspace and settings, but
+    /// for its ports. It is not started.
     pub fn clone_sandbox(&self, of: &Name, name: &Name) -> Result<Plan> {
         if self.home().has(name) {
             return Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))
                 .hint(format!("`msb rm {name}` removes it")));
         }
-        let (source, _, _kept) = self.frozen(of)?;
-        let plan = self.derived(&source, name);
-        self.settle_down(&plan)?;
+        let source = self.existing(of)?;
+        let ids = ids_like(source.ids);
+        let carried = self.carry(&source, ids)?;
+        let (frozen, _, _kept) = self.frozen(of, carried.as_ref())?;
+        let plan = self.derived(&frozen, name, ids);
+        self.settle_down(&plan, carried.as_ref())?;
         Ok(plan)
     }
 
@@ -241,7 +246,12 @@ impl Engine {
 
     /// A Plan that lies on what a sandbox has written so far. If it runs, how long it stood still
     /// for that. What is returned last keeps the layers until a sandbox or a snapshot needs them.
-    fn frozen(&self, name: &Name) -> Result<(Plan, Option<Duration>, Held)> {
+    /// What was changed in the workspace is copied at the same moment, for a clone.
+    fn frozen(
+        &self,
+        name: &Name,
+        carried: Option<&Carried<'_>>,
+    ) -> Result<(Plan, Option<Duration>, Held)> {
         let kept = self.share_frozen()?;
         if let Writable::Disk(disk) = Writable::of(&self.existing(name)?)?
             && !self.home().is_running(name)
@@ -252,9 +262,12 @@ impl Engine {
             self.stop(name, REPAIR_GRACE)?;
         }
         match self.hold(name)? {
-            Some(claim) => self.freeze(name, &claim).map(|plan| (plan, None, kept)),
+            Some(claim) => {
+                carried.map_or(Ok(()), Carried::copy)?;
+                self.freeze(name, &claim).map(|plan| (plan, None, kept))
+            }
             None => {
-                let (plan, paused) = self.copied(name)?;
+                let (plan, paused) = self.copied(name, carried)?;
                 Ok((plan, Some(paused), kept))
             }
         }
@@ -295,7 +308,7 @@ impl Engine {
     }
 
     /// A Plan for another sandbox with these files and settings.
-    fn derived(&self, plan: &Plan, name: &Name) -> Plan {
+    fn derived(&self, plan: &Plan, name: &Name, ids: Ids) -> Plan {
         let mut plan = plan.clone();
         if plan.hostname == Hostname::of(&plan.name) {
             plan.hostname = Hostname::of(name);
@@ -314,20 +327,24 @@ impl Engine {
         plan.ephemeral = false;
         plan.command = None;
         plan.patches = Vec::new();
-        if let Ids::Shifted { .. } = plan.ids {
-            plan.ids = Ids::Shifted { range: unused_ids() };
-        }
+        plan.ids = ids;
         if let Some(network) = &mut plan.network {
             network.ports = Vec::new();
         }
         plan
     }
 
-    /// Makes a sandbox that has never been started.
-    fn settle_down(&self, plan: &Plan) -> Result<()> {
+    /// Makes a sandbox that has never been started, with the changes in a workspace if there are.
+    fn settle_down(&self, plan: &Plan, carried: Option<&Carried<'_>>) -> Result<()> {
         let _kept = self.keep_frozen(plan)?;
         let _held = volumes::hold(self.home(), plan);
-        let claim = self.home().claim(plan, |directory| crate::sandboxes::fill(plan, directory))?;
+        let claim = self.home().claim(plan, |directory| match carried {
+            Some(carried) => {
+                carried.put(directory)?;
+                layers::make(plan, directory)
+            }
+            None => crate::sandboxes::fill(plan, directory),
+        })?;
         let unfinished = claim.directory.join(state::UNFINISHED);
         fs::remove_file(unfinished)
             .map_err(|error| Error::host(format!("cannot make sandbox `{}`", plan.name), error))?;
@@ -466,15 +483,8 @@ impl Engine {
         // To remove much takes long, and nobody finds them any more.
         drop(lock);
         for path in &unneeded {
-            self.remove_frozen(path);
+            self.remove_whole(path);
         }
-    }
-
-    fn remove_frozen(&self, path: &Path) {
-        if let Owners::Granted { .. } = User::current().owners() {
-            let _ = msb_image::clear(self.program(), User::current().owners(), path);
-        }
-        let _ = crate::store::remove_tree(path);
     }
 
     /// The layers that are needed; none if that cannot be known.
@@ -561,6 +571,14 @@ fn needs_repair(disk: &Path) -> bool {
     let read =
         fs::File::open(disk).and_then(|file| file.read_exact_at(&mut bytes, INCOMPATIBLE_FEATURES));
     read.is_ok() && u32::from_le_bytes(bytes) & RECOVER != 0
+}
+
+/// Ids of another sandbox of the same user.
+fn ids_like(ids: Ids) -> Ids {
+    match ids {
+        Ids::Shifted { .. } => Ids::Shifted { range: unused_ids() },
+        ids => ids,
+    }
 }
 
 fn new_id() -> String {

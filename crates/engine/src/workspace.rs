@@ -107,6 +107,21 @@ pub(crate) fn fill(plan: &Plan, planned: &PlannedWorkspace, directory: &Path) ->
     workspace.begin()
 }
 
+/// Gives a clone's directory, which has the changes of another sandbox already, what is known of
+/// the host's files.
+pub(crate) fn carry_notes(
+    engine: &Engine,
+    of: &Plan,
+    planned: &PlannedWorkspace,
+    directory: &Path,
+) -> Result<()> {
+    let original = located(planned, &engine.home().directory(&of.name));
+    match engine.review(of, original, Task::Carry { clone: located(planned, directory) })? {
+        Answer::Carried => Ok(()),
+        _ => Err(Error::new(Kind::Protocol, "the review answered something else")),
+    }
+}
+
 /// Whether a sandbox that is gone when it ends has something that somebody should look at first.
 pub(crate) fn has_changes(plan: &Plan) -> bool {
     let Some(workspace) = &plan.workspace else { return false };

@@ -9,6 +9,7 @@ use crate::build::errand::{Copied, Errand};
 use crate::disks::MAKING;
 use crate::owners::Owners;
 use crate::pack::Packed;
+use crate::twin::{Shift, Twin};
 use crate::unpack::{Bounds, Contents, unpack};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -60,7 +61,7 @@ pub(crate) enum Task {
     Copy { write: bool },
     /// Copies a directory into the root; says so when that is done, and does it again for what
     /// changed meanwhile when it is told to.
-    Twin,
+    Twin { shift: Option<Shift> },
     /// Describes everything in the root, a line for each.
     Seal { shift: u32 },
 }
@@ -135,10 +136,16 @@ pub fn clear(program: PathBuf, owners: Owners, directory: &Path) -> Result<()> {
 pub struct Following(AtWork);
 
 impl Following {
-    /// Copies everything in `from` into `into`, which is empty.
-    pub fn begin(program: PathBuf, owners: Owners, from: &Path, into: &Path) -> Result<Self> {
+    /// Copies everything in `from` into `into`, which is empty. The copy may be for other ids.
+    pub fn begin(
+        program: PathBuf,
+        owners: Owners,
+        from: &Path,
+        into: &Path,
+        shift: Option<Shift>,
+    ) -> Result<Self> {
         let apart = Apart { program, owners };
-        let mut work = apart.start_reading(into, vec![from.to_owned()], Task::Twin)?;
+        let mut work = apart.start_reading(into, vec![from.to_owned()], Task::Twin { shift })?;
         let mut byte = [0];
         let told = work.child.stdout.as_mut().map(|out| out.read(&mut byte));
         match (told, byte) {
@@ -342,9 +349,9 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
             };
             copied.map(Answer::Copied)
         }
-        Task::Twin => {
+        Task::Twin { shift } => {
             let from = directories.first().ok_or_else(|| Error::invalid("nothing to copy"))?;
-            let mut twin = crate::twin::Twin::default();
+            let mut twin = Twin::new(*shift);
             twin.pass(from.as_fd(), root.as_fd())?;
             let gone = |error| Error::host("nobody waits for the copy", error);
             let mut out = std::io::stdout().lock();

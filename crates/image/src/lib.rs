@@ -42,7 +42,7 @@ pub use registry::{Reach, check_login};
 pub use seal::{Seal, seal};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
 pub use store::{Adding, Image, Layer, Store, digest_of, digest_of_stream};
-pub use twin::copy_file;
+pub use twin::{Shift, copy_file};
 pub use usage::{InUse, Share};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};

@@ -5,12 +5,13 @@
 
 use crate::build::attributes_of;
 use crate::unpack::remove;
-use msb_spec::{Error, Result};
+use msb_spec::{Error, IdRange, Result};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
     XattrFlags,
 };
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,9 +25,28 @@ const DEPTH: usize = 400;
 /// moment as it was copied is copied again.
 const TICK: i128 = 20_000_000;
 
+/// Ids that become others in a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shift {
+    /// Those of the tree that is copied.
+    pub from: IdRange,
+    /// What the first of them becomes.
+    pub into: u32,
+}
+
+impl Shift {
+    fn of(&self, id: u32) -> u32 {
+        match id.checked_sub(self.from.start) {
+            Some(inside) if inside < self.from.count => self.into.wrapping_add(inside),
+            _ => id,
+        }
+    }
+}
+
 /// Copies one tree into another, twice.
 #[derive(Debug, Default)]
 pub(crate) struct Twin {
+    shift: Option<Shift>,
     /// What was copied.
     known: Folder,
     /// Files that have several names, the first of them in this pass, and whether the twin of that
@@ -86,6 +106,16 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Twin {
+    pub(crate) fn new(shift: Option<Shift>) -> Self {
+        Self { shift, ..Self::default() }
+    }
+
+    /// Who something belongs to in the copy.
+    fn owner(&self, stat: &Stat) -> (Uid, Gid) {
+        let shifted = |id| self.shift.map_or(id, |shift| shift.of(id));
+        (Uid::from_raw(shifted(stat.st_uid)), Gid::from_raw(shifted(stat.st_gid)))
+    }
+
     /// Brings `into` up to date with `from`.
     pub(crate) fn pass(&mut self, from: BorrowedFd<'_>, into: BorrowedFd<'_>) -> Result<()> {
         self.again = !self.known.is_empty();
@@ -98,7 +128,7 @@ impl Twin {
             let root = OnceCell::from(into.try_clone_to_owned().map_err(|_| broken(Errno::MFILE))?);
             let pair = Pair { from, above: None, into: root };
             self.directory(&pair, &mut known, Path::new(""), 0)?;
-            describe(from, into, &stat).map_err(broken)
+            self.describe(from, into, &stat).map_err(broken)
         };
         let passed = pass();
         self.known = known;
@@ -209,7 +239,7 @@ impl Twin {
         let touched = self.directory(&below, known, path, depth + 1)?;
         if touched || !before.untouched {
             let into = below.twin().map_err(broken)?;
-            describe(from.as_fd(), into, stat).map_err(broken)?;
+            self.describe(from.as_fd(), into, stat).map_err(broken)?;
         }
         Ok(!before.same)
     }
@@ -241,16 +271,94 @@ impl Twin {
         self.copied.0 += 1;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                self.copied.1 += file(pair.from, into, name, stat).map_err(broken)?;
+                self.copied.1 += self.file(pair.from, into, name, stat).map_err(broken)?;
             }
             _ => {
                 if before.same {
                     remove(into, name.as_bytes()).map_err(broken)?;
                 }
-                special(pair.from, into, name, stat).map_err(broken)?;
+                self.special(pair.from, into, name, stat).map_err(broken)?;
             }
         }
         Ok(true)
+    }
+
+    /// Copies a file, in place if it is there: its other names stay what they are.
+    fn file(
+        &self,
+        from: BorrowedFd<'_>,
+        into: BorrowedFd<'_>,
+        name: &OsStr,
+        stat: &Stat,
+    ) -> rustix::io::Result<u64> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let source = rustix::fs::openat(from, name, flags, Mode::empty())?;
+        let found = rustix::fs::fstat(&source)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(Errno::NOENT);
+        }
+        // Written pages that are mapped are marked as clean, so that the next change of one is noted.
+        let _ = msb_sys::files::begin_writeback(source.as_fd());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let target = rustix::fs::openat(into, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let size = u64::try_from(found.st_size).unwrap_or(0);
+        if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
+            rustix::fs::ftruncate(&target, 0)?;
+            pieces(&source, &target, size)?;
+        }
+        rustix::fs::ftruncate(&target, size)?;
+        self.describe(source.as_fd(), target.as_fd(), stat)?;
+        Ok(size)
+    }
+
+    fn special(
+        &self,
+        from: BorrowedFd<'_>,
+        into: BorrowedFd<'_>,
+        name: &OsStr,
+        stat: &Stat,
+    ) -> rustix::io::Result<()> {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Symlink {
+            let target = rustix::fs::readlinkat(from, name, Vec::new())?;
+            rustix::fs::symlinkat(target, into, name)?;
+        } else {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+            rustix::fs::mknodat(into, name, kind, mode, stat.st_rdev)?;
+        }
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let (uid, gid) = self.owner(stat);
+        rustix::fs::chownat(into, name, Some(uid), Some(gid), nofollow)?;
+        rustix::fs::utimensat(into, name, &times(stat), nofollow)
+    }
+
+    /// Owner, attributes, mode and times, in the order in which none undoes another.
+    fn describe(
+        &self,
+        from: BorrowedFd<'_>,
+        into: BorrowedFd<'_>,
+        stat: &Stat,
+    ) -> rustix::io::Result<()> {
+        let (uid, gid) = self.owner(stat);
+        rustix::fs::fchown(into, Some(uid), Some(gid))?;
+        let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let attributes = attributes_of(from).map_err(failed)?;
+        let before = attributes_of(into).map_err(failed)?;
+        for (name, _) in
+            before.iter().filter(|(name, _)| !attributes.iter().any(|(it, _)| it == name))
+        {
+            let _ = rustix::fs::fremovexattr(into, name.as_str());
+        }
+        for (name, value) in &attributes {
+            match rustix::fs::fsetxattr(into, name.as_str(), value, XattrFlags::empty()) {
+                // What only the host's root may set was not set by the sandbox.
+                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP)
+                    if !name.starts_with("user.") => {}
+                set => set?,
+            }
+        }
+        rustix::fs::fchmod(into, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+        rustix::fs::futimens(into, &times(stat))
     }
 }
 
@@ -283,33 +391,6 @@ fn link(first: &Path, into: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<
     }
 }
 
-/// Copies a file, in place if it is there: its other names stay what they are.
-fn file(
-    from: BorrowedFd<'_>,
-    into: BorrowedFd<'_>,
-    name: &OsStr,
-    stat: &Stat,
-) -> rustix::io::Result<u64> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let source = rustix::fs::openat(from, name, flags, Mode::empty())?;
-    let found = rustix::fs::fstat(&source)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(Errno::NOENT);
-    }
-    // Written pages that are mapped are marked as clean, so that the next change of one is noted.
-    let _ = msb_sys::files::begin_writeback(source.as_fd());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let target = rustix::fs::openat(into, name, flags, Mode::RUSR | Mode::WUSR)?;
-    let size = u64::try_from(found.st_size).unwrap_or(0);
-    if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
-        rustix::fs::ftruncate(&target, 0)?;
-        pieces(&source, &target, size)?;
-    }
-    rustix::fs::ftruncate(&target, size)?;
-    describe(source.as_fd(), target.as_fd(), stat)?;
-    Ok(size)
-}
-
 /// Copies what is not a hole.
 fn pieces(source: &OwnedFd, target: &OwnedFd, size: u64) -> rustix::io::Result<()> {
     let mut at = 0;
@@ -333,48 +414,6 @@ fn pieces(source: &OwnedFd, target: &OwnedFd, size: u64) -> rustix::io::Result<(
         at = end.max(data + 1);
     }
     Ok(())
-}
-
-fn special(
-    from: BorrowedFd<'_>,
-    into: BorrowedFd<'_>,
-    name: &OsStr,
-    stat: &Stat,
-) -> rustix::io::Result<()> {
-    let kind = FileType::from_raw_mode(stat.st_mode);
-    if kind == FileType::Symlink {
-        let target = rustix::fs::readlinkat(from, name, Vec::new())?;
-        rustix::fs::symlinkat(target, into, name)?;
-    } else {
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-        rustix::fs::mknodat(into, name, kind, mode, stat.st_rdev)?;
-    }
-    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    rustix::fs::chownat(into, name, Some(uid), Some(gid), nofollow)?;
-    rustix::fs::utimensat(into, name, &times(stat), nofollow)
-}
-
-/// Owner, attributes, mode and times, in the order in which none undoes another.
-fn describe(from: BorrowedFd<'_>, into: BorrowedFd<'_>, stat: &Stat) -> rustix::io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    rustix::fs::fchown(into, Some(uid), Some(gid))?;
-    let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let attributes = attributes_of(from).map_err(failed)?;
-    let before = attributes_of(into).map_err(failed)?;
-    for (name, _) in before.iter().filter(|(name, _)| !attributes.iter().any(|(it, _)| it == name))
-    {
-        let _ = rustix::fs::fremovexattr(into, name.as_str());
-    }
-    for (name, value) in &attributes {
-        match rustix::fs::fsetxattr(into, name.as_str(), value, XattrFlags::empty()) {
-            // What only the host's root may set was not set by the sandbox.
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !name.starts_with("user.") => {}
-            set => set?,
-        }
-    }
-    rustix::fs::fchmod(into, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
-    rustix::fs::futimens(into, &times(stat))
 }
 
 fn times(stat: &Stat) -> Timestamps {

@@ -140,6 +140,23 @@ impl Baseline {
         self.known.insert(path, known);
     }
 
+    /// What was brought to the host, seen from a copy of the upper tree: `both` looks at a path in
+    /// the original and in the copy. What has changed since it was brought has in neither.
+    pub(crate) fn carry(
+        &mut self,
+        both: impl Fn(&RelPath) -> Result<(Option<Stat>, Option<Stat>)>,
+    ) -> Result<()> {
+        for (path, known) in &mut self.known {
+            let Some(upper) = known.upper else { continue };
+            if let (Some(original), Some(copy)) = both(path)?
+                && Identity::of(&original) == upper
+            {
+                known.upper = Some(Identity::of(&copy));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether what the sandbox had there was brought to the host once.
     pub(crate) fn was_brought(&self, path: &RelPath) -> bool {
         self.known.get(path).is_some_and(|known| known.upper.is_some())

@@ -7,6 +7,7 @@ use crate::path::RelPath;
 use crate::tree::Directory;
 use crate::{content, patch, walk};
 use msb_spec::{Error, Kind, PlannedWorkspace, Result};
+use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -56,6 +57,19 @@ impl Workspace {
         let about = |error| Error::host("cannot make a place for the changes", error);
         fs::DirBuilder::new().mode(0o700).create(&self.notes).map_err(about)?;
         Baseline::take(&self.host)?.write(&self.notes.join(BASELINE))
+    }
+
+    /// Gives a copy of the changes, whose host's directory is the same, what is known of that.
+    pub fn carry(&self, clone: &Self) -> Result<()> {
+        let held = self.hold()?;
+        let about = |error| Error::host("cannot make a place for the changes", error);
+        fs::DirBuilder::new().mode(0o700).create(&clone.notes).map_err(about)?;
+        let copied = Directory::open(&clone.changes)?.directory(PlannedWorkspace::UPPER.as_bytes());
+        let mut baseline = held.baseline.clone();
+        if let (Some(upper), Some(copied)) = (held.upper()?, copied?) {
+            baseline.carry(|path| Ok((found(&upper, path)?, found(&copied, path)?)))?;
+        }
+        baseline.write(&clone.notes.join(BASELINE))
     }
 
     /// What the sandbox has changed, below these paths or at all. What was left half done by
@@ -140,6 +154,14 @@ impl Held<'_> {
             sides.add_patches(&mut changes)?;
         }
         Ok(changes)
+    }
+}
+
+/// What is at a path; none if it is nothing by now.
+fn found(root: &Directory, path: &RelPath) -> Result<Option<Stat>> {
+    match root.below(path.parent().as_ref())? {
+        Some(parent) => parent.stat(path.name().as_bytes()),
+        None => Ok(None),
     }
 }
 

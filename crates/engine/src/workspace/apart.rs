@@ -23,6 +23,7 @@ pub(super) enum Task {
     Diff { below: Vec<RelPath>, depth: Depth },
     Apply { selection: Selection, dry_run: bool },
     Discard { paths: Vec<RelPath> },
+    Carry { clone: Workspace },
 }
 
 /// What came of it.
@@ -32,6 +33,7 @@ pub(super) enum Answer {
     Changes(Vec<Change>),
     Applied(Applied),
     Discarded(usize),
+    Carried,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,6 +51,7 @@ impl Task {
                 workspace.apply(selection, *dry_run).map(Answer::Applied)
             }
             Self::Discard { paths } => workspace.discard(paths).map(Answer::Discarded),
+            Self::Carry { clone } => workspace.carry(clone).map(|()| Answer::Carried),
         }
     }
 }
