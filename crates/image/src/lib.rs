@@ -2,6 +2,7 @@
 //!
 //! What comes from a user or an image is checked here; what leaves here can be mounted.
 
+mod acl;
 mod acquire;
 mod apart;
 mod blank;

@@ -1,7 +1,7 @@
 //! What a tree holds, line by line, so that a single changed bit is found and named.
 
+use crate::acl;
 use crate::apart::{Apart, Task};
-use crate::build::attributes_of;
 use crate::owners::Owners;
 use msb_spec::{Digest, Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -108,6 +108,8 @@ impl<W: Write> Describing<W> {
             rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(refused)
         };
         self.files += 1;
+        let shift = self.shift;
+        let own = |id: u32| id.wrapping_sub(shift);
         let (letter, content, attributes, below) = match kind {
             FileType::RegularFile if stat.st_nlink > 1 && self.links.contains_key(&stat.st_ino) => {
                 let first = escaped(&self.links[&stat.st_ino]);
@@ -118,13 +120,13 @@ impl<W: Write> Describing<W> {
                     self.links.insert(stat.st_ino, path.to_owned());
                 }
                 let file = File::from(open(OFlags::NONBLOCK)?);
-                let attributes = attributes(file.as_fd()).map_err(failed)?;
+                let attributes = attributes(file.as_fd(), own).map_err(failed)?;
                 self.bytes += u64::try_from(stat.st_size).unwrap_or(0);
                 ("f", digest(&file).map_err(failed)?, attributes, None)
             }
             FileType::Directory => {
                 let opened = open(OFlags::DIRECTORY)?;
-                let attributes = attributes(opened.as_fd()).map_err(failed)?;
+                let attributes = attributes(opened.as_fd(), own).map_err(failed)?;
                 ("d", String::new(), attributes, Some(opened))
             }
             FileType::Symlink => {
@@ -179,8 +181,8 @@ fn digest(mut file: &File) -> std::io::Result<String> {
     }
 }
 
-fn attributes(file: BorrowedFd<'_>) -> std::io::Result<String> {
-    let attributes = attributes_of(file)?;
+fn attributes(file: BorrowedFd<'_>, own: impl Fn(u32) -> u32) -> std::io::Result<String> {
+    let attributes = acl::with_lists(file, own)?;
     if attributes.is_empty() {
         return Ok(String::new());
     }

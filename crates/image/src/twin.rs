@@ -3,7 +3,7 @@
 //! The first pass copies everything and notes when it was. Then the writer is stopped, and the
 //! second pass copies only what has changed since. Blocks are shared where the file system can.
 
-use crate::build::attributes_of;
+use crate::acl;
 use crate::unpack::remove;
 use msb_spec::{Error, IdRange, Result};
 use rustix::fs::{
@@ -342,8 +342,9 @@ impl Twin {
         let (uid, gid) = self.owner(stat);
         rustix::fs::fchown(into, Some(uid), Some(gid))?;
         let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let attributes = attributes_of(from).map_err(failed)?;
-        let before = attributes_of(into).map_err(failed)?;
+        let shifted = |id| self.shift.map_or(id, |shift| shift.of(id));
+        let attributes = acl::with_lists(from, shifted).map_err(failed)?;
+        let before = acl::with_lists(into, |id| id).map_err(failed)?;
         for (name, _) in
             before.iter().filter(|(name, _)| !attributes.iter().any(|(it, _)| it == name))
         {

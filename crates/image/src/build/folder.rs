@@ -135,8 +135,16 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> rustix::io::Result<
     rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)
 }
 
-/// Every attribute of something that is open, by name.
+/// Every attribute of users that something has that is open, by name.
 pub(crate) fn attributes_of(file: BorrowedFd<'_>) -> io::Result<Attributes> {
+    chosen_attributes(file, |name| name.starts_with("user."))
+}
+
+/// The same of those that are wanted.
+pub(crate) fn chosen_attributes(
+    file: BorrowedFd<'_>,
+    wanted: impl Fn(&str) -> bool,
+) -> io::Result<Attributes> {
     /// The kernel's limit of a list of names and of a value.
     const LIMIT: usize = 64 << 10;
     let mut list = vec![0u8; LIMIT];
@@ -147,7 +155,7 @@ pub(crate) fn attributes_of(file: BorrowedFd<'_>) -> io::Result<Attributes> {
     let mut attributes = Vec::new();
     for name in list[..length].split(|byte| *byte == 0) {
         let name = String::from_utf8_lossy(name).into_owned();
-        if !name.starts_with("user.") {
+        if !wanted(&name) {
             continue;
         }
         let mut value = vec![0u8; LIMIT];
