@@ -1,5 +1,7 @@
 //! Snapshots, clones and the ways back: each costs what it should and holds what it says.
 
+mod deep;
+
 use msb_e2e::{Msb, ends, eventually, gives};
 use std::fs;
 use std::io::Write;

@@ -9,6 +9,7 @@ mod carried;
 mod live;
 mod records;
 mod sealing;
+mod shallow;
 
 use crate::host::{User, random, unused_ids};
 use crate::layers;
@@ -39,9 +40,6 @@ const HOLD_LIMIT: Duration = Duration::from_secs(60);
 const MOST_DISKS: usize = 8;
 /// A machine that was started to repair its disk has nothing to end.
 const REPAIR_GRACE: Duration = Duration::from_secs(10);
-
-/// How deep layers may lie on each other. The kernel takes 500, and an image has up to 127.
-const DEEPEST: usize = 400;
 
 impl Engine {
     fn records(&self) -> Records {
@@ -276,15 +274,14 @@ impl Engine {
     /// Freezes what a sandbox has written so far; its Plan from now on.
     fn freeze(&self, name: &Name, claim: &Claim) -> Result<Plan> {
         let plan = self.existing(name)?;
-        let too_deep = || {
-            Error::unsupported(format!("sandbox `{name}` lies on too many layers already"))
-                .hint("roll it back to an earlier snapshot, or copy what matters to a new sandbox")
-        };
         self.put_away(claim)?;
         match Writable::of(&plan)? {
             Writable::Disk(_) => {
                 if plan.machine.as_ref().is_some_and(|it| it.written.len() >= MOST_DISKS) {
-                    return Err(too_deep());
+                    return Err(Error::unsupported(format!(
+                        "sandbox `{name}` lies on too many disks already"
+                    ))
+                    .hint("roll it back to an earlier snapshot"));
                 }
             }
             Writable::Layer(layer) => {
@@ -294,15 +291,12 @@ impl Engine {
                 if plan.rootfs.own > 0 && uppers.iter().all(|upper| is_empty(upper)) {
                     return Ok(plan);
                 }
-                if overlays.iter().any(|overlay| overlay.lowers.len() >= DEEPEST) {
-                    return Err(too_deep());
-                }
                 for upper in &uppers {
                     make_missing(upper, &plan)?;
                 }
             }
         }
-        let plan = placed(plan, &self.home().frozen().join(new_id()));
+        let plan = placed(self.shallow(plan)?, &self.home().frozen().join(new_id()));
         layers::replace(claim, &plan, false)?;
         Ok(plan)
     }
@@ -528,10 +522,7 @@ impl Engine {
 
 /// A Plan that lies on what its sandbox has written, which is in `place` from now on.
 fn placed(mut plan: Plan, place: &Path) -> Plan {
-    let written_as = match plan.ids {
-        Ids::Shifted { range } => Some(range.start),
-        Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
-    };
+    let written_as = written_as(&plan.ids);
     match &mut plan.machine {
         Some(machine) => machine.written.insert(0, place.join(state::DISK)),
         None => {
@@ -543,6 +534,14 @@ fn placed(mut plan: Plan, place: &Path) -> Plan {
     }
     plan.rootfs.own += 1;
     plan
+}
+
+/// The id on disk that is root in what a sandbox with these ids writes.
+fn written_as(ids: &Ids) -> Option<u32> {
+    match ids {
+        Ids::Shifted { range } => Some(range.start),
+        Ids::Single { .. } | Ids::Subordinate { .. } => Some(0),
+    }
 }
 
 /// How many layers a sandbox of this family has written itself to be where another Plan is; none

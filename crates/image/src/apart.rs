@@ -62,6 +62,8 @@ pub(crate) enum Task {
     /// Copies a directory into the root; says so when that is done, and does it again for what
     /// changed meanwhile when it is told to.
     Twin { shift: Option<Shift> },
+    /// Makes one layer in the root of those in the directories, topmost first.
+    Squash { shifts: Vec<Option<Shift>> },
     /// Describes everything in the root, a line for each.
     Seal { shift: u32 },
 }
@@ -129,6 +131,18 @@ impl Apart {
 /// Removes everything in a directory, whoever of these it belongs to.
 pub fn clear(program: PathBuf, owners: Owners, directory: &Path) -> Result<()> {
     Apart { program, owners }.start(directory, Task::Clear)?.answer()
+}
+
+/// Makes one layer in `into`, which is empty, that shows the same as several, topmost first.
+pub fn squash(
+    program: PathBuf,
+    owners: Owners,
+    layers: Vec<(PathBuf, Option<Shift>)>,
+    into: &Path,
+) -> Result<()> {
+    let (layers, shifts) = layers.into_iter().unzip();
+    let apart = Apart { program, owners };
+    apart.start_reading(into, layers, Task::Squash { shifts })?.answer::<(u64, u64)>().map(|_| ())
 }
 
 /// A copy of a tree that somebody may still write, to be brought up to date once more.
@@ -359,6 +373,9 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
             std::io::stdin().lock().read_exact(&mut [0]).map_err(gone)?;
             twin.pass(from.as_fd(), root.as_fd())?;
             Ok(Answer::Tree(twin.copied))
+        }
+        Task::Squash { shifts } => {
+            crate::squash::squash(directories, shifts, root.as_fd()).map(Answer::Tree)
         }
         Task::Seal { shift } => {
             crate::seal::describe(root.as_fd(), *shift, layer_out()?).map(Answer::Tree)

@@ -25,10 +25,11 @@ mod words;
 pub use assembly::{Assembly, Copying, Job, Launch, Work, scratch};
 pub use containerfile::CONTAINERFILE_LIMIT;
 pub use errand::Copied;
-pub(crate) use folder::chosen_attributes;
+pub(crate) use folder::{chosen_attributes, names, open_directory};
 pub use ignore::Ignore;
 pub use making::{Key, Made, Origin, Putting, Scratch, Written, has_scratches};
 pub use scope::{Globals, Scope};
+pub(crate) use stack::{OPAQUE, is_opaque};
 pub(crate) use tree::Attributes;
 pub(crate) use upper::Packer;
 

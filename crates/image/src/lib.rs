@@ -24,12 +24,13 @@ mod registry;
 mod save;
 mod seal;
 mod settings;
+mod squash;
 mod store;
 mod twin;
 pub mod unpack;
 mod usage;
 
-pub use apart::{APART_ARGUMENT, Following, clear, serve};
+pub use apart::{APART_ARGUMENT, Following, clear, serve, squash};
 pub use blank::blank_disk;
 pub use credentials::{Credential, Credentials, Login, Secret};
 pub use ensure::Wish;

@@ -284,7 +284,7 @@ impl Twin {
     }
 
     /// Copies a file, in place if it is there: its other names stay what they are.
-    fn file(
+    pub(crate) fn file(
         &self,
         from: BorrowedFd<'_>,
         into: BorrowedFd<'_>,
@@ -311,7 +311,7 @@ impl Twin {
         Ok(size)
     }
 
-    fn special(
+    pub(crate) fn special(
         &self,
         from: BorrowedFd<'_>,
         into: BorrowedFd<'_>,
@@ -333,7 +333,7 @@ impl Twin {
     }
 
     /// Owner, attributes, mode and times, in the order in which none undoes another.
-    fn describe(
+    pub(crate) fn describe(
         &self,
         from: BorrowedFd<'_>,
         into: BorrowedFd<'_>,
@@ -381,7 +381,7 @@ pub fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Another name for a file that was copied before; the root of the copy is our root.
-fn link(first: &Path, into: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
+pub(crate) fn link(first: &Path, into: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
     let first = Path::new("/").join(first);
     match rustix::fs::linkat(CWD, &first, into, name, AtFlags::empty()) {
         Err(Errno::EXIST) => {

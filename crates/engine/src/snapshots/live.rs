@@ -30,6 +30,7 @@ impl Engine {
         };
         let frozen = self.home().frozen();
         make_directory(&frozen)?;
+        let plan = self.shallow(plan)?;
         let id = new_id();
         let aside = Aside(frozen.join(passing("making", &id)));
         make_directory(&aside.0)?;

@@ -112,7 +112,8 @@ impl Engine {
     fn describe(&self, plan: &Plan, place: &Place) -> Result<Described> {
         let name = place.directory.file_name().unwrap_or_default().to_string_lossy();
         make_directory(&self.home().frozen())?;
-        let path = self.home().frozen().join(store::passing("making", &name));
+        let aside = || self.home().frozen().join(store::passing("making", &name));
+        let (path, sum_path) = (aside(), aside());
         let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
         let mut file = io::BufWriter::new(store::create_private(&path).map_err(failed)?);
         let described = match plan.machine {
@@ -121,7 +122,7 @@ impl Engine {
         };
         let described = described.and_then(|sum| file.flush().map_err(failed).map(|()| sum));
         match described {
-            Ok(sum) => Ok(Described { path, sum }),
+            Ok(sum) => Ok(Described { path, sum_path, sum }),
             Err(error) => {
                 let _ = fs::remove_file(&path);
                 Err(error)
@@ -147,14 +148,14 @@ impl Engine {
     }
 }
 
-/// Keeps a description; the sum is what makes it one.
+/// Keeps a description; the sum is what makes it one. Another may do the same at the same moment.
 fn keep(place: &Place, aside: &Aside) -> Result<()> {
+    let Described { path, sum_path, sum } = &aside.0;
     let keep = || -> io::Result<()> {
-        File::open(&aside.0.path)?.sync_all()?;
-        fs::copy(&aside.0.path, place.seal_file())?;
-        let sum = place.notes.with_extension("sum.new");
-        fs::write(&sum, serde_json::to_vec(&aside.0.sum).unwrap_or_default())?;
-        fs::rename(sum, place.notes.with_extension("sum"))
+        File::open(path)?.sync_all()?;
+        fs::write(sum_path, serde_json::to_vec(sum).unwrap_or_default())?;
+        fs::rename(path, place.seal_file())?;
+        fs::rename(sum_path, place.notes.with_extension("sum"))
     };
     // Its layer may have been removed meanwhile.
     if !place.directory.is_dir() {
@@ -174,6 +175,8 @@ fn describe_disk(disk: &Path, out: &mut dyn Write) -> io::Result<Sum> {
 
 struct Described {
     path: PathBuf,
+    /// Where the sum is written until it is kept.
+    sum_path: PathBuf,
     sum: Sum,
 }
 
@@ -188,7 +191,9 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0.path);
+        for path in [&self.0.path, &self.0.sum_path] {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
