@@ -187,6 +187,8 @@ impl Engine {
         self.put_away(&claim)?;
         // Whoever removes the snapshot meanwhile would take its layers away.
         let kept = self.keep_frozen(plan)?;
+        // Before that: what a sync has sent is not there any more.
+        crate::sync::forget_sent(&claim.directory);
         layers::replace(&claim, plan, forget)?;
         drop(kept);
         self.put_away(&claim)?;

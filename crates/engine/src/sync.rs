@@ -2,7 +2,7 @@
 //!
 //! One sync is one process: `process` is its life, `follower` decides what is to be sent, from
 //! what `watches` hear and `source` shows, less what `rules` leave out. `ledger` is what was sent,
-//! `outgoing` the way in. `registry` knows all there are, and `board` tells how each is doing.
+//! which `notes` keep for the next sync of the same, and `outgoing` the way in. `registry` knows all there are, and `board` tells how each is doing.
 //!
 //! Events are only hints of where to look: what is sent is decided by what is there when it is
 //! looked at. So events can be merged, doubled or lost in an overflow, and the trees still meet.
@@ -10,6 +10,7 @@
 mod board;
 mod follower;
 mod ledger;
+mod notes;
 mod outgoing;
 mod process;
 mod queue;
@@ -23,6 +24,7 @@ use msb_spec::{Error, Name, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub(crate) use notes::forget as forget_sent;
 pub(crate) use registry::repair;
 
 /// The argument with which `msb` becomes a sync.

@@ -33,6 +33,8 @@ pub const OLD_WORKSPACE: &str = "workspace.old";
 pub const WORKSPACE: &str = "workspace";
 /// What is known of the workspace's host directory, and what is being done to it.
 pub const REVIEW: &str = "review";
+/// Before the names of files that say what syncs have sent.
+pub const SYNCED: &str = "synced-";
 /// The writable layer, as a disk.
 pub const DISK: &str = "disk.img";
 /// The disk that was, until it is put where it belongs.

@@ -335,3 +335,49 @@ fn devices_and_pipes_are_left_out() {
         assert_eq!(synced.names(), ["a", "a/deep", "a/deep/file", "after", "top"]);
     }
 }
+
+#[test]
+fn what_went_while_nobody_followed_goes_with_the_next_sync() {
+    for synced in Synced::each(&[]) {
+        synced.write("a/deep/other", "x");
+        synced.write("gone/with/all", "x");
+        synced.write("mixed/sent", "x");
+        synced.write("later ignored", "x");
+        synced.meet();
+        synced.inside("echo own > /app/mixed/own; echo own > /app/own; mkdir /app/a/own");
+        let again = |stop: &str| {
+            synced.msb.words(stop).ok();
+            fs::remove_dir_all(synced.at("gone")).unwrap();
+            fs::remove_dir_all(synced.at("mixed")).unwrap();
+            fs::remove_file(synced.at("a/deep/other")).unwrap();
+            synced.write(".gitignore", "later*\n");
+            synced.write("new", "x");
+            synced.msb.words("sync start -q src box:/app").ok();
+            let own = ["a/own", "later ignored", "mixed", "mixed/own", "own"];
+            let all = ["a", "a/deep", "a/deep/file", "new", "top", ".gitignore"];
+            let mut all: Vec<&str> = own.into_iter().chain(all).collect();
+            all.sort_unstable();
+            assert_eq!(synced.names(), all);
+        };
+        again(&format!("sync stop {}", synced.id));
+        // Whoever is killed has noted it as well.
+        synced.write("gone/again", "x");
+        synced.write("mixed/again", "x");
+        synced.write("a/deep/other", "x");
+        let inside = || synced.names().contains(&"gone/again".to_owned());
+        eventually("all of it is inside", || inside() && synced.listed()["state"] == "watching");
+        let pid = synced.listed()["pid"].as_u64().unwrap();
+        signal_pid(u32::try_from(pid).unwrap(), "KILL");
+        eventually("it is over", || synced.msb.json(["sync", "ls", "--json"]) == json!([]));
+        again("ls");
+        // Another target is another sync, and what was put back was not sent by anybody.
+        synced.msb.words("sync stop --all").ok();
+        synced.msb.words("stop -f box").ok();
+        synced.msb.words("reset box").ok();
+        synced.msb.words("start -q box").ok();
+        synced.inside("mkdir /app; echo own > /app/new");
+        fs::remove_file(synced.at("new")).unwrap();
+        synced.msb.words("sync start -q src box:/app").ok();
+        assert!(synced.names().contains(&"new".to_owned()));
+    }
+}

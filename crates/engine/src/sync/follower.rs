@@ -8,6 +8,7 @@ mod settle;
 
 use super::board::Board;
 use super::ledger::{Known, Ledger, below, parent};
+use super::notes::Notes;
 use super::outgoing::{Outgoing, Refused, Sent};
 use super::queue::{Job, Queue, Wanted};
 use super::rules::Rules;
@@ -59,6 +60,7 @@ pub(crate) struct Follower {
     rules: Rules,
     watches: Watches,
     ledger: Ledger,
+    notes: Option<Notes>,
     queue: Queue,
     outgoing: Option<Outgoing>,
     failures: Failures,
@@ -100,6 +102,16 @@ impl Follower {
         observer: Observer,
     ) -> Result<Self> {
         let about = |error| Error::host(format!("cannot read `{}`", source.display()), error);
+        let mut ledger = Ledger::default();
+        let sandbox = engine.home().directory(&spec.sandbox);
+        let notes = Notes::open(&sandbox, source, &spec.target).map(|(notes, sent)| {
+            for (path, is_directory) in sent {
+                let sort = if is_directory { Sort::Directory } else { Sort::File };
+                ledger.insert(&path, Known { sort, stamp: None, fresh: false });
+            }
+            ledger.news();
+            notes
+        });
         Ok(Self {
             engine: engine.clone(),
             spec: spec.clone(),
@@ -107,7 +119,8 @@ impl Follower {
             source: Source::open(source).map_err(about)?,
             rules: Rules::new(spec, source, engine.home().path())?,
             watches: Watches::new().map_err(no_instance)?,
-            ledger: Ledger::default(),
+            ledger,
+            notes,
             queue: Queue::default(),
             outgoing: None,
             failures: Failures::default(),
@@ -208,8 +221,20 @@ impl Follower {
         Ok(())
     }
 
+    /// Keeps what has come and gone for the next sync of the same.
+    fn note(&mut self) {
+        let news = self.ledger.news();
+        if let Some(notes) = self.notes.as_mut().filter(|_| !news.is_empty())
+            && !notes.add(&news)
+            && !notes.write_anew(self.ledger.all())
+        {
+            self.notes = None;
+        }
+    }
+
     /// Hears which changes were made.
     fn finish(&mut self) -> std::result::Result<(), Trouble> {
+        self.note();
         let Some(way) = self.outgoing.take() else { return Ok(()) };
         let (sent, heard) = way.finish();
         match heard {

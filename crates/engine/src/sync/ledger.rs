@@ -2,6 +2,7 @@
 //!
 //! More than is inside is allowed, less is not: what is not here is never removed.
 
+use super::notes::line;
 use super::source::{Sort, Stamp};
 use std::collections::BTreeMap;
 
@@ -20,6 +21,8 @@ pub(crate) struct Known {
 pub(crate) struct Ledger {
     known: BTreeMap<Vec<u8>, Known>,
     files: u64,
+    /// What has come and gone, as it is noted.
+    news: Vec<u8>,
 }
 
 impl Ledger {
@@ -37,10 +40,25 @@ impl Ledger {
     }
 
     pub(crate) fn insert(&mut self, path: &[u8], known: Known) {
-        self.files += u64::from(known.sort != Sort::Directory);
-        if let Some(before) = self.known.insert(path.to_vec(), known) {
-            self.files -= u64::from(before.sort != Sort::Directory);
+        let is_directory = known.sort == Sort::Directory;
+        self.files += u64::from(!is_directory);
+        let before = self.known.insert(path.to_vec(), known);
+        let was_directory = before.map(|before| before.sort == Sort::Directory);
+        self.files -= u64::from(was_directory == Some(false));
+        if was_directory != Some(is_directory) && !path.is_empty() {
+            self.news.extend(line(path, Some(is_directory)));
         }
+    }
+
+    /// What has come and gone since this was asked last.
+    pub(crate) fn news(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Every path, and whether it is a directory.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&[u8], bool)> {
+        let all = self.known.iter().filter(|(path, _)| !path.is_empty());
+        all.map(|(path, known)| (path.as_slice(), known.sort == Sort::Directory))
     }
 
     /// Says that nobody knows what is inside at this path.
@@ -65,6 +83,7 @@ impl Ledger {
             keys.into_iter().filter_map(|key| self.known.remove_entry(&key)).collect();
         self.files -=
             taken.iter().filter(|(_, known)| known.sort != Sort::Directory).count() as u64;
+        taken.iter().for_each(|(path, _)| self.news.extend(line(path, None)));
         taken
     }
 
