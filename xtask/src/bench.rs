@@ -28,6 +28,7 @@ mod runner;
 mod start;
 mod stopwatch;
 mod storage;
+mod sync;
 mod table;
 mod vm;
 mod warm;
@@ -62,6 +63,7 @@ const NEEDS: &[Need] = &[
     Need::Command("umoci", "umoci"),
     Need::Command("docker-registry", "docker-registry"),
     Need::Command("zstd", "zstd"),
+    Need::Command("rsync", "rsync"),
     Need::Command("pasta", "passt"),
     Need::Command("slirp4netns", "slirp4netns"),
     Need::Command("iperf3", "iperf3"),
@@ -120,6 +122,7 @@ fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Tabl
     show(crowd::table(&place, &contenders, rounds)?);
     warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
     show(review::table(&mut place, &contenders, rounds)?);
+    show(sync::table(&mut place, &contenders, rounds)?);
     // Before copies, which remove files: see there.
     pull::tables(&mut place, &contenders, options.pulls)?.into_iter().for_each(&mut show);
     copy::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
