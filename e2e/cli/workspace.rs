@@ -152,6 +152,43 @@ fn a_conflict_is_shown_and_nothing_is_written() {
 }
 
 #[test]
+fn a_file_that_the_host_has_removed_does_not_come_back_by_itself() {
+    for msb in Msb::each() {
+        let root = project(&msb, &[("d/changed", "1\n"), ("d/moved", "2\n"), ("top", "3\n")]);
+        keep(&msb);
+        let script = "echo in >> d/changed; mv d/moved d/other; echo in >> top; echo in > d/new; \
+                      mv top top2; echo in >> top2";
+        inside(&msb, script).ok();
+        let conflicts = || -> Vec<String> {
+            let json = msb.json(["diff", "box", "--json"]);
+            let changes = json["changes"].as_array().unwrap().iter();
+            let conflicts = changes.filter(|one| one["conflict"] == "removed_on_host");
+            conflicts.map(|one| one["path"].as_str().unwrap().to_owned()).collect()
+        };
+        // Other names alone are none.
+        assert_eq!(conflicts(), [""; 0]);
+        fs::remove_file(root.join("d/changed")).unwrap();
+        assert_eq!(conflicts(), ["d/changed"]);
+        let before = described(&root);
+        let gave = msb.words("apply box");
+        let said = "`d/changed`: removed on the host since the sandbox saw it";
+        assert!(gave.code == 125 && gave.stderr.contains(said), "{}", gave.stderr);
+        assert_eq!(described(&root), before);
+        msb.words("apply box --exclude d/changed").ok();
+        let after =
+            ["/ 755", "d/ 755", "d/new 644 in\\n", "d/other 644 2\\n", "top2 644 3\\nin\\nin\\n"];
+        assert_eq!(described(&root), after);
+        // What was brought there by us is known, however it was written.
+        fs::remove_file(root.join("d/new")).unwrap();
+        inside(&msb, "echo again > d/x; mv d/x d/new").ok();
+        assert_eq!(conflicts(), ["d/changed", "d/new"]);
+        msb.words("apply box --overwrite d/changed --overwrite d/new").ok();
+        assert_eq!(fs::read_to_string(root.join("d/changed")).unwrap(), "1\nin\n");
+        assert_eq!(msb.words("diff box").line(), "");
+    }
+}
+
+#[test]
 fn changes_are_only_forgotten_while_nothing_runs() {
     for msb in Msb::each() {
         project(&msb, &[("a", "1"), ("d/x", "1")]);

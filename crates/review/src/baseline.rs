@@ -162,6 +162,20 @@ impl Baseline {
         self.known.get(path).is_some_and(|known| known.upper.is_some())
     }
 
+    /// Whether we have put something there on the host.
+    pub(crate) fn was_put(&self, path: &RelPath) -> bool {
+        self.known.get(path).is_some_and(|known| known.host.is_some() && known.upper.is_some())
+    }
+
+    /// Whether something has come to a directory of the host or gone from it since it was seen,
+    /// other than by us. Of the topmost one that cannot be told once we have brought anything.
+    pub(crate) fn is_touched(&self, path: Option<&RelPath>, stat: &Stat) -> bool {
+        match path {
+            Some(path) => !self.is_seen(path, stat),
+            None => self.known.is_empty() && Moment::touched(stat) > self.since,
+        }
+    }
+
     /// What is remembered of a path.
     pub(crate) fn known(&self, path: &RelPath) -> Option<Known> {
         self.known.get(path).copied()

@@ -1,7 +1,7 @@
 //! One workspace that is looked at: where its parts are, and what was changed in it.
 
 use crate::baseline::Baseline;
-use crate::change::{Change, ItemKind, What};
+use crate::change::{Change, Conflict, ItemKind, What};
 use crate::ignored::Ignored;
 use crate::path::RelPath;
 use crate::tree::Directory;
@@ -248,6 +248,9 @@ impl Sides<'_> {
                 let Some(digest) = self.one_digest(&mut changes[index])? else { continue };
                 let Some(old) = gone.get_mut(&digest).and_then(Vec::pop) else { continue };
                 changes[index].renamed_from = Some(changes[old].path.clone());
+                // It never was on the host under this name.
+                let conflict = changes[index].conflict;
+                changes[index].conflict = conflict.filter(|it| *it != Conflict::RemovedOnHost);
                 changes[old].renamed_to = Some(changes[index].path.clone());
             }
         }

@@ -50,6 +50,13 @@ impl Bench {
         write(&self.upper().join(path), text);
     }
 
+    /// A file of the host that the sandbox has written to, as overlayfs copies it.
+    pub(super) fn copied(&self, path: &str, text: &str) {
+        self.inside(path, text);
+        let path = self.upper().join(path);
+        rustix::fs::setxattr(&path, "user.overlay.origin", b"", XattrFlags::empty()).unwrap();
+    }
+
     pub(super) fn upper(&self) -> PathBuf {
         self.workspace.changes.join("upper")
     }

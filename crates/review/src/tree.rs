@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -107,17 +107,22 @@ impl Directory {
 
     /// Whether it carries this attribute of overlayfs with this value, or any.
     pub(crate) fn has_mark(&self, mark: &str, value: Option<&[u8]>) -> bool {
-        let mut buffer = [0u8; 16];
-        match (rustix::fs::fgetxattr(&self.0, mark, &mut buffer), value) {
-            (Ok(length), Some(value)) => buffer.get(..length) == Some(value),
-            (Ok(_) | Err(Errno::RANGE), None) => true,
-            (Err(_), _) => false,
-        }
+        has_mark(&self.0, mark, value)
     }
 
     /// What it is itself.
     pub(crate) fn own_stat(&self) -> Result<Stat> {
         rustix::fs::fstat(&self.0).map_err(|error| Error::host("cannot read a directory", error))
+    }
+}
+
+/// Whether something that is open carries this attribute of overlayfs with this value, or any.
+pub(crate) fn has_mark(file: impl AsFd, mark: &str, value: Option<&[u8]>) -> bool {
+    let mut buffer = [0u8; 16];
+    match (rustix::fs::fgetxattr(file, mark, &mut buffer), value) {
+        (Ok(length), Some(value)) => buffer.get(..length) == Some(value),
+        (Ok(_) | Err(Errno::RANGE), None) => true,
+        (Err(_), _) => false,
     }
 }
 

@@ -4,15 +4,15 @@
 use crate::baseline::Baseline;
 use crate::change::{Change, Conflict, Item, ItemKind, What};
 use crate::path::{RelPath, spelled};
-use crate::tree::{Directory, kind};
+use crate::tree::{Directory, has_mark, kind};
 use crate::{content, risk};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Stat};
 
 /// What overlayfs marks a directory with that hides what lies below it.
 pub(crate) const OPAQUE: &str = "user.overlay.opaque";
-/// What overlayfs marks a directory with that it has copied from below. A file that was renamed
-/// carries it, too, so that it tells nothing of files.
+/// What overlayfs marks with what it has copied from below. A file that was renamed carries it, too,
+/// and it does not say from where.
 const ORIGIN: &str = "user.overlay.origin";
 
 /// As long as the kernel takes them. What lies deeper is not looked into.
@@ -204,8 +204,9 @@ impl Walk<'_> {
         }
         let after = self.item(Some(sides.upper), name, stat)?;
         let Some(host) = before else {
-            // Whether the host has removed one or never had any cannot be told; nothing is lost.
-            return self.push_leaf(sides, What::Added, path, None, after, stat, sides.conflict);
+            let removed = self.is_removed(sides, name, &path, stat)?;
+            let conflict = sides.conflict.or(removed.then_some(Conflict::RemovedOnHost));
+            return self.push_leaf(sides, What::Added, path, None, after, stat, conflict);
         };
         let before = self.item(sides.host, name, &host)?;
         let what = match (before.kind, after.kind) {
@@ -245,6 +246,30 @@ impl Walk<'_> {
             made.risk = Some(risk::bare_repository());
         }
         self.push(Change { what, conflict, ..made })
+    }
+
+    /// Whether the host has removed a file that the sandbox then changed, as far as that can be told:
+    /// it was brought there by us, or it was copied from below and something has come to or gone from
+    /// that directory of the host since. One that the sandbox has given another name is found later.
+    fn is_removed(
+        &self,
+        sides: &Sides<'_>,
+        name: &[u8],
+        path: &RelPath,
+        stat: &Stat,
+    ) -> Result<bool> {
+        if self.baseline.was_put(path) {
+            return Ok(true);
+        }
+        // Of a file with several names one may be the host's.
+        let Some(host) = sides.host.filter(|_| !sides.hidden && stat.st_nlink == 1) else {
+            return Ok(false);
+        };
+        if !self.baseline.is_touched(sides.path, &host.own_stat()?) {
+            return Ok(false);
+        }
+        let file = sides.upper.file(name).ok().flatten();
+        Ok(file.is_some_and(|file| has_mark(file, ORIGIN, None)))
     }
 
     /// What is on the host and not in the sandbox; what is below it is left for later.

@@ -211,3 +211,37 @@ fn a_tree_that_is_too_deep_does_not_hide_the_rest() {
     assert!(bench.workspace.discard(&[]).unwrap() > 10);
     assert_eq!(fs::read_dir(&bench.workspace.changes).unwrap().count(), 0);
 }
+
+#[test]
+fn what_the_host_has_removed_since_is_a_conflict() {
+    let bench = Bench::with(&[("dir/a", "a"), ("dir/b", "bb"), ("top", "x"), ("calm/c", "c")]);
+    bench.copied("dir/a", "theirs");
+    bench.copied("top", "theirs");
+    bench.inside("dir/new", "theirs");
+    // Given another name, and changed there.
+    bench.deleted("calm/c");
+    bench.copied("calm/d", "changed");
+    assert_eq!(bench.told().iter().filter(|line| line.contains("conflict")).count(), 0);
+    fs::remove_file(bench.workspace.host.join("dir/a")).unwrap();
+    fs::remove_file(bench.workspace.host.join("top")).unwrap();
+    // Given another name, beside what the host has removed.
+    bench.deleted("dir/b");
+    bench.copied("dir/e", "bb");
+    let told = [
+        "deleted calm/c",
+        "added calm/d",
+        "added dir/a conflict",
+        "deleted dir/b",
+        "added dir/e from dir/b",
+        "added dir/new",
+        "added top conflict",
+    ];
+    assert_eq!(bench.told(), told);
+    assert!(bench.apply(&["dir/a"]).is_err());
+    bench.apply(&["dir/new", "dir/b", "dir/e", "calm"]).unwrap();
+    // What we brought there, and the host has removed again.
+    fs::remove_file(bench.workspace.host.join("dir/new")).unwrap();
+    bench.inside("dir/new", "theirs again");
+    let told = ["added dir/a conflict", "added dir/new conflict", "added top"];
+    assert_eq!(bench.told(), told);
+}
