@@ -4,7 +4,7 @@
 //! Unlike in a real unpacking no process is locked into the tree, so that a way out would be
 //! seen.
 
-use msb_image::pack::pack;
+use msb_image::pack::{Marks, pack};
 use msb_image::unpack::{Bounds, unpack};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, Permissions};
@@ -32,10 +32,16 @@ pub(crate) fn meet(bytes: &[u8]) {
 
 /// Packs a layer into a disk, twice, so that it also meets what it brought itself.
 fn packed(bytes: &[u8]) {
+    for marks in [None, Some(Marks::Trusted)] {
+        packed_with(bytes, marks);
+    }
+}
+
+fn packed_with(bytes: &[u8], marks: Option<Marks>) {
     let disk = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC);
     let disk = fs::File::from(disk.expect("a file in memory"));
     let kept = disk.try_clone().expect("the same file");
-    if let Ok(packed) = pack([bytes, bytes], disk, &BOUNDS, [0; 16]) {
+    if let Ok(packed) = pack([bytes, bytes], disk, &BOUNDS, [0; 16], marks) {
         assert_eq!(kept.metadata().expect("the file").len(), packed.size);
         let most = 2 * (BOUNDS.bytes + BOUNDS.entries * 8192) + 8192;
         assert!(packed.size <= most, "larger than the bound");

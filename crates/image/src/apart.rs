@@ -8,7 +8,7 @@ use crate::build::Packer;
 use crate::build::errand::{Copied, Errand};
 use crate::disks::MAKING;
 use crate::owners::Owners;
-use crate::pack::Packed;
+use crate::pack::{Marks, Packed};
 use crate::twin::{Shift, Twin};
 use crate::unpack::{Bounds, Contents, unpack};
 use msb_spec::{Error, Kind, Result};
@@ -56,7 +56,7 @@ pub(crate) enum Task {
     /// Writes what a sandbox has written into the root, as a layer.
     Pack { at: String, shift: u32, missing: Vec<String>, covered: Vec<String>, latest: Option<i64> },
     /// Packs the layers that come on stdin, one behind the other, into a disk in the root.
-    Disk { sizes: Vec<u64>, bounds: Bounds, uuid: [u8; 16] },
+    Disk { sizes: Vec<u64>, bounds: Bounds, uuid: [u8; 16], marks: Option<Marks> },
     /// Copies from the directories what the errand on stdin says, as a layer if it is wanted.
     Copy { write: bool },
     /// Copies a directory into the root; says so when that is done, and does it again for what
@@ -324,13 +324,13 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
             let contents = unpack(stdin, root.as_fd(), bounds, many_owners)?;
             Ok(Answer::Contents(contents))
         }
-        Task::Disk { sizes, bounds, uuid } => {
+        Task::Disk { sizes, bounds, uuid, marks } => {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let mode = Mode::RUSR | Mode::WUSR;
             let into = rustix::fs::openat(root, MAKING, flags, mode).map_err(failed)?;
             let stdin = std::fs::File::from(layers_in()?);
             let layers = sizes.iter().map(|size| (&stdin).take(*size));
-            crate::pack::pack(layers, into.into(), bounds, *uuid).map(Answer::Packed)
+            crate::pack::pack(layers, into.into(), bounds, *uuid, *marks).map(Answer::Packed)
         }
         Task::Mend { into } => {
             let mut text = Vec::new();

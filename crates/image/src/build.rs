@@ -13,6 +13,7 @@ mod heredoc;
 mod ignore;
 mod layer;
 mod making;
+mod overlaid;
 mod scope;
 mod stack;
 mod step;

@@ -132,7 +132,7 @@ impl Store {
         let sizes = layers.iter().map(|layer| layer.size).collect();
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&Sha256::digest(name.hex())[..16]);
-        let task = Task::Disk { sizes, bounds: self.bounds(), uuid };
+        let task = Task::Disk { sizes, bounds: self.bounds(), uuid, marks: None };
         let mut work = self.packer().start(&aside.0, task)?;
         let mut done = 0;
         for layer in &layers {
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// Packing writes one file, which is ours: it needs no ids but one.
-    fn packer(&self) -> Apart {
+    pub(crate) fn packer(&self) -> Apart {
         let owners = match self.apart().owners {
             Owners::Granted { uid, gid, .. } => Owners::Single { uid, gid },
             owners => owners,

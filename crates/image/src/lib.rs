@@ -38,6 +38,7 @@ pub use load::Load;
 pub use manifest::{ImageConfig, RootfsIds, WireConfig};
 pub use msb_spec::{History, Prune, Pruned, RunConfig, Space};
 pub use owners::Owners;
+pub use pack::Marks;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
 pub use registry::{Reach, check_login};

@@ -5,10 +5,13 @@
 //! them ever exists on the host.
 
 mod layer;
+mod marks;
 
 use crate::unpack::archive::broken;
 use crate::unpack::{Bounds, streamed};
 use layer::{Layer, Names};
+use marks::Marked;
+pub use marks::Marks;
 use msb_erofs::{Finished, Writer};
 use msb_spec::{Digest, Error, Kind, Result};
 use rustix::fs::FallocateFlags;
@@ -28,13 +31,16 @@ pub struct Packed {
     pub directories: Range<u64>,
 }
 
-/// Packs layers, lowest first, into an empty file.
+/// Packs layers, lowest first, into an empty file. With `marks` they lie over others that are not
+/// among them, and what they remove from those is marked.
 pub fn pack<R: Read + Send>(
     layers: impl IntoIterator<Item = R>,
     into: File,
     bounds: &Bounds,
     uuid: [u8; 16],
+    marks: Option<Marks>,
 ) -> Result<Packed> {
+    let mut marked = marks.map(Marked::new);
     let mut disk = Writer::new(into).map_err(unwritten)?;
     let mut names = Names::new(&mut disk)?;
     let mut diff_ids = Vec::new();
@@ -45,8 +51,11 @@ pub fn pack<R: Read + Send>(
         // What compressors put behind their stream belongs to no other layer.
         io::copy(&mut input, &mut io::sink())
             .map_err(|error| Error::host("cannot read a layer", error))?;
-        layer.put_over(&mut disk)?;
+        layer.put_over(&mut disk, marked.as_mut())?;
         diff_ids.push(diff_id);
+    }
+    if let Some(marked) = marked {
+        marked.write(&mut disk)?;
     }
     let Finished { file, size, directories, unused } = disk.finish(uuid).map_err(unwritten)?;
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

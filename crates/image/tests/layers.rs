@@ -75,7 +75,7 @@ fn disks_of_bent_layers_are_whole() {
         let mut open = std::fs::File::options();
         let file = open.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         let layers = layers.iter().map(Vec::as_slice);
-        if msb_image::pack::pack(layers, file, &bounds, [0; 16]).is_err() {
+        if msb_image::pack::pack(layers, file, &bounds, [0; 16], None).is_err() {
             continue;
         }
         whole += 1;

@@ -170,6 +170,13 @@ impl Store {
         Ok(layer.filter(|_| any))
     }
 
+    /// Keeps a layer that somebody streams, no longer than layers may be; one that holds nothing
+    /// is none.
+    pub fn keep_streamed(&self, stream: impl Read) -> Result<Option<Layer>> {
+        // With one byte too many it is refused by whoever unpacks it.
+        self.keep(Some(stream.take(self.bounds().bytes.saturating_add(1))))
+    }
+
     /// Keeps a layer as it comes; one that holds nothing is none.
     fn keep(&self, stream: Option<impl Read>) -> Result<Option<Layer>> {
         const BLOCK: u64 = 512;

@@ -3,6 +3,7 @@
 //! The rules are those of `unpack::tree`, by which overlayfs sees the same: what a layer says is
 //! first brought together alone, following only its own links, and then laid over what is there.
 
+use super::marks::Marked;
 use super::unwritten;
 use crate::unpack::archive::{Archive, Entry, Kind, broken};
 use crate::unpack::{
@@ -28,7 +29,7 @@ const VALUE_LIMIT: usize = u16::MAX as usize;
 #[derive(Debug)]
 pub(super) struct Names {
     memory: usize,
-    /// Stands for a name that a layer removes; it is on no disk.
+    /// Stands for a name that a layer removes; it is only on disks that lie over others.
     whiteout: Node,
 }
 
@@ -89,8 +90,9 @@ impl Layer {
         Ok(reading.layer)
     }
 
-    /// Lays it over what is on the disk.
-    pub(super) fn put_over(self, disk: &mut Writer) -> Result<()> {
+    /// Lays it over what is on the disk. What it removes is left out; or, where the disk itself
+    /// lies over others, marked.
+    pub(super) fn put_over(self, disk: &mut Writer, mut marked: Option<&mut Marked>) -> Result<()> {
         let mut left = vec![(disk.root(), self.root)];
         while let Some((below, above)) = left.pop() {
             if !self.implied.contains(&above)
@@ -100,6 +102,9 @@ impl Layer {
             }
             if self.opaque.contains(&above) {
                 disk.clear(below);
+                if let Some(marked) = &mut marked {
+                    marked.add(below);
+                }
             }
             for (name, node) in disk.take_all(above) {
                 let there = disk.find(below, &name);
@@ -109,14 +114,20 @@ impl Layer {
                         _ => {
                             disk.remove(below, &name);
                             let attributes = disk.attributes(node).cloned().unwrap_or_default();
-                            disk.directory(below, &name, attributes).map_err(unwritten)?
+                            let made = disk.directory(below, &name, attributes);
+                            let made = made.map_err(unwritten)?;
+                            // What was there hid what is below the disk.
+                            if let (Some(marked), Some(_)) = (&mut marked, there) {
+                                marked.add(made);
+                            }
+                            made
                         }
                     };
                     left.push((into, node));
                     continue;
                 }
                 disk.remove(below, &name);
-                if node != self.whiteout {
+                if node != self.whiteout || marked.is_some() {
                     disk.attach(below, &name, node).map_err(unwritten)?;
                 }
             }

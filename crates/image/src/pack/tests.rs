@@ -37,10 +37,14 @@ impl Scratch {
 
     /// Packs layers and checks the disk.
     fn pack(&self, layers: &[Vec<u8>]) -> Result<PathBuf> {
-        let disk = self.path.join("disk.erofs");
+        self.pack_as("disk.erofs", layers, None)
+    }
+
+    fn pack_as(&self, name: &str, layers: &[Vec<u8>], marks: Option<Marks>) -> Result<PathBuf> {
+        let disk = self.path.join(name);
         let mut open = File::options();
         let file = open.read(true).write(true).create(true).truncate(true).open(&disk).unwrap();
-        let packed = pack(layers.iter().map(Vec::as_slice), file, &BOUNDS, [1; 16])?;
+        let packed = pack(layers.iter().map(Vec::as_slice), file, &BOUNDS, [1; 16], marks)?;
         assert_eq!(packed.diff_ids.len(), layers.len());
         assert_eq!(packed.size, fs::metadata(&disk).unwrap().len());
         let told = Command::new("fsck.erofs").arg("--extract").arg(&disk).output();
@@ -58,7 +62,11 @@ impl Scratch {
     }
 
     fn mount_disk(&mut self, disk: &Path) -> PathBuf {
-        self.mount(&["-t", "erofs", "-o", "ro,loop"], disk, self.directory("mounted"))
+        self.mount_disk_at("mounted", disk)
+    }
+
+    fn mount_disk_at(&mut self, at: &str, disk: &Path) -> PathBuf {
+        self.mount(&["-t", "erofs", "-o", "ro,loop"], disk, self.directory(at))
     }
 
     fn unmount(&mut self) {
@@ -484,4 +492,35 @@ fn disks_hold_what_overlayfs_shows_of_the_same_layers() {
         compared += 1;
     }
     assert!(compared > 15 && refused > 15, "{compared} compared, {refused} refused");
+}
+
+#[test]
+fn a_disk_with_marks_over_another_shows_what_one_of_all_layers_holds() {
+    if !can_mount() {
+        return;
+    }
+    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let mut compared = 0;
+    for round in 0..80 {
+        let mut scratch = Scratch::new("over");
+        let layers: Vec<Vec<u8>> = (0..3)
+            .map(|_| layer(&(0..=numbers.below(5)).map(|_| numbers.entry()).collect::<Vec<_>>()))
+            .collect();
+        let Ok(all) = scratch.pack(&layers) else { continue };
+        let (marks, options) = match round % 2 {
+            0 => (Marks::Trusted, "ro"),
+            _ => (Marks::User, "ro,userxattr"),
+        };
+        let below = scratch.pack_as("below.erofs", &layers[..1], None).unwrap();
+        let above = scratch.pack_as("above.erofs", &layers[1..], Some(marks)).unwrap();
+        let below = scratch.mount_disk_at("below", &below).display().to_string();
+        let above = scratch.mount_disk_at("above", &above).display().to_string();
+        let options = format!("{options},lowerdir={above}:{below}");
+        let at = scratch.directory("overlay");
+        let overlay = scratch.mount(&["-t", "overlay", "-o", &options], Path::new("none"), at);
+        let all = scratch.mount_disk(&all);
+        assert_eq!(comparable(look(&overlay)), comparable(look(&all)), "round {round}");
+        compared += 1;
+    }
+    assert!(compared > 15, "{compared} compared");
 }
