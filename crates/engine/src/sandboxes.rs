@@ -210,6 +210,20 @@ impl Engine {
 
     /// The same, but it ends when the connection that is returned does. None if it runs already.
     pub fn start_owned(&self, name: &Name) -> Result<Option<Caller>> {
+        self.start_as(name, |_| {})
+    }
+
+    /// The same for a machine whose disk is to be put in order and nothing else: without its
+    /// network and Secrets, and without anything of the user's.
+    pub(crate) fn start_alone(&self, name: &Name) -> Result<Option<Caller>> {
+        self.start_as(name, |plan| {
+            plan.network = None;
+            plan.mounts = Vec::new();
+            plan.workspace = None;
+        })
+    }
+
+    fn start_as(&self, name: &Name, change: impl FnOnce(&mut Plan)) -> Result<Option<Caller>> {
         let mut plan = self.existing(name)?;
         if plan.ephemeral {
             return Err(workspace::not_startable(&plan));
@@ -223,6 +237,7 @@ impl Engine {
         // The changes were made when it was created, and its first command was for then.
         plan.patches.clear();
         plan.command = None;
+        change(&mut plan);
         let last_event =
             repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
         let last = (last_event, repair::last_exec(&claim.directory));

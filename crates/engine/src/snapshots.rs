@@ -258,8 +258,10 @@ impl Engine {
             && needs_repair(disk)
         {
             // Only a machine reads what one has written: its kernel plays the journal back.
-            self.start(name)?;
-            self.stop(name, REPAIR_GRACE)?;
+            // It runs already if somebody else was quicker, and is theirs then.
+            if let Some(_alone) = self.start_alone(name)? {
+                self.stop(name, REPAIR_GRACE)?;
+            }
         }
         match self.hold(name)? {
             Some(claim) => {
