@@ -8,7 +8,7 @@
     reason = "std has neither memory maps nor vsock, and what it finds it prints"
 )]
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream, UdpSocket};
@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         ["datagram", to, length] => datagram(to, number(length)),
         ["stream", to, mebibytes] => stream(to, number(mebibytes)),
         ["frames", target, port] => frames(target, number(port) as u16),
+        ["xattr", path, name] => xattr(path, name, None),
+        ["xattr", path, name, value] => xattr(path, name, Some(value)),
         ["race", dir, out, rounds] => race(Path::new(dir), out, number(rounds)),
         _ => Err(io::Error::other("no such verb")),
     };
@@ -53,6 +55,27 @@ fn main() -> ExitCode {
 
 fn number(word: &str) -> u32 {
     word.parse().unwrap_or(0)
+}
+
+/// An extended attribute: set, if there is a value, and then read.
+fn xattr(path: &str, name: &str, value: Option<&str>) -> io::Result<String> {
+    let (path, name) = (CString::new(path)?, CString::new(name)?);
+    if let Some(value) = value {
+        // SAFETY: the strings end in zero, and the value is as long as it is said to be.
+        let set = unsafe {
+            libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        };
+        if set != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let mut read = [0u8; 256];
+    // SAFETY: as above; the kernel writes at most as much as there is room.
+    let length = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), read.as_mut_ptr().cast(), read.len())
+    };
+    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    Ok(String::from_utf8_lossy(&read[..length]).into_owned())
 }
 
 /// A page of a file through a shared map: what is written there is in the file, and the other way.

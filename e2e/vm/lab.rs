@@ -29,10 +29,15 @@ pub(crate) fn each() -> Vec<Msb> {
     if is_here() { Msb::each() } else { Vec::new() }
 }
 
+/// The program for inside.
+pub(crate) fn inside() -> PathBuf {
+    directory().expect("only in the lab").join("inside")
+}
+
 /// Puts the program for inside into [`Msb::rootfs`].
 pub(crate) fn with_inside(msb: &Msb) {
     let program = msb.rootfs().join("bin/inside");
-    fs::copy(directory().expect("only in the lab").join("inside"), &program).expect("a program");
+    fs::copy(inside(), &program).expect("a program");
     msb.own(&program);
 }
 

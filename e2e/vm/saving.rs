@@ -1,7 +1,13 @@
-//! Snapshots of microVMs: their disks are kept, and never looked into.
+//! Snapshots of microVMs: their disks are kept, and only machines look into them.
+
+use std::fs;
+
+use msb_e2e::images::{Image, Layer, Packing};
+use msb_e2e::tar::{Entry, Tar};
+use msb_e2e::{Msb, eventually};
+use serde_json::json;
 
 use crate::lab;
-use msb_e2e::eventually;
 
 #[test]
 fn machines_start_from_snapshots_and_go_back_to_them() {
@@ -39,13 +45,12 @@ fn machines_start_from_snapshots_and_go_back_to_them() {
         assert_eq!(msb.shell_in("copy", "ls /root").line(), "");
         msb.words("rm -f box copy lively").ok();
         msb.words("snapshot rm -f base live").ok();
-        let left = || std::fs::read_dir(msb.home().join("frozen")).unwrap().flatten();
-        eventually("no disk is left", || !left().any(|entry| entry.path().is_dir()));
+        nothing_is_left(&msb);
     }
 }
 
 #[test]
-fn a_disk_of_a_machine_is_verified_and_not_saved() {
+fn a_disk_of_a_machine_is_verified() {
     let Some(msb) = lab::user() else { return };
     msb.lasting("box", ["-m", "128M", "--disk", "16M"]);
     msb.shell_in("box", "echo one > /root/a").ok();
@@ -55,8 +60,85 @@ fn a_disk_of_a_machine_is_verified_and_not_saved() {
         msb.json(["snapshot", "inspect", "base"])["digest"].is_string()
     });
     assert!(msb.words("snapshot verify base").line().contains("intact"));
-    let gave = msb.words("snapshot save base -o x.tar");
-    assert!(gave.code != 0 && gave.stderr.contains("does not look into"), "{gave:#?}");
-    let gave = msb.run(["run", "--isolation", "process", "snapshot:base", "--", "true"]);
-    assert!(gave.stderr.contains("`--isolation vm` starts it"), "{gave:#?}");
+}
+
+/// A busybox, and files for a sandbox to change.
+fn image() -> Image {
+    let names = [
+        "sh", "cat", "ls", "stat", "rm", "mkdir", "mv", "ln", "chown", "chmod", "mkfifo", "sync",
+        "readlink",
+    ];
+    let base = Tar::default()
+        .with(["bin", "srv", "srv/opaque", "srv/moved"].map(Entry::directory))
+        .with([
+            Entry::program("bin/busybox", fs::read("/bin/busybox").expect("the lab has it")),
+            Entry::program("bin/inside", fs::read(lab::inside()).expect("the lab has it")),
+            Entry::file("srv/gone", "gone"),
+            Entry::file("srv/owned", "owned\n").owner(33, 34),
+            Entry::file("srv/opaque/below", "below"),
+            Entry::file("srv/moved/deep", "deep\n"),
+        ])
+        .with(names.map(|name| Entry::symlink(&format!("bin/{name}"), "busybox")));
+    Image::new()
+        .layer(&Layer::new(&base, Packing::Gzip))
+        .config(&json!({ "Env": ["PATH=/bin"], "WorkingDir": "/srv" }))
+}
+
+fn loaded(msb: &Msb) {
+    let layout = image().layout();
+    let path = layout.path().display().to_string();
+    msb.run(["load", "-i", &path, "-t", "changed:1"]).ok();
+}
+
+/// Everything that a layer has a way to say.
+const CHANGE: &str = "echo one > a; chown 33:34 a; chmod 640 a; ln a b; rm gone; rm -r opaque; \
+                      mkdir opaque; chmod 711 opaque; echo new > opaque/new; chown 5:6 owned; \
+                      mv moved renamed; ln -s a link; mkfifo pipe; inside xattr a user.note text; sync";
+const LOOK: &str = "cat a; stat -c '%n %a %u:%g %h' a b owned; stat -c '%n %a' opaque pipe; \
+                    inside xattr b user.note; ls; ls opaque renamed; cat owned renamed/deep; \
+                    readlink link";
+const SEEN: &str = "one\na 640 33:34 2\nb 640 33:34 2\nowned 644 5:6 1\nopaque 711\npipe 644\n\
+                    text\na\nb\nlink\nopaque\nowned\npipe\nrenamed\nopaque:\nnew\n\n\
+                    renamed:\ndeep\nowned\ndeep\na";
+
+/// What a sandbox sees that is started from this on a tier.
+#[track_caller]
+fn seen(msb: &Msb, isolation: &str, from: &str) -> String {
+    let tier = ["run", "-q", "--no-net", "-m", "128M", "--isolation", isolation, from];
+    let command = ["--", "sh", "-c", LOOK];
+    msb.run(tier.into_iter().chain(command)).line()
+}
+
+/// Makes a sandbox of the image on a tier, changes files in it and takes a snapshot.
+fn changed(msb: &Msb, isolation: &str) {
+    loaded(msb);
+    let tier = ["--no-net", "-m", "128M", "--isolation", isolation, "changed:1"];
+    msb.run(["create", "-q", "-n", "box"].into_iter().chain(tier)).ok();
+    msb.shell_in("box", CHANGE).ok();
+    msb.words("stop -t 5s box").ok();
+    msb.words("snapshot create base --from box").ok();
+}
+
+#[test]
+fn a_machine_is_saved_and_loaded() {
+    for msb in lab::each() {
+        changed(&msb, "vm");
+        let file = msb.scratch().join("base.tar").display().to_string();
+        msb.run(["snapshot", "save", "base", "-o", &file]).ok();
+        // Whoever told what is on the disk is gone.
+        assert_eq!(msb.json(["ls", "--json"]).as_array().map(Vec::len), Some(1));
+        msb.words("rm box").ok();
+        msb.words("snapshot rm base").ok();
+        assert_eq!(msb.run(["snapshot", "load", &file, "--name", "again"]).ok().line(), "again");
+        assert_eq!(seen(&msb, "process", "snapshot:again"), SEEN);
+        msb.words("snapshot rm again").ok();
+        nothing_is_left(&msb);
+    }
+}
+
+/// No layer is kept that nothing needs.
+#[track_caller]
+fn nothing_is_left(msb: &Msb) {
+    let left = || fs::read_dir(msb.home().join("frozen")).into_iter().flatten().flatten();
+    eventually("nothing is left", || !left().any(|entry| entry.path().is_dir()));
 }

@@ -110,6 +110,11 @@ impl Connection {
         reply
     }
 
+    /// From now on nobody waits longer than this for the next bytes.
+    pub(crate) fn wait_at_most(&self, limit: std::time::Duration) -> Result<()> {
+        self.stream.set_read_timeout(Some(limit)).map_err(gone)
+    }
+
     /// Sends bytes that are frames already.
     pub fn send(&mut self, frames: &[u8]) -> Result<()> {
         self.stream.write_all(frames).map_err(gone)

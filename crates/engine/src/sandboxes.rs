@@ -288,7 +288,7 @@ impl Engine {
         repair::one(&self.home, name).map(drop)
     }
 
-    fn await_end(&self, name: &Name, limit: Duration) -> Result<()> {
+    pub(crate) fn await_end(&self, name: &Name, limit: Duration) -> Result<()> {
         let since = Instant::now();
         while self.home.is_running(name) {
             if since.elapsed() > limit {

@@ -10,6 +10,7 @@ mod live;
 mod records;
 mod sealing;
 mod shallow;
+mod telling;
 
 use crate::host::{User, random, unused_ids};
 use crate::layers;

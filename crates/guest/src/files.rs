@@ -60,10 +60,34 @@ pub(crate) fn serve_aside(
     socket: &OwnedFd,
     group: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
+    aside(socket, group, |socket| answer(user, socket, PACKET))
+}
+
+/// The same for what is asked for without a request.
+pub(crate) fn give_aside(
+    socket: &OwnedFd,
+    group: Option<BorrowedFd<'_>>,
+    give: impl FnOnce(&mut Stream) -> Done<()>,
+) -> io::Result<()> {
+    aside(socket, group, |socket| {
+        msb_sys::signal::reset();
+        msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
+        let mut stream = Stream::new(socket, PACKET);
+        let _ = give(&mut stream).or_else(|failure| stream.tell_failure(failure));
+        let _ = stream.flush();
+        stream
+    })
+}
+
+fn aside(
+    socket: &OwnedFd,
+    group: Option<BorrowedFd<'_>>,
+    answer: impl FnOnce(OwnedFd) -> Stream,
+) -> io::Result<()> {
     if let Fork::Child = msb_sys::process::fork_into(0, group)? {
         // Nothing that owns a descriptor is dropped from here on.
         if let Ok(socket) = msb_sys::process::keep_only(socket.as_fd()) {
-            let mut stream = answer(user, socket, PACKET);
+            let mut stream = answer(socket);
             while stream.socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
         }
         msb_sys::process::leave(0);

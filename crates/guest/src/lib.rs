@@ -88,6 +88,8 @@ fn serve(
             let _ = msb_sys::signal::send(-1, signal);
         }
         ToGuest::Files { user } => files::serve_apart(user.as_ref(), fds),
+        // For machines only; the worker asks nobody else.
+        ToGuest::Layer => drop(fds),
         ToGuest::Pause => {
             *paused = paused.take().or_else(Paused::begin);
             link.tell(&FromGuest::Paused { paused: paused.is_some() }, &[]);

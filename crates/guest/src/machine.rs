@@ -6,20 +6,23 @@
 //! cannot speak for it.
 
 mod exec;
+mod layer;
 mod network;
 mod root;
 mod serve;
+mod tape;
 #[cfg(test)]
 mod tests;
 mod usage;
 mod worker;
 
 use crate::files::{Doing, Done};
+use layer::Written;
 use msb_spec::{Rlimit, RlimitName};
 use msb_sys::machine;
 use msb_sys::signal::{SIGCHLD, SIGKILL, Signals};
 use msb_wire::{Boot, FromMachine, Hit, MACHINE_PORT, MachineUsage};
-use root::Kernel;
+use root::{Built, Kernel};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::DumpableBehavior;
@@ -147,7 +150,13 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     rustix::system::sethostname(host.as_bytes())
         .map_err(io::Error::from)
         .doing("be named", Path::new(host))?;
-    let writable = root::build(&boot.root, &boot.written, boot.ephemeral)?;
+    let writable = match root::build(&boot.root, &boot.written, boot.ephemeral)? {
+        Built::Root(writable) => Some(writable),
+        // Nothing is ever run here, so that nothing has to be put in order for it.
+        Built::Written(written) => {
+            return Ok(Inside { written: Some(written), ..Inside::default() });
+        }
+    };
     let trees = root::take_mounts(&boot.mounts)?;
     let disks = root::written_disks(&boot.mounts)?;
     // Before the root changes: below it, names are the image's.
@@ -166,7 +175,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     let again = |fd: &OwnedFd| fd.try_clone().doing("open", Path::new("the writable disk"));
     let measured = writable.as_ref().map(again).transpose()?;
     let meter = Some(Meter::new(kernel.proc()?, measured, refusals)?);
-    Ok(Inside { meter, writable, disks, group })
+    Ok(Inside { meter, writable, disks, group, written: None })
 }
 
 fn set_clock(time_ns: u64) -> io::Result<()> {
@@ -235,6 +244,8 @@ struct Inside {
     writable: Option<OwnedFd>,
     disks: Vec<OwnedFd>,
     group: Option<OwnedFd>,
+    /// What sandboxes wrote before, where that is all that is wanted.
+    written: Option<Vec<Written>>,
 }
 
 impl Ground for Inside {
@@ -271,5 +282,9 @@ impl Ground for Inside {
 
     fn group(&self) -> Option<BorrowedFd<'_>> {
         self.group.as_ref().map(AsFd::as_fd)
+    }
+
+    fn written(&self) -> Option<&[Written]> {
+        self.written.as_deref()
     }
 }

@@ -147,6 +147,16 @@ pub struct Machine {
     pub written: Vec<PathBuf>,
 }
 
+impl Machine {
+    /// The file system of a disk that sandboxes wrote before: their own, or a packed one.
+    pub fn fstype_of(written: &std::path::Path) -> &'static str {
+        match written.file_name().is_some_and(|name| name == crate::state::PACKED_DISK) {
+            true => "erofs",
+            false => "ext4",
+        }
+    }
+}
+
 /// A host path or a volume shown inside, found and checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMount {

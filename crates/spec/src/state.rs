@@ -37,5 +37,7 @@ pub const REVIEW: &str = "review";
 pub const SYNCED: &str = "synced-";
 /// The writable layer, as a disk.
 pub const DISK: &str = "disk.img";
+/// What sandboxes of the `process` tier wrote, packed for machines.
+pub const PACKED_DISK: &str = "disk.erofs";
 /// The disk that was, until it is put where it belongs.
 pub const OLD_DISK: &str = "disk.old";

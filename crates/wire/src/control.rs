@@ -46,6 +46,10 @@ pub enum ToGuest {
         /// Who does it.
         user: Option<UserRef>,
     },
+    /// Tell what sandboxes wrote before, as the layer of an image: a tar stream in `Bytes` frames on
+    /// the descriptor beside this frame, and a `FileReply` behind the last. Only for a machine
+    /// that was started for it.
+    Layer,
     /// Stop everything where it is.
     Pause,
     /// Let it go on.

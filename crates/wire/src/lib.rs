@@ -20,7 +20,7 @@ pub use files::{
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
 pub use machine::{
     Boot, BootNetwork, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage,
-    SPARE_CONNECTIONS, ShareOverlay, ToMachine,
+    SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
 };
 pub use network::{
     FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, ToGateway,
@@ -30,7 +30,7 @@ pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, 
 pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

@@ -7,7 +7,7 @@
 //!
 //! The worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
 //! `Signal` and `Hush` frames down, `FromGuest`, `Stdout` and `Stderr` up) or file operation
-//! (`ToGuest::Files`, then what is said on the client's own connection), and the guest opens another.
+//! (`ToGuest::Files` or `ToGuest::Layer`, then what is said on the client's own connection), and the guest opens another.
 //! The guest closes none of them first: the machine between the two drops what it has not passed on.
 //! A command whose stdin is closed gets an empty `Stdin` frame at once. When the worker has read
 //! `Exited` it closes the connection; after the last Exec the guest waits for that before it
@@ -37,7 +37,7 @@ pub struct Boot {
     /// What the root is made of.
     pub root: MachineRoot,
     /// Disks that sandboxes wrote before, of which only reading is left, the topmost first.
-    pub written: Vec<String>,
+    pub written: Vec<WrittenDisk>,
     /// Memory file systems inside.
     pub tmpfs: Vec<(String, Bytes)>,
     /// Host paths shown inside, in the order they are mounted.
@@ -68,16 +68,26 @@ pub enum MachineRoot {
         device: String,
         /// Its file system.
         fstype: String,
-        /// The device of what the sandbox writes, an ext4.
-        upper: String,
+        /// The device of what the sandbox writes, an ext4. Nothing runs in a machine without one:
+        /// it only tells what sandboxes wrote before.
+        upper: Option<String>,
     },
     /// Host directories, shared read-only, below overlays that are kept on a writable disk.
     Shares {
         /// In the order they are mounted; the first is `/`.
         overlays: Vec<ShareOverlay>,
-        /// The device of what the sandbox writes, an ext4.
-        upper: String,
+        /// As of an image.
+        upper: Option<String>,
     },
+}
+
+/// A disk that sandboxes wrote before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenDisk {
+    /// Its device.
+    pub device: String,
+    /// Its file system.
+    pub fstype: String,
 }
 
 /// One overlay of host directories.

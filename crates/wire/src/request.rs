@@ -45,6 +45,9 @@ pub enum Request {
         /// Who does it; none is root.
         user: Option<UserRef>,
     },
+    /// What sandboxes wrote before to the disks of a machine, which was started for this alone,
+    /// as the layer of an image: `Bytes` frames, then a `FileReply`.
+    Layer,
     /// How the sandbox is.
     Status,
     /// How much it uses.

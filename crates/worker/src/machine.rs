@@ -9,7 +9,7 @@ use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
     Boot, BootNetwork, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, ToMachine,
-    encode,
+    WrittenDisk, encode,
 };
 use rustix::net::sockopt::Timeout;
 use std::collections::VecDeque;
@@ -305,21 +305,22 @@ impl Laid {
             network: false,
         };
         let lasting = !plan.ephemeral;
-        let mut upper = String::new();
+        let mut upper = None;
         if let MachineBase::Image { path, .. } = &planned.base {
             shown.push(file(path, "image", true));
             machine.disks.push(Disk { path: "/image".into(), read_only: true, lasting: false });
         }
         if let Upper::Disk { path } = &plan.rootfs.upper {
             shown.push(file(path, "disk", false));
-            upper = device(machine.disks.len());
+            upper = Some(device(machine.disks.len()));
             machine.disks.push(Disk { path: "/disk".into(), read_only: false, lasting });
         }
         let mut written = Vec::new();
         for (index, path) in planned.written.iter().enumerate() {
             let name = format!("written{index}");
             shown.push(file(path, &name, true));
-            written.push(device(machine.disks.len()));
+            let fstype = msb_spec::Machine::fstype_of(path).to_owned();
+            written.push(WrittenDisk { device: device(machine.disks.len()), fstype });
             let path = Path::new("/").join(name);
             machine.disks.push(Disk { path, read_only: true, lasting: false });
         }

@@ -106,7 +106,14 @@ impl Worker {
                     Reply::Execs(self.execs.values().filter(|e| e.running).map(status).collect());
                 self.answer(id, &reply);
             }
-            Request::Files { user } => self.pass_on(id, user),
+            Request::Files { user } => self.pass_on(id, &ToGuest::Files { user }),
+            Request::Layer if self.guest.machine_mut().is_some() => {
+                self.pass_on(id, &ToGuest::Layer);
+            }
+            Request::Layer => {
+                let error = Error::unsupported("only a microVM tells what is on its disks");
+                self.answer(id, &Reply::Failed(error));
+            }
             Request::Status => {
                 let reply = Reply::Status(self.status());
                 self.answer(id, &reply);
@@ -162,17 +169,16 @@ impl Worker {
     }
 
     /// Hands the connection to the guest, which answers on it from now on.
-    pub(crate) fn pass_on(&mut self, id: u64, user: Option<msb_spec::UserRef>) {
+    pub(crate) fn pass_on(&mut self, id: u64, what: &ToGuest) {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
         let Ok(socket) = client.into_socket() else { return };
-        let files = ToGuest::Files { user };
         match &mut self.guest.way {
             // If the guest does not listen the client sees its connection close.
-            Way::Jailed(jailed) => drop(jailed.ask(&files, &[socket.as_fd()])),
+            Way::Jailed(jailed) => drop(jailed.ask(what, &[socket.as_fd()])),
             Way::Machine(machine) => {
-                machine.ask(Asked::Files(socket, encode(FrameKind::Control, &files)));
+                machine.ask(Asked::Files(socket, encode(FrameKind::Control, what)));
                 self.use_connections();
             }
         }

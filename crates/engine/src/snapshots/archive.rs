@@ -47,12 +47,6 @@ impl Engine {
         let record = self.records().find(name)?;
         let store = self.images()?;
         let plan = &record.plan;
-        if plan.machine.is_some() {
-            return Err(Error::unsupported(format!(
-                "snapshot `{name}` is a disk of a microVM, which this host does not look into"
-            ))
-            .hint("`msb run snapshot:NAME -- tar -c /` writes its files as an archive"));
-        }
         let base = self.base_of(plan, &store)?;
         if whole && base.is_none() {
             return Err(Error::unsupported(format!(
@@ -65,7 +59,10 @@ impl Engine {
             (Some(image), true) => image.layers.clone(),
             _ => Vec::new(),
         };
-        layers.extend(written_layers(plan, &store)?);
+        match plan.machine {
+            Some(_) => layers.extend(self.told_layer(plan, &store)?),
+            None => layers.extend(written_layers(plan, &store)?),
+        }
         let label = Label {
             version: 1,
             name: name.clone(),

@@ -3,15 +3,16 @@
 //! Nothing of an image is followed before the root has changed, so that no link in it leads to
 //! what lies beside it; afterwards there is nothing else.
 
+use super::layer::Written;
 use crate::files::{Doing, Done};
 use msb_sys::mount::{Attributes, set_attributes};
-use msb_wire::{MachineMount, MachineRoot, ShareOverlay};
+use msb_wire::{MachineMount, MachineRoot, ShareOverlay, WrittenDisk};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An empty directory of the boot disk.
 const STAGE: &str = "/mnt";
@@ -62,54 +63,118 @@ impl Kernel {
     }
 }
 
-/// Puts the root together. Returns a directory of the file system that the sandbox writes to, if
-/// it writes.
-pub(super) fn build(
-    root: &MachineRoot,
-    written: &[String],
-    ephemeral: bool,
-) -> Done<Option<OwnedFd>> {
-    rustix::process::chdir(STAGE).told("enter", STAGE)?;
-    make_dir(ROOT)?;
-    for (index, device) in written.iter().enumerate() {
-        let at = format!("written{index}");
-        make_dir(&at)?;
-        // Their journals are empty, or would have to be played back.
-        mount(&block(device), &at, "ext4", MountFlags::RDONLY, "noload")?;
-    }
-    match root {
-        MachineRoot::Image { device, fstype, upper } => {
-            make_dir("lower")?;
-            // A journal that was left full cannot be played back on a disk that is only read.
-            let options = if fstype == "ext4" { "noload" } else { "" };
-            mount(&block(device), "lower", fstype, MountFlags::RDONLY, options)?;
-            let writable = mount_writable(upper, ephemeral)?;
-            // A renamed directory and a changed mode need no copy of what is below.
-            let lowers = over(written, 0, "lower");
-            overlay(0, ROOT, &lowers, "redirect_dir=on,metacopy=on,xino=auto,", ephemeral)?;
-            Ok(Some(writable))
+/// A machine's overlays, before any of them is mounted.
+struct Laid {
+    /// The device of what the sandbox writes.
+    upper: Option<String>,
+    /// How the overlays are mounted.
+    options: &'static str,
+    /// How the names of attributes begin that are theirs.
+    marks: &'static str,
+    /// Where each appears, and what the image has there: directories as overlayfs lists them.
+    overlays: Vec<(String, String)>,
+}
+
+impl Laid {
+    /// Mounts what the overlays lie on, and enters the stage.
+    fn out(root: &MachineRoot, written: &[WrittenDisk]) -> Done<Self> {
+        rustix::process::chdir(STAGE).told("enter", STAGE)?;
+        for (index, WrittenDisk { device, fstype }) in written.iter().enumerate() {
+            let at = format!("written{index}");
+            make_dir(&at)?;
+            mount(&block(device), &at, fstype, MountFlags::RDONLY, unplayed(fstype))?;
         }
-        MachineRoot::Shares { overlays, upper } => {
-            let writable = mount_writable(upper, ephemeral)?;
-            let mut shares = 0;
-            for (index, ShareOverlay { at, tags }) in overlays.iter().enumerate() {
-                let mut lowers = Vec::new();
-                for tag in tags {
-                    shares += 1;
-                    let lower = format!("lower{shares}");
-                    make_dir(&lower)?;
-                    mount(tag, &lower, "virtiofs", MountFlags::RDONLY, "")?;
-                    lowers.push(lower);
-                }
-                // The mount point lies in the overlay below, which is ours: only the `host` image
-                // has more than one. Layers of the other tier mark directories in `user` attributes.
-                let target = format!("{ROOT}/{}", at.trim_start_matches('/'));
-                let lowers = over(written, index, &lowers.join(":"));
-                overlay(index, &target, &lowers, "userxattr,", ephemeral)?;
+        match root {
+            MachineRoot::Image { device, fstype, upper } => {
+                make_dir("lower")?;
+                mount(&block(device), "lower", fstype, MountFlags::RDONLY, unplayed(fstype))?;
+                Ok(Self {
+                    upper: upper.clone(),
+                    // A renamed directory and a changed mode need no copy of what is below.
+                    options: "redirect_dir=on,metacopy=on,xino=auto,",
+                    marks: "trusted.overlay.",
+                    overlays: vec![("/".to_owned(), "lower".to_owned())],
+                })
             }
-            Ok(Some(writable))
+            MachineRoot::Shares { overlays, upper } => {
+                let mut shares = 0;
+                let mut laid = Vec::new();
+                for ShareOverlay { at, tags } in overlays {
+                    let mut lowers = Vec::new();
+                    for tag in tags {
+                        shares += 1;
+                        let lower = format!("lower{shares}");
+                        make_dir(&lower)?;
+                        mount(tag, &lower, "virtiofs", MountFlags::RDONLY, "")?;
+                        lowers.push(lower);
+                    }
+                    laid.push((at.clone(), lowers.join(":")));
+                }
+                // Layers of the other tier mark directories in `user` attributes.
+                let (options, marks) = ("userxattr,", "user.overlay.");
+                Ok(Self { upper: upper.clone(), options, marks, overlays: laid })
+            }
         }
     }
+}
+
+/// A journal that was left full cannot be played back on a disk that is only read.
+fn unplayed(fstype: &str) -> &'static str {
+    if fstype == "ext4" { "noload" } else { "" }
+}
+
+/// What a machine is made of.
+pub(super) enum Built {
+    /// A root, and a directory of the file system that the sandbox writes to.
+    Root(OwnedFd),
+    /// Nothing to run commands in: what sandboxes wrote before.
+    Written(Vec<Written>),
+}
+
+/// Puts together what the machine is for.
+pub(super) fn build(root: &MachineRoot, written: &[WrittenDisk], ephemeral: bool) -> Done<Built> {
+    let laid = Laid::out(root, written)?;
+    let Some(upper) = &laid.upper else {
+        return look_into(&laid, written.len()).map(Built::Written);
+    };
+    make_dir(ROOT)?;
+    let writable = mount_writable(upper, ephemeral)?;
+    for (index, (at, lowest)) in laid.overlays.iter().enumerate() {
+        // The mount point lies in the overlay below, which is ours: only the `host` image has
+        // more than one.
+        let target = format!("{ROOT}/{}", at.trim_start_matches('/'));
+        let mut lowers = over(written.len(), index);
+        lowers.push(lowest.clone());
+        overlay(index, &target, &lowers.join(":"), laid.options, ephemeral)?;
+    }
+    Ok(Built::Root(writable))
+}
+
+/// Shows what sandboxes wrote before, and what they wrote it over.
+fn look_into(laid: &Laid, written: usize) -> Done<Vec<Written>> {
+    let stage = |name: &str| Path::new(STAGE).join(name);
+    let show = |name: String, lowers: &str| -> Done<PathBuf> {
+        make_dir(&name)?;
+        let options = format!("{}lowerdir={lowers}", laid.options);
+        mount("overlay", &name, "overlay", MountFlags::RDONLY, &options)?;
+        Ok(stage(&name))
+    };
+    let mut all = Vec::new();
+    for (index, (at, lowest)) in laid.overlays.iter().enumerate() {
+        let uppers = over(written, index);
+        if uppers.is_empty() {
+            continue;
+        }
+        // An overlay has two layers at least.
+        let base = match lowest.contains(':') {
+            true => show(format!("base{index}"), lowest)?,
+            false => stage(lowest),
+        };
+        let merged = show(format!("merged{index}"), &format!("{}:{lowest}", uppers.join(":")))?;
+        let uppers = uppers.iter().map(|upper| stage(upper)).collect();
+        all.push(Written { at: at.clone(), merged, base, uppers, marks: laid.marks });
+    }
+    Ok(all)
 }
 
 /// Takes hold of the host paths and volumes to be shown, which are attached once the root has changed.
@@ -189,13 +254,11 @@ pub(super) fn furnish(
     Ok(())
 }
 
-/// What sandboxes wrote before over an overlay, above what that lies on.
-fn over(written: &[String], index: usize, lowest: &str) -> String {
-    let layers = (0..written.len()).map(|at| format!("written{at}/upper{index}"));
+/// What sandboxes wrote before over an overlay, the topmost first.
+fn over(written: usize, index: usize) -> Vec<String> {
+    let layers = (0..written).map(|at| format!("written{at}/upper{index}"));
     // A disk that nobody ever wrote has none.
-    let mut lowers: Vec<String> = layers.filter(|layer| Path::new(layer).is_dir()).collect();
-    lowers.push(lowest.to_owned());
-    lowers.join(":")
+    layers.filter(|layer| Path::new(layer).is_dir()).collect()
 }
 
 /// Mounts the disk that holds what the sandbox writes.

@@ -1,6 +1,7 @@
 //! The loop of a machine's guest: one thread, every wait in it.
 
 use super::exec::{CHUNK, Exec, Side};
+use super::layer::{self, Written};
 use super::worker::Worker;
 use crate::commands::{Asked, Commands};
 use crate::files;
@@ -37,6 +38,8 @@ pub(super) trait Ground {
     fn hold(&mut self, hold: bool) -> bool;
     /// Where file operations run.
     fn group(&self) -> Option<BorrowedFd<'_>>;
+    /// What sandboxes wrote before, if the machine is there to tell that.
+    fn written(&self) -> Option<&[Written]>;
 }
 
 /// Why the loop ended.
@@ -298,6 +301,14 @@ impl<'a, G: Ground> Serving<'a, G> {
                 let _ = rustix::io::ioctl_fionbio(&socket, false);
                 // If it cannot be made, whoever asked sees the connection close.
                 let _ = files::serve_aside(user.as_ref(), &socket, self.ground.group());
+            }
+            ToGuest::Layer => {
+                let _ = rustix::io::ioctl_fionbio(&socket, false);
+                let written = self.ground.written();
+                let _ = files::give_aside(&socket, self.ground.group(), |stream| match written {
+                    Some(written) => layer::write(stream, written),
+                    None => Err(files::protocol("tell what was written before")),
+                });
             }
             ToGuest::Signal { .. }
             | ToGuest::SignalAll { .. }

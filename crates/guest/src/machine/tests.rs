@@ -1,6 +1,7 @@
 //! The loop as an ordinary process over socket pairs: no machine, no mounts, and nothing of the
 //! tests that may be signalled as a whole.
 
+use super::layer::Written;
 use super::serve::{End, Ground, Serving};
 use super::worker::Worker;
 use msb_spec::{Rlimit, RlimitName, TermSize};
@@ -55,6 +56,10 @@ impl Ground for Pretended {
     }
 
     fn group(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn written(&self) -> Option<&[Written]> {
         None
     }
 }
