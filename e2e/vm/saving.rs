@@ -1,4 +1,5 @@
-//! Snapshots of microVMs: their disks are kept, and only machines look into them.
+//! Snapshots of microVMs: their disks are kept, and only machines look into them. Snapshots start on
+//! either tier.
 
 use std::fs;
 
@@ -91,7 +92,7 @@ fn loaded(msb: &Msb) {
 }
 
 /// Everything that a layer has a way to say.
-const CHANGE: &str = "echo one > a; chown 33:34 a; chmod 640 a; ln a b; rm gone; rm -r opaque; \
+const CHANGE: &str = "set -e; echo one > a; chown 33:34 a; chmod 640 a; ln a b; rm gone; rm -r opaque; \
                       mkdir opaque; chmod 711 opaque; echo new > opaque/new; chown 5:6 owned; \
                       mv moved renamed; ln -s a link; mkfifo pipe; inside xattr a user.note text; sync";
 const LOOK: &str = "cat a; stat -c '%n %a %u:%g %h' a b owned; stat -c '%n %a' opaque pipe; \
@@ -130,10 +131,99 @@ fn a_machine_is_saved_and_loaded() {
         msb.words("rm box").ok();
         msb.words("snapshot rm base").ok();
         assert_eq!(msb.run(["snapshot", "load", &file, "--name", "again"]).ok().line(), "again");
-        assert_eq!(seen(&msb, "process", "snapshot:again"), SEEN);
+        for tier in ["process", "vm"] {
+            assert_eq!(seen(&msb, tier, "snapshot:again"), SEEN, "{tier}");
+        }
         msb.words("snapshot rm again").ok();
         nothing_is_left(&msb);
     }
+}
+
+#[test]
+fn a_snapshot_of_a_machine_starts_as_a_process() {
+    for msb in lab::each() {
+        crosses(&msb, "vm", "process");
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_process_starts_as_a_machine() {
+    for msb in lab::each() {
+        crosses(&msb, "process", "vm");
+    }
+}
+
+#[track_caller]
+fn crosses(msb: &Msb, taken: &str, other: &str) {
+    changed(msb, taken);
+    // The second time it is there already.
+    for _ in 0..2 {
+        assert_eq!(seen(msb, other, "snapshot:base"), SEEN);
+    }
+    // A sandbox keeps what it lies on, and can be saved in turn.
+    let tier = ["--no-net", "-m", "128M", "--isolation", other, "snapshot:base"];
+    msb.run(["create", "-q", "-n", "over"].into_iter().chain(tier)).ok();
+    msb.words("rm box").ok();
+    msb.words("snapshot rm base").ok();
+    msb.shell_in("over", "set -e; rm a; echo more > opaque/more").ok();
+    msb.words("stop -t 5s over").ok();
+    msb.words("snapshot create base --from over").ok();
+    let file = msb.scratch().join("over.tar").display().to_string();
+    msb.run(["snapshot", "save", "base", "--with-image", "-o", &file]).ok();
+    msb.words("rm over").ok();
+    msb.words("snapshot rm base").ok();
+    nothing_is_left(msb);
+    msb.run(["snapshot", "load", &file]).ok();
+    let look = "cat b; stat -c '%u:%g' b owned; ls . opaque; inside xattr b user.note";
+    let seen = "one\n33:34\n5:6\n.:\nb\nlink\nopaque\nowned\npipe\nrenamed\n\n\
+                opaque:\nmore\nnew\ntext";
+    for tier in ["process", "vm"] {
+        let run = ["run", "-q", "--no-net", "-m", "128M", "--isolation", tier, "snapshot:base"];
+        let gave = msb.run(run.into_iter().chain(["--", "sh", "-c", look]));
+        assert_eq!(gave.line(), seen, "{tier}");
+    }
+    msb.words("snapshot rm base").ok();
+}
+
+#[test]
+fn snapshots_of_a_directory_start_on_the_other_tier() {
+    let Some(msb) = lab::user() else { return };
+    let place = msb.rootfs().join("srv");
+    fs::create_dir_all(place.join("opaque")).expect("a directory");
+    fs::write(place.join("opaque/below"), "below").expect("a file");
+    fs::write(place.join("gone"), "gone").expect("a file");
+    for path in ["", "opaque", "opaque/below", "gone"] {
+        msb.own(&place.join(path));
+    }
+    let change =
+        "set -e; cd /srv; rm gone; rm -r opaque; mkdir opaque; echo new > opaque/new; sync";
+    for (taken, other) in [("vm", "process"), ("process", "vm")] {
+        msb.lasting("box", ["--no-net", "-m", "128M", "--isolation", taken]);
+        msb.shell_in("box", change).ok();
+        msb.words("stop -t 5s box").ok();
+        msb.words("snapshot create base --from box").ok();
+        let run = ["run", "-q", "--no-net", "-m", "128M", "--isolation", other, "snapshot:base"];
+        let look = ["--", "sh", "-c", "ls /srv /srv/opaque; cat /srv/opaque/new"];
+        let gave = msb.run(run.into_iter().chain(look)).line();
+        assert_eq!(gave, "/srv:\nopaque\n\n/srv/opaque:\nnew\nnew", "{taken} on {other}");
+        msb.words("rm box").ok();
+        msb.words("snapshot rm base").ok();
+    }
+    nothing_is_left(&msb);
+}
+
+#[test]
+fn a_killed_machine_is_repaired_without_its_secrets() {
+    let Some(msb) = lab::user() else { return };
+    let file = msb.file("token", "secret-value");
+    let secret = format!("TOKEN={}@api.example.com", file.display());
+    msb.lasting("box", ["-m", "128M", "--secret-file", &secret]);
+    msb.shell_in("box", "echo one > /root/a; sync").ok();
+    msb.words("stop -f box").ok();
+    fs::remove_file(file).expect("nobody holds it");
+    msb.words("snapshot create base --from box").ok();
+    let run = ["run", "-q", "--no-net", "-m", "128M", "snapshot:base", "--", "cat", "/root/a"];
+    assert_eq!(msb.run(run).line(), "one");
 }
 
 /// No layer is kept that nothing needs.

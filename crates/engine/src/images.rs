@@ -169,7 +169,7 @@ impl Engine {
         let bytes = |name: &Name| size_of_tree(&self.home().directory(name));
         let volumes = self.home().volume_names();
         Ok(DiskUsage {
-            snapshots: self.recorded_plans()?.len() as u64,
+            snapshots: self.snapshots()?.len() as u64,
             frozen_bytes: size_of_tree(&self.home().frozen()),
             volumes: volumes.len() as u64,
             volume_bytes: volumes.iter().map(|name| size_of_tree(&self.home().volume(name))).sum(),

@@ -11,6 +11,7 @@ mod records;
 mod sealing;
 mod shallow;
 mod telling;
+mod tiers;
 
 use crate::host::{User, random, unused_ids};
 use crate::layers;
@@ -145,7 +146,7 @@ impl Engine {
         let record = self.records().find(snapshot)?;
         let claim = self.still(name)?;
         let mut plan = self.existing(name)?;
-        same_kind(&plan, &record.plan)?;
+        same_kind(&plan, &record.plan, snapshot)?;
         plan.rootfs.own = match since(&plan, &record.plan) {
             Some(own) => own,
             // Of another family: from now on this is where it comes from.
@@ -384,10 +385,7 @@ impl Engine {
         isolation: Isolation,
     ) -> Result<(Prepared, MachineBase)> {
         let record = self.records().find(name)?;
-        if isolation != record.plan.isolation {
-            return Err(other_tier(name, record.plan.isolation));
-        }
-        let plan = &record.plan;
+        let plan = &self.on_tier(&record, isolation)?;
         let of_image = match &plan.image {
             ImageRef::Name(reference) => {
                 let images = self.images()?;
@@ -422,7 +420,8 @@ impl Engine {
     /// The disks that a snapshot of a machine lies on.
     pub(crate) fn written_disks(&self, snapshot: &Name) -> Result<Vec<PathBuf>> {
         let record = self.records().find(snapshot)?;
-        Ok(record.plan.machine.map(|machine| machine.written).unwrap_or_default())
+        let plan = self.on_tier(&record, Isolation::Vm)?;
+        Ok(plan.machine.map(|machine| machine.written).unwrap_or_default())
     }
 
     /// Keeps frozen layers from being removed while a Plan that needs them becomes a sandbox.
@@ -495,14 +494,17 @@ impl Engine {
                 plans.extend(crate::store::read_plan(&directory.join(file), &name).ok()?);
             }
         }
-        plans.extend(self.records().all().ok()?.into_iter().map(|record| record.plan));
+        plans.extend(self.recorded_plans().ok()?);
         let written = |plan: &Plan| -> Vec<_> { plan.written().map(Path::to_owned).collect() };
         Some(plans.iter().flat_map(written).collect())
     }
 
     /// The Plans that snapshots need images for.
     pub(crate) fn recorded_plans(&self) -> Result<Vec<Plan>> {
-        Ok(self.records().all()?.into_iter().map(|record| record.plan).collect())
+        let records = self.records().all()?.into_iter();
+        let plans =
+            |record: Record| std::iter::once(record.plan).chain(record.other.map(|other| *other));
+        Ok(records.flat_map(plans).collect())
     }
 
     /// Keeps all layers where they are.
@@ -645,12 +647,12 @@ impl<'a> Writable<'a> {
     }
 }
 
-fn same_kind(plan: &Plan, other: &Plan) -> Result<()> {
+fn same_kind(plan: &Plan, other: &Plan, snapshot: &Name) -> Result<()> {
     let overlays = |plan: &Plan| -> Vec<String> {
         plan.rootfs.overlays.iter().map(|Overlay { at, .. }| at.clone()).collect()
     };
     if plan.isolation != other.isolation {
-        return Err(other_tier(&other.name, other.isolation));
+        return Err(other_tier(snapshot, other.isolation));
     }
     if overlays(plan) != overlays(other) {
         return Err(Error::invalid("the snapshot is of another kind of image")
@@ -661,7 +663,7 @@ fn same_kind(plan: &Plan, other: &Plan) -> Result<()> {
 
 fn other_tier(name: &Name, isolation: Isolation) -> Error {
     Error::unsupported(format!("snapshot `{name}` is of the tier `{isolation}`"))
-        .hint(format!("`--isolation {isolation}` starts it"))
+        .hint(format!("`msb run snapshot:{name}` makes a sandbox of it on either tier"))
 }
 
 /// Whether somebody made or removed it who died before it was done.

@@ -5,19 +5,20 @@
 
 use super::recorded;
 use super::records::Record;
+use super::tiers::lay_on;
 use crate::sandboxes::Engine;
 use msb_image::build::Written;
 use msb_image::{
     Image, ImageConfig, Layer, Load, Progress, RootfsIds, RunConfig, Store, WireConfig,
 };
 use msb_spec::{
-    Digest, Error, ImageRef, IsolationChoice, Kind, Lower, Name, Overlay, Plan, Platform,
-    Reference, Result, Spec, lookup,
+    Digest, Error, ImageRef, IsolationChoice, Kind, Lower, Name, Plan, Platform, Reference, Result,
+    Spec, lookup,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The label that tells a snapshot from other images.
 const LABEL: &str = "dev.msb.snapshot";
@@ -158,7 +159,7 @@ impl Engine {
     }
 
     /// The image that a Plan lies on; none if it is this host.
-    fn base_of(&self, plan: &Plan, store: &Store) -> Result<Option<Image>> {
+    pub(super) fn base_of(&self, plan: &Plan, store: &Store) -> Result<Option<Image>> {
         match plan.image.clone() {
             ImageRef::Host => Ok(None),
             ImageRef::Name(reference) => {
@@ -254,22 +255,6 @@ fn add(
 /// Names of images have no capitals.
 fn lowered(name: &Name) -> String {
     name.as_str().to_ascii_lowercase()
-}
-
-/// Puts layers, topmost first, over each overlay: what is for `/usr` lies in their `usr`.
-fn lay_on(overlays: &mut [Overlay], trees: &[PathBuf]) {
-    for overlay in overlays {
-        let within = overlay.at.trim_start_matches('/').to_owned();
-        let found = trees.iter().map(|tree| tree.join(&within)).filter(|path| is_directory(path));
-        let written = |path| Lower { path, owned: true, written_as: Some(0) };
-        let own: Vec<Lower> = found.map(written).collect();
-        overlay.lowers.splice(0..0, own);
-    }
-}
-
-/// A layer may hold a link where a directory is meant.
-fn is_directory(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
 }
 
 /// What the sandbox was set to, as its image tells it.

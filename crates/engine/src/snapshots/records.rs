@@ -31,13 +31,16 @@ pub(super) struct Record {
     pub(super) paused_us: Option<u64>,
     /// The sandbox's, without what it was given for one life.
     pub(super) plan: Plan,
+    /// The same for the other tier, once somebody has asked for it.
+    #[serde(default)]
+    pub(super) other: Option<Box<Plan>>,
 }
 
 impl Record {
     pub(super) fn new(parent: Option<String>, note: Option<&str>, plan: Plan) -> Self {
         let id = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
         let (note, paused_us) = (note.map(str::to_owned), None);
-        Self { version: VERSION, id, created: now_ms(), note, parent, paused_us, plan }
+        Self { version: VERSION, id, created: now_ms(), note, parent, paused_us, plan, other: None }
     }
 }
 
@@ -64,7 +67,6 @@ impl Records {
         if record.note.as_ref().is_some_and(|note| note.len() > NOTE) {
             return Err(Error::invalid("a note is at most 4096 bytes long"));
         }
-        let text = serde_json::to_vec(record).expect("our own types always serialise");
         let write = || -> io::Result<()> {
             for directory in [&self.directory, &self.names()] {
                 match store::make_private(directory) {
@@ -74,14 +76,7 @@ impl Records {
                     _ => {}
                 }
             }
-            let aside = self.directory.join(store::passing("making", &record.id));
-            let mut file = store::create_private(&aside)?;
-            let written = file.write_all(&text).and_then(|()| file.sync_all());
-            let put = written.and_then(|()| fs::rename(&aside, self.path(&record.id)));
-            if put.is_err() {
-                let _ = fs::remove_file(&aside);
-            }
-            put
+            self.put(record)
         };
         write().map_err(|error| Error::host(format!("cannot write snapshot `{name}`"), error))?;
         let named = self.name(&record.id, name);
@@ -89,6 +84,29 @@ impl Records {
             let _ = fs::remove_file(self.path(&record.id));
         }
         named
+    }
+
+    /// Keeps what a snapshot is on the other tier.
+    pub(super) fn complete(&self, record: &Record, other: &Plan) -> Result<()> {
+        let record = Record { other: Some(Box::new(other.clone())), ..record.clone() };
+        // It may have been removed meanwhile.
+        if self.read(&record.id)?.is_none() {
+            return Ok(());
+        }
+        self.put(&record)
+            .map_err(|error| Error::host(format!("cannot write snapshot `{}`", record.id), error))
+    }
+
+    fn put(&self, record: &Record) -> io::Result<()> {
+        let text = serde_json::to_vec(record).expect("our own types always serialise");
+        let aside = self.directory.join(store::passing("making", &record.id));
+        let mut file = store::create_private(&aside)?;
+        let written = file.write_all(&text).and_then(|()| file.sync_all());
+        let put = written.and_then(|()| fs::rename(&aside, self.path(&record.id)));
+        if put.is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+        put
     }
 
     /// Gives a snapshot a name that is free.
@@ -182,6 +200,7 @@ impl Records {
             return Err(about(&"another version of msb wrote it"));
         }
         record.plan.check()?;
+        record.other.as_ref().map_or(Ok(()), |other| other.check())?;
         Ok(Some(record))
     }
 
@@ -197,11 +216,21 @@ impl Records {
 
     /// The snapshot that a Plan lies on: the one with the most layers that are all below it.
     pub(super) fn nearest(&self, plan: &Plan) -> Result<Option<String>> {
-        let layers = |plan: &Plan| plan.rootfs.overlays.first().map(|it| it.lowers.clone());
-        let own = layers(plan).unwrap_or_default();
+        // On the `vm` tier all lie on one disk of the image, and on disks that were written.
+        let base = |plan: &Plan| plan.machine.as_ref().map(|machine| machine.base.clone());
+        let layers = |plan: &Plan| -> Vec<PathBuf> {
+            let lowers = plan.rootfs.overlays.first().map(|overlay| &overlay.lowers);
+            let lowers = lowers.into_iter().flatten().map(|lower| lower.path.clone());
+            match &plan.machine {
+                Some(machine) => machine.written.clone(),
+                None => lowers.collect(),
+            }
+        };
+        let own = layers(plan);
         let below = |record: &Record| {
-            let theirs = layers(&record.plan).unwrap_or_default();
-            (own.len() >= theirs.len() && own.ends_with(&theirs)).then_some(theirs.len())
+            let theirs = layers(&record.plan);
+            let same = plan.isolation == record.plan.isolation && base(plan) == base(&record.plan);
+            (same && own.ends_with(&theirs)).then_some(theirs.len())
         };
         let all = self.all()?;
         let nearest =

@@ -117,7 +117,10 @@ impl Engine {
         let failed = |error: io::Error| Error::host("cannot write what a layer holds", error);
         let mut file = io::BufWriter::new(store::create_private(&path).map_err(failed)?);
         let described = match plan.machine {
-            Some(_) => describe_disk(&place.directory.join(state::DISK), &mut file).map_err(failed),
+            Some(_) => {
+                let disk = plan.written().find(|disk| disk.parent() == Some(&place.directory));
+                describe_disk(disk.unwrap_or(&place.directory), &mut file).map_err(failed)
+            }
             None => self.describe_trees(plan, place, &mut file),
         };
         let described = described.and_then(|sum| file.flush().map_err(failed).map(|()| sum));
