@@ -385,3 +385,131 @@ fn value(file: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use msb_wire::{Decoder, FileReply, FrameKind, MAX_REQUEST};
+    use rustix::fs::{CWD, XattrFlags};
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    /// What `tar` lists of a layer: kind and mode, owner, name and where a link leads.
+    fn listed(written: &Written) -> Vec<String> {
+        let (ours, theirs) = msb_sys::socket::pair().unwrap();
+        let mut stream = Stream::new(theirs, usize::MAX);
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            File::from(ours).read_to_end(&mut all).unwrap();
+            all
+        });
+        assert!(write(&mut stream, std::slice::from_ref(written)).is_ok());
+        assert!(stream.flush().is_ok());
+        drop(stream);
+        let mut decoder = Decoder::new(MAX_REQUEST);
+        decoder.push(&reading.join().unwrap());
+        let (mut tar, mut done) = (Vec::new(), false);
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            match frame.kind {
+                FrameKind::Bytes => tar.extend(frame.payload),
+                _ => done = matches!(frame.value(), Ok(FileReply::Done { .. })),
+            }
+        }
+        assert!(done);
+        let mut list = Command::new("tar")
+            .args(["--list", "--verbose", "--numeric-owner", "--file=-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        list.stdin.take().unwrap().write_all(&tar).unwrap();
+        let output = list.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let short = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            [&words[..1], &words[5..]].concat().join(" ")
+        };
+        text.lines().map(short).collect()
+    }
+
+    #[test]
+    fn a_layer_says_what_was_written_and_what_is_gone() {
+        let root = std::env::temp_dir().join(format!("msb-layer-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let put = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for path in ["etc/a", "gone", "hidden/below", "moved/deep", "became/x"] {
+            put(&format!("base/{path}"), "base");
+        }
+        // The lower of two disks, then the upper one.
+        put("under/etc/old", "");
+        put("under/gone-again", "");
+        put("upper/etc/a", "changed");
+        for path in ["gone", "gone-again", "etc/old", "moved"] {
+            let path = root.join("upper").join(path);
+            rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+        }
+        put("upper/hidden/new", "new");
+        put("upper/became", "a file");
+        fs::create_dir(root.join("upper/renamed")).unwrap();
+        fs::create_dir_all(root.join("upper/tmp")).unwrap();
+        let mark = |path: &str, name: &str, value: &[u8]| {
+            let path = root.join(path);
+            rustix::fs::setxattr(&path, name, value, XattrFlags::empty()).unwrap();
+        };
+        mark("upper/hidden", "user.overlay.opaque", b"y");
+        mark("upper/renamed", "user.overlay.redirect", b"/moved");
+        // What an overlay of these shows.
+        put("merged/etc/a", "changed");
+        put("merged/hidden/new", "new");
+        put("merged/became", "a file");
+        put("merged/renamed/deep", "base");
+        put(
+            "merged/renamed/with a name that is longer than a header has room for, which is a hundred bytes as ever/x",
+            "",
+        );
+        fs::create_dir(root.join("merged/tmp")).unwrap();
+        fs::hard_link(root.join("merged/etc/a"), root.join("merged/etc/b")).unwrap();
+        put("upper/etc/b", "");
+        std::os::unix::fs::symlink("nowhere", root.join("merged/renamed/link")).unwrap();
+        mark("merged/hidden/new", "user.note", b"text");
+        let place = |name: &str| root.join(name);
+        let written = Written {
+            at: "/".to_owned(),
+            merged: place("merged"),
+            base: place("base"),
+            uppers: vec![place("upper"), place("under")],
+            marks: "user.overlay.",
+        };
+        let wanted = [
+            "drwxr-xr-x ./",
+            "-rw-r--r-- became",
+            "drwxr-xr-x etc/",
+            "-rw-r--r-- etc/a",
+            "hrw-r--r-- etc/b link to etc/a",
+            "-rw-r--r-- .wh.gone",
+            "drwxr-xr-x hidden/",
+            "-rw-r--r-- hidden/.wh..wh..opq",
+            "-rw-r--r-- hidden/new",
+            "-rw-r--r-- .wh.moved",
+            "drwxr-xr-x renamed/",
+            "-rw-r--r-- renamed/deep",
+            "lrwxrwxrwx renamed/link -> nowhere",
+            "drwxr-xr-x renamed/with a name that is longer than a header has room for, which is a hundred bytes as ever/",
+            "-rw-r--r-- renamed/with a name that is longer than a header has room for, which is a hundred bytes as ever/x",
+        ];
+        assert_eq!(listed(&written), wanted);
+        // Elsewhere than at the top nothing is the sandbox's own.
+        let below = listed(&Written { at: "/usr".to_owned(), ..written });
+        assert_eq!(below.first().map(String::as_str), Some("drwxr-xr-x usr/"));
+        assert!(below.contains(&"drwxr-xr-x usr/tmp/".to_owned()), "{below:#?}");
+        assert!(below.contains(&"hrw-r--r-- usr/etc/b link to usr/etc/a".to_owned()));
+        fs::remove_dir_all(Path::new(&root)).unwrap();
+    }
+}
