@@ -38,6 +38,9 @@ use std::time::{Duration, Instant};
 /// Layers are changed in milliseconds; to remove a large one may take longer.
 const HOLD_LIMIT: Duration = Duration::from_secs(60);
 
+/// To find out what is needed takes milliseconds; who is slower is tried again the next time.
+const THAW_LIMIT: Duration = Duration::from_secs(2);
+
 /// Disks that a machine can have besides its own; each needs an interrupt.
 const MOST_DISKS: usize = 8;
 /// A machine that was started to repair its disk has nothing to end.
@@ -453,8 +456,9 @@ impl Engine {
         let frozen = self.home().frozen();
         let Ok(entries) = fs::read_dir(&frozen) else { return };
         let Ok(lock) = self.frozen_lock().map(Held) else { return };
-        // Whoever makes a sandbox from one of them comes first.
-        if !msb_sys::lock::try_lock(&lock.0).unwrap_or(false) {
+        // Whoever makes a sandbox from one of them comes first. Another one who cleans up may have
+        // looked before the last one who needed something went.
+        if wait_within(THAW_LIMIT, || msb_sys::lock::try_lock(&lock.0)).is_err() {
             return;
         }
         let Some(needed) = self.needed() else { return };
@@ -592,18 +596,22 @@ fn new_id() -> String {
 }
 
 /// Waits a little for a lock that others only hold for moments.
-fn wait_for(mut take: impl FnMut() -> std::io::Result<bool>) -> Result<()> {
-    const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
-    let since = std::time::Instant::now();
+fn wait_for(take: impl FnMut() -> std::io::Result<bool>) -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(30);
+    wait_within(LIMIT, take)
+}
+
+fn wait_within(limit: Duration, mut take: impl FnMut() -> std::io::Result<bool>) -> Result<()> {
+    let since = Instant::now();
     loop {
         let taken = take().map_err(|error| Error::host("cannot lock the layers", error))?;
         if taken {
             return Ok(());
         }
-        if since.elapsed() > LIMIT {
+        if since.elapsed() > limit {
             return Err(Error::new(Kind::Timeout, "the layers of snapshots are being cleaned up"));
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
