@@ -43,6 +43,10 @@ pub trait Sandboxes {
     /// Lets it go on.
     fn sandbox_resume(&self, name: &Name) -> Result<()>;
 
+    /// Has a running one end this long from now, whatever was said before; none is never. When that
+    /// is, in milliseconds since 1970.
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>>;
+
     /// Waits until it has ended, but no longer than this; none if it still runs then.
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>>;
 

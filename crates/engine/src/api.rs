@@ -86,6 +86,10 @@ impl Sandboxes for Engine {
         self.resume(name)
     }
 
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.renew(name, left)
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         let Some(limit) = limit else {
             return self.wait(name).map(Some);

@@ -362,6 +362,17 @@ impl Engine {
         self.order(name, &Request::Resume)
     }
 
+    /// Has a running sandbox end this long from now, whatever its Plan says; none is never. When
+    /// that is, in milliseconds since 1970. Started again, it lives as long as its Plan says.
+    pub fn renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.existing(name)?;
+        let left = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        match self.connect(name, &Request::Renew { left })?.reply()? {
+            Reply::Status(status) => Ok(status.ends),
+            _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
+        }
+    }
+
     fn order(&self, name: &Name, order: &Request) -> Result<()> {
         self.existing(name)?;
         self.connect(name, order)?.reply_within(ORDER_LIMIT).map(drop)

@@ -208,6 +208,11 @@ impl Sandboxes for Fake {
         self.there(name).map(drop)
     }
 
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.note("sandbox_renew", &(name, left));
+        self.there(name).map(|_| left.map(|left| left.as_millis() as u64))
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         self.note("sandbox_wait", &(name, limit));
         self.there(name).map(|_| None)

@@ -136,6 +136,11 @@ pub enum Happened {
     Paused,
     /// It goes on.
     Resumed,
+    /// Somebody changed when it ends.
+    Renewed {
+        /// In milliseconds since 1970; never if none.
+        ends: Option<u64>,
+    },
     /// Its gateway has ended, and with it every way out.
     Disconnected,
     /// It is over.

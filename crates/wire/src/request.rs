@@ -71,6 +71,11 @@ pub enum Request {
     Own,
     /// Stop everything inside until this connection closes. Answered when it has stopped.
     Hold,
+    /// End this long from now, whatever was said before. Answered with how the sandbox is.
+    Renew {
+        /// Milliseconds; none is never.
+        left: Option<u64>,
+    },
 }
 
 /// A worker's answer.
@@ -159,6 +164,8 @@ pub struct WorkerStatus {
     pub paused: bool,
     /// How many Execs run.
     pub execs: u32,
+    /// When it ends at the latest, in milliseconds since 1970.
+    pub ends: Option<u64>,
     /// Why it is ending, if it is.
     pub ending: Option<Ending>,
     /// Why some of its logs are missing, if they are.

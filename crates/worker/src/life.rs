@@ -41,6 +41,17 @@ impl Life {
         }
     }
 
+    /// When the sandbox ends at the latest.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.max
+    }
+
+    /// Has it end this long from now, whatever was said before; none is never. What is longer than
+    /// a clock can count is never too.
+    pub(crate) fn renew(&mut self, left: Option<Duration>) {
+        self.max = left.and_then(|left| Instant::now().checked_add(left));
+    }
+
     /// Tells whether any Exec runs.
     pub(crate) fn set_busy(&mut self, busy: bool) {
         if self.busy && !busy {

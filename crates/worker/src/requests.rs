@@ -14,7 +14,7 @@ use msb_wire::{
     encode,
 };
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Worker {
     pub(crate) fn accept(&mut self) {
@@ -133,6 +133,10 @@ impl Worker {
             Request::Hold => self.hold(id),
             Request::Network(what) => self.ask_gateway(id, &what),
             Request::Wait => self.set_role(id, Role::Waiting),
+            Request::Renew { left } => {
+                let reply = self.renew(left.map(Duration::from_millis));
+                self.answer(id, &reply);
+            }
             Request::Own => {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.role = Role::Owner;
@@ -154,13 +158,26 @@ impl Worker {
         }
     }
 
+    fn renew(&mut self, left: Option<Duration>) -> Reply {
+        if self.life.stopping.is_some() {
+            let message = format!("sandbox `{}` is ending", self.plan.name);
+            return Reply::Failed(Error::new(Kind::State, message));
+        }
+        self.life.renew(left);
+        let status = self.status();
+        self.record(Happened::Renewed { ends: status.ends });
+        Reply::Status(status)
+    }
+
     pub(crate) fn status(&self) -> WorkerStatus {
+        let until = |end: Instant| end.saturating_duration_since(Instant::now()).as_millis() as u64;
         WorkerStatus {
             pid: std::process::id(),
             started: now_ms().saturating_sub(self.life.started.elapsed().as_millis() as u64),
             draining: self.life.draining,
             paused: self.guest.is_paused(),
             execs: u32::try_from(self.execs.len()).unwrap_or(u32::MAX),
+            ends: self.life.ends().map(|end| now_ms().saturating_add(until(end))),
             ending: self.life.stopping.map(|(ending, _)| ending),
             log_failure: [&self.output, &self.exec_log, &self.events]
                 .into_iter()

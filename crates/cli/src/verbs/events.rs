@@ -105,6 +105,8 @@ fn event_line(event: &Event) -> String {
         Happened::Draining => "takes no new commands".to_owned(),
         Happened::Paused => "paused".to_owned(),
         Happened::Resumed => "resumed".to_owned(),
+        Happened::Renewed { ends: Some(ends) } => format!("to end at {}", clock::written(*ends)),
+        Happened::Renewed { ends: None } => "not to end by itself".to_owned(),
         Happened::Disconnected => "its gateway ended: there is no way out any more".to_owned(),
         Happened::Stopped { ending, .. } => {
             format!("stopped: {}", ending.reason().unwrap_or("by itself"))

@@ -74,6 +74,10 @@ impl Sandboxes for Scoped {
         self.told(self.api.sandbox_resume(&self.inner(name)?))
     }
 
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.told(self.api.sandbox_renew(&self.inner(name)?, left))
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         self.told(self.api.sandbox_wait(&self.inner(name)?, limit))
     }

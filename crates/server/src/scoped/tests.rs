@@ -55,6 +55,7 @@ const OPERATIONS: &[Operation] = &[
     ("sandbox_drain", |api, name| drop(api.sandbox_drain(name))),
     ("sandbox_pause", |api, name| drop(api.sandbox_pause(name))),
     ("sandbox_resume", |api, name| drop(api.sandbox_resume(name))),
+    ("sandbox_renew", |api, name| drop(api.sandbox_renew(name, None))),
     ("sandbox_wait", |api, name| drop(api.sandbox_wait(name, None))),
     ("sandbox_metrics", |api, name| drop(api.sandbox_metrics(name))),
     ("sandbox_logs", |api, name| drop(api.sandbox_logs(name, &LogFilter::default()))),
