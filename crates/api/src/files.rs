@@ -71,11 +71,25 @@ pub trait Files {
     /// Makes a symbolic link, replacing a link or file that is there.
     fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()>;
 
+    /// Changes whose a file or directory is and what its permissions are; a link is followed.
+    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()>;
+
     /// Copies a file or tree of this host in. If `to` is a directory there, below it by its name.
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied>;
 
     /// Copies a file or tree out to this host. If `to` is a directory here, below it by its name.
     fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied>;
+}
+
+/// Whose a file is and who may use it; what is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Its permissions.
+    pub mode: Option<u32>,
+    /// Its owner.
+    pub owner: Option<UserRef>,
+    /// Its group, in the place of a user.
+    pub group: Option<UserRef>,
 }
 
 /// What a copy moved.

@@ -3,6 +3,7 @@
 use crate::Watch;
 use msb_spec::{Digest, History, Name, Prune, Pruned, Reference, Result, RunConfig, Space};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The Operations on images.
 pub trait Images {
@@ -23,6 +24,33 @@ pub trait Images {
 
     /// What uses the disk, and how much of it could go.
     fn disk_usage(&self) -> Result<DiskUsage>;
+}
+
+/// How the registry of an image is reached for one Operation, beyond what the settings say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Registry {
+    /// Plain http, or TLS that nobody vouches for, will do.
+    pub insecure: bool,
+    /// A file of this host with certificates that vouch for it.
+    pub ca: Option<PathBuf>,
+    /// Who we are there. It is not kept.
+    pub login: Option<Login>,
+}
+
+/// A user and a password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Login {
+    /// Who.
+    pub user: String,
+    /// The password, or what stands for one.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// One line of a list of images.

@@ -18,8 +18,10 @@ pub use msb_wire::{
 };
 
 pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture};
-pub use files::{Copied, Files, Place};
-pub use images::{DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection};
+pub use files::{Attributes, Copied, Files, Place};
+pub use images::{
+    DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
+};
 pub use networks::Networks;
 pub use sandboxes::{
     Create, EventStream, Inspection, LogFilter, LogLine, LogStream, Metrics, Sandboxes, Status,

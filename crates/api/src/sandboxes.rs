@@ -1,6 +1,6 @@
 //! Sandboxes: made, started, ended, looked at.
 
-use crate::Watch;
+use crate::{Registry, Watch};
 use msb_spec::{Name, Plan, Result, Spec};
 use msb_wire::record::{Event, Source};
 use msb_wire::{MachineUsage, Stopped, WorkerStatus};
@@ -69,6 +69,9 @@ pub struct Create {
     /// Whether one of the same name is removed first, even if it runs.
     #[serde(default)]
     pub replace: bool,
+    /// How the registry of its image is reached.
+    #[serde(default)]
+    pub registry: Registry,
 }
 
 /// The lines of a log, and what is added to them.

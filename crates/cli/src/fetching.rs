@@ -24,7 +24,7 @@ const REGISTRY: &str = "Registry";
 
 impl ReachArgs {
     pub(crate) fn reach(&self) -> Reach {
-        Reach { insecure: self.insecure, ca: self.ca.clone(), mirrors: Vec::new() }
+        Reach { insecure: self.insecure, ca: self.ca.clone(), ..Reach::default() }
     }
 }
 

@@ -4,15 +4,16 @@ mod exec;
 mod watched;
 
 use crate::files;
-use crate::images::{Fetching, Pull};
+use crate::images::{Credential, Fetching, Pull, Reach, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
 use exec::{Begun, Local};
 use msb_api::{
-    Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
-    ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Metrics, Networks, Place,
-    PrunedVolumes, Sandboxes, Snapshot, Snapshots, Summary, Verified, Volume, Volumes, Watch,
+    Attributes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
+    ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
+    Metrics, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots, Summary,
+    Verified, Volume, Volumes, Watch,
 };
 use msb_spec::{
     Command, Error, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
@@ -37,7 +38,9 @@ impl Sandboxes for Engine {
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let mut spec = ask.spec.clone();
         spec.ephemeral = false;
-        let plan = self.sandbox_plan(&spec, watch)?;
+        let progress = Watched::new(watch);
+        let reach = reach(&ask.registry);
+        let plan = self.plan_with(&spec, &Fetching { reach, progress: &progress })?;
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, ask.replace)?;
         if let Err(error) = self.begin(&plan, &mut caller) {
@@ -244,6 +247,11 @@ impl Files for Engine {
         self.files_at(at)?.run(&request)
     }
 
+    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()> {
+        let Attributes { mode, owner, group } = attributes.clone();
+        self.files_at(at)?.run(&FileRequest::Set { path: path.to_vec(), mode, owner, group })
+    }
+
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
         self.files_at(at)?.push(from, to, true, &mut |_| {})
     }
@@ -375,6 +383,14 @@ impl Networks for Engine {
     fn network_events(&self, name: &Name) -> Result<Vec<NetRecord>> {
         self.net_events(name)?.all()
     }
+}
+
+fn reach(registry: &Registry) -> Reach {
+    let login = registry.login.clone().map(|Login { user, password }| Credential::Password {
+        user,
+        secret: Secret::new(password),
+    });
+    Reach { insecure: registry.insecure, ca: registry.ca.clone(), login, ..Reach::default() }
 }
 
 fn gone(cause: impl std::fmt::Display) -> Error {

@@ -4,6 +4,7 @@
 //! lead out of it whatever links it meets.
 
 use crate::machine::PACKET;
+use crate::users::NoUser;
 use crate::{mirror, tree, users};
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An operation that failed: what was being done, and what the kernel said.
 pub(crate) struct Failure {
@@ -158,6 +160,10 @@ pub(crate) fn serve(stream: &mut Stream, request: FileRequest) -> Done<()> {
             std::os::unix::fs::symlink(as_path(&target), path).doing("link", path)?;
             stream.done(1, 0)
         }
+        FileRequest::Set { path, mode, owner, group } => {
+            set(as_path(&path), mode, owner.as_ref(), group.as_ref())?;
+            stream.done(1, 0)
+        }
         FileRequest::Push { path, into } => {
             let (entries, bytes) = tree::take_in(stream, as_path(&path), into.as_deref())?;
             stream.done(entries, bytes)
@@ -241,6 +247,36 @@ fn remove(path: &Path, recursive: bool) -> Done<()> {
     .doing("remove", path)
 }
 
+fn set(
+    path: &Path,
+    mode: Option<u32>,
+    owner: Option<&UserRef>,
+    group: Option<&UserRef>,
+) -> Done<()> {
+    let uid = owner.map(|owner| users::find(owner).map(|user| user.identity.uid));
+    let gid = group.map(|group| users::group(group.user()));
+    let known = |found: Option<Result<u32, NoUser>>, name: Option<&UserRef>| {
+        let name = name.map(ToString::to_string).unwrap_or_default();
+        let why = |none| match none {
+            NoUser::Unknown => format!("give it to `{name}`, whom nobody knows:"),
+            NoUser::OnlyRoot => format!("give it to `{name}`, as only root exists here:"),
+        };
+        found.transpose().map_err(|none| failed(&why(none), path, libc::EINVAL))
+    };
+    let (uid, gid) = (known(uid, owner)?, known(gid, group)?);
+    // First, because it takes setuid away.
+    if uid.is_some() || gid.is_some() {
+        std::os::unix::fs::chown(path, uid, gid).doing("give away", path)?;
+    }
+    match mode {
+        Some(mode) => {
+            let mode = fs::Permissions::from_mode(mode & 0o7777);
+            fs::set_permissions(path, mode).doing("set the permissions of", path)
+        }
+        None => Ok(()),
+    }
+}
+
 /// Opens a file for reading; a pipe would make us wait, a device never end. What is neither is not
 /// even opened, unless it takes the place of a file at this very moment.
 pub(crate) fn open_regular(path: &Path) -> Done<File> {
@@ -313,8 +349,18 @@ fn describe(path: &Path, meta: &Metadata) -> Meta {
         mode: meta.permissions().mode() & 0o7777,
         size: meta.len(),
         modified: meta.mtime().saturating_mul(1000) + meta.mtime_nsec() / 1_000_000,
+        created: meta.created().ok().map(milliseconds),
         uid: meta.uid(),
         gid: meta.gid(),
+    }
+}
+
+/// Since 1970.
+fn milliseconds(time: SystemTime) -> i64 {
+    let of = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => of(after),
+        Err(before) => -of(before.duration()),
     }
 }
 

@@ -35,6 +35,15 @@ pub(crate) fn find(user: &UserRef) -> Result<User, NoUser> {
     Ok(found)
 }
 
+/// The number of a group, by its name or number.
+pub(crate) fn group(name: &str) -> Result<u32, NoUser> {
+    let gid = match name.parse::<u32>() {
+        Ok(gid) => gid,
+        Err(_) => group_in(name, &read("/etc/group")).ok_or(NoUser::Unknown)?,
+    };
+    if gid != 0 && only_root() { Err(NoUser::OnlyRoot) } else { Ok(gid) }
+}
+
 /// Root's home, remembered as long as /etc/passwd is the same file: every Exec asks for it.
 #[derive(Default)]
 pub(crate) struct Homes {
@@ -74,9 +83,7 @@ fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
         None => own_gid.unwrap_or(0),
         Some(name) => match name.parse::<u32>() {
             Ok(gid) => gid,
-            Err(_) => entry(group, |fields| fields.first() == Some(&name))
-                .and_then(|fields| number(fields.get(2)))
-                .ok_or(NoUser::Unknown)?,
+            Err(_) => group_in(name, group).ok_or(NoUser::Unknown)?,
         },
     };
     let name = line.as_ref().and_then(|fields| fields.first().copied());
@@ -96,6 +103,10 @@ fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
         .filter(|home| home.starts_with('/'))
         .unwrap_or_else(|| "/".to_owned());
     Ok(User { identity: Identity { uid, gid, groups }, home })
+}
+
+fn group_in(name: &str, group: &str) -> Option<u32> {
+    entry(group, |fields| fields.first() == Some(&name))?.get(2)?.parse().ok()
 }
 
 fn entry(file: &str, wanted: impl Fn(&[&str]) -> bool) -> Option<Vec<&str>> {

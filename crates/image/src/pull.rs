@@ -53,6 +53,10 @@ impl Store {
     ) -> Result<Image> {
         let credentials = Credentials::open(self.home());
         let host = reference.registry();
+        let credentials = match &pull.reach.login {
+            Some(login) => credentials.giving(host, login.clone()),
+            None => credentials,
+        };
         let places = Registry::places(host, self.settings(), &pull.reach, &credentials)?;
         let mut failure: Option<Error> = None;
         for place in &places {

@@ -7,7 +7,7 @@
 
 mod access;
 
-use crate::credentials::Credentials;
+use crate::credentials::{Credential, Credentials};
 use crate::manifest::{DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use crate::settings::{Mirror, Settings};
 use crate::store::unusable;
@@ -30,6 +30,8 @@ pub struct Reach {
     pub ca: Option<PathBuf>,
     /// Asked before it.
     pub mirrors: Vec<Mirror>,
+    /// Who we are there, and not to its mirrors.
+    pub login: Option<Credential>,
 }
 
 /// One place that answers for a registry: itself or a mirror, with one scheme.

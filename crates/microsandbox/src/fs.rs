@@ -340,8 +340,8 @@ mod tests {
     fn a_guest_cannot_choose_a_time_that_panics() {
         for modified in [i64::MIN, -1, 0, i64::MAX] {
             let (name, kind) = (Vec::new(), EntryKind::End);
-            let (mode, size, uid, gid) = (0, 0, 0, 0);
-            let meta = msb_wire::Meta { name, kind, mode, size, modified, uid, gid };
+            let (mode, size, uid, gid, created) = (0, 0, 0, 0, None);
+            let meta = msb_wire::Meta { name, kind, mode, size, modified, created, uid, gid };
             assert_eq!(Meta::from(meta).kind, FileKind::Other);
         }
     }

@@ -5,10 +5,10 @@ mod plan;
 mod process;
 
 use msb_api::{
-    Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
-    ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable,
-    Networks, Place, PrunedVolumes, Sandboxes, Snapshot, Snapshots, Status, Stopped, Summary,
-    Verified, Volume, Volumes, Watch,
+    Attributes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
+    ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics,
+    NetRecord, NetTable, Networks, Place, PrunedVolumes, Sandboxes, Snapshot, Snapshots, Status,
+    Stopped, Summary, Verified, Volume, Volumes, Watch,
 };
 use msb_spec::{
     Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
@@ -332,6 +332,11 @@ impl Files for Fake {
 
     fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()> {
         self.note("file_symlink", &(at, path, target));
+        Ok(())
+    }
+
+    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()> {
+        self.note("file_set", &(at, path, attributes));
         Ok(())
     }
 

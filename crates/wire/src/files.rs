@@ -3,6 +3,7 @@
 //! Paths are bytes: a file name need not be UTF-8. Whoever receives an [`Entry`] from a guest
 //! checks its path before touching anything; see [`Entry::is_safe`].
 
+use msb_spec::UserRef;
 use serde::{Deserialize, Serialize};
 
 /// One file operation.
@@ -72,6 +73,17 @@ pub enum FileRequest {
         path: Vec<u8>,
         /// What it says.
         target: Vec<u8>,
+    },
+    /// Changes whose a file or directory is and what its permissions are; a link is followed.
+    Set {
+        /// Which.
+        path: Vec<u8>,
+        /// Its permissions from now on.
+        mode: Option<u32>,
+        /// Its owner from now on.
+        owner: Option<UserRef>,
+        /// Its group from now on, in the place of a user.
+        group: Option<UserRef>,
     },
     /// Takes a file or tree in: `Entry` and `Bytes` frames follow, an `Entry` of kind `End` last.
     Push {
@@ -155,6 +167,8 @@ pub struct Meta {
     pub size: u64,
     /// When it was changed, in milliseconds since 1970.
     pub modified: i64,
+    /// When it was made, where its file system knows.
+    pub created: Option<i64>,
     /// Owner.
     pub uid: u32,
     /// Group.

@@ -1,7 +1,7 @@
 //! Files of the sandboxes and volumes of one namespace.
 
 use super::Scoped;
-use msb_api::{Copied, Files, Meta, Place};
+use msb_api::{Attributes, Copied, Files, Meta, Place};
 use msb_spec::Result;
 use std::io::Read;
 use std::path::Path;
@@ -66,6 +66,10 @@ impl Files for Scoped {
 
     fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()> {
         self.told(self.api.file_symlink(&self.place(at)?, path, target))
+    }
+
+    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()> {
+        self.told(self.api.file_set(&self.place(at)?, path, attributes))
     }
 
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {

@@ -3,7 +3,7 @@
 use super::Scoped;
 use msb_api::{
     Create, EventStream, Inspection, LogFilter, LogStream, Metrics, NetRecord, NetTable, Networks,
-    Sandboxes, Stopped, Summary, Watch,
+    Registry, Sandboxes, Stopped, Summary, Watch,
 };
 use msb_spec::{Error, Kind, Name, Plan, Policy, Published, Result, Rule, Spec};
 use std::time::Duration;
@@ -29,7 +29,10 @@ impl Sandboxes for Scoped {
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let (spec, _) = self.spec(&ask.spec)?;
-        let ask = Create { spec, replace: ask.replace };
+        let Registry { insecure, ca, login } = ask.registry.clone();
+        let ca = ca.map(|ca| self.host(&ca)).transpose()?;
+        let registry = Registry { insecure, ca, login };
+        let ask = Create { spec, replace: ask.replace, registry };
         self.told(self.api.sandbox_create(&ask, watch)).and_then(|made| self.asked_for(made))
     }
 

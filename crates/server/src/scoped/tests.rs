@@ -3,8 +3,8 @@
 use super::*;
 use crate::fake::{Fake, name};
 use msb_api::{
-    Create, Execs, Files, Images, LogFilter, Networks, Place, Sandboxes, Snapshots, Unwatched,
-    Volumes,
+    Attributes, Create, Execs, Files, Images, LogFilter, Networks, Place, Sandboxes, Snapshots,
+    Unwatched, Volumes,
 };
 use msb_spec::{
     Command, ImageRef, Mount, NetworkSpec, Patch, Prune, Published, Reference, Secret,
@@ -39,11 +39,11 @@ const OPERATIONS: &[Operation] = &[
     ("sandbox_plan", |api, name| drop(api.sandbox_plan(&spec(name), &Unwatched))),
     ("sandbox_plan", |api, name| drop(api.sandbox_plan(&from_snapshot(name), &Unwatched))),
     ("sandbox_create", |api, name| {
-        let ask = Create { spec: spec(name), replace: true };
+        let ask = Create { spec: spec(name), replace: true, ..Create::default() };
         drop(api.sandbox_create(&ask, &Unwatched));
     }),
     ("sandbox_create", |api, name| {
-        let ask = Create { spec: from_snapshot(name), replace: true };
+        let ask = Create { spec: from_snapshot(name), replace: true, ..Create::default() };
         drop(api.sandbox_create(&ask, &Unwatched));
     }),
     ("sandbox_list", |api, _| drop(api.sandbox_list())),
@@ -76,6 +76,7 @@ const OPERATIONS: &[Operation] = &[
     ("file_rename", |api, name| both(name, |at| api.file_rename(at, b"/", b"/"))),
     ("file_copy", |api, name| both(name, |at| api.file_copy(at, b"/", b"/"))),
     ("file_symlink", |api, name| both(name, |at| api.file_symlink(at, b"/", b"/"))),
+    ("file_set", |api, name| both(name, |at| api.file_set(at, b"/", &Attributes::default()))),
     ("file_push", |api, name| {
         both(name, |at| api.file_push(at, Path::new("/etc"), b"/").map(drop));
     }),
@@ -298,7 +299,8 @@ fn errors_know_only_our_names() {
 fn what_is_made_bears_the_namespace() {
     let fake = world();
     let api = scoped(&fake, "team");
-    let made = api.sandbox_create(&Create { spec: spec(&name("new")), replace: false }, &Unwatched);
+    let made =
+        api.sandbox_create(&Create { spec: spec(&name("new")), ..Create::default() }, &Unwatched);
     assert_eq!(made.unwrap().name, name("new"));
     let call = fake.calls().remove(0);
     for part in ["team--new", r#""msb.namespace": "team""#, r#"Hostname("new")"#] {
@@ -329,7 +331,7 @@ fn nothing_of_the_host_is_named() {
         with(SecretSource::Command("id".to_owned())),
     ];
     for spec in specs {
-        let made = api.sandbox_create(&Create { spec, replace: false }, &Unwatched);
+        let made = api.sandbox_create(&Create { spec, ..Create::default() }, &Unwatched);
         assert_eq!(made.unwrap_err().kind(), Kind::Denied);
     }
     assert_eq!(fake.calls(), [""; 0]);
@@ -341,7 +343,7 @@ fn nothing_of_the_host_is_named() {
     let make = |mount: &str| {
         let mounts = vec![Mount::parse(mount).unwrap()];
         let spec = Spec { mounts, ..Spec::default() };
-        api.sandbox_create(&Create { spec, replace: false }, &Unwatched).is_ok()
+        api.sandbox_create(&Create { spec, ..Create::default() }, &Unwatched).is_ok()
     };
     assert!(make("/usr/bin:/x"));
     assert!(!make("/usr/../etc:/x"));

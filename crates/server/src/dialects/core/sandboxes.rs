@@ -96,7 +96,7 @@ impl Core {
                 });
             }
         }
-        let ask = Create { spec, replace: false };
+        let ask = Create { spec, ..Create::default() };
         let made = self.world.api.sandbox_create(&ask, call.watch.as_ref())?;
         Ok(shown(&made))
     }
