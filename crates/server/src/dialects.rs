@@ -1,6 +1,9 @@
 //! The dialects there are.
 
 mod core;
+mod opensandbox;
+
+pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
 
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
@@ -30,16 +33,19 @@ impl std::fmt::Debug for World {
 pub enum Named {
     /// Ours: few tools, small in a model's context.
     Core,
+    /// That of OpenSandbox's MCP server.
+    OpenSandbox,
 }
 
 impl Named {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Core];
+    pub const ALL: &[Self] = &[Self::Core, Self::OpenSandbox];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
+            Self::OpenSandbox => "opensandbox",
         }
     }
 
@@ -47,8 +53,15 @@ impl Named {
     pub fn dialect(self, world: World) -> Arc<dyn Dialect> {
         match self {
             Self::Core => Arc::new(core::Core::new(world)),
+            Self::OpenSandbox => opensandbox(world, &OpenSandboxSettings::default()),
         }
     }
+}
+
+/// The dialect of OpenSandbox, set up as its flags say. Where its sandboxes are is the world's matter:
+/// see [`OpenSandboxSettings::remote`].
+pub fn opensandbox(world: World, settings: &OpenSandboxSettings) -> Arc<dyn Dialect> {
+    Arc::new(opensandbox::OpenSandbox::new(world, settings))
 }
 
 impl std::str::FromStr for Named {

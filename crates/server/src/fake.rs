@@ -4,6 +4,8 @@
 mod plan;
 mod process;
 
+pub(crate) use plan::of as plan_of;
+
 use msb_api::{
     Attributes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
     ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics,

@@ -23,7 +23,7 @@ mod site;
 
 pub use cancel::{Cancel, Hook};
 pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
-pub use dialects::{Named, World};
+pub use dialects::{Named, OpenSandboxRemote, OpenSandboxSettings, World, opensandbox};
 pub use http::{Shown, serve_http};
 pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};
 pub use mcp::serve_stdio;

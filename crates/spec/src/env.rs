@@ -44,3 +44,7 @@ pub const TRUST: [&str; 5] = [
     "CURL_CA_BUNDLE",
     "GIT_SSL_CAINFO",
 ];
+/// OpenSandbox's own: the key for the server that its dialect is pointed at.
+pub const OPEN_SANDBOX_API_KEY: &str = "OPEN_SANDBOX_API_KEY";
+/// OpenSandbox's own: `HOST[:PORT]` of that server.
+pub const OPEN_SANDBOX_DOMAIN: &str = "OPEN_SANDBOX_DOMAIN";

@@ -5,7 +5,7 @@ use msb_spec::{
     PlannedVolume, Rootfs, Security, Spec, Stored, Upper,
 };
 
-pub(super) fn of(spec: &Spec) -> Plan {
+pub(crate) fn of(spec: &Spec) -> Plan {
     let name = spec.name.clone().unwrap_or_else(|| Name::parse("sb-1234").expect("a name"));
     let mounts = spec.mounts.iter().map(|mount| PlannedMount {
         host: "/".into(),

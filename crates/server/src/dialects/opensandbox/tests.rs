@@ -1,0 +1,459 @@
+//! The tools over an Api that only writes down what it is asked.
+
+mod properties;
+
+use super::fake::{ENDS, Fake};
+use super::{OpenSandbox, Settings};
+use crate::dialect::{Answer, Call, Dialect, Who};
+use crate::dialects::World;
+use crate::paths::HostPaths;
+use msb_api::{Part, Status, Watch};
+use msb_spec::Spec;
+use serde_json::{Map, Value, json};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+struct Desk {
+    fake: Arc<Fake>,
+    dialect: OpenSandbox,
+}
+
+impl Desk {
+    /// Two sandboxes; `one` is connected.
+    fn new() -> Self {
+        Self::with(Fake::default())
+    }
+
+    fn with(fake: Fake) -> Self {
+        let fake = Arc::new(fake);
+        let world = World {
+            api: Arc::clone(&fake) as Arc<dyn msb_api::Api>,
+            paths: Arc::new(HostPaths::below([], "the test")),
+            defaults: Spec::with_defaults(),
+        };
+        let dialect = OpenSandbox::new(world, &Settings::default());
+        for (number, name) in ["one", "two"].into_iter().enumerate() {
+            let name = msb_spec::Name::parse(name).unwrap();
+            let mut plan =
+                crate::fake::plan_of(&Spec { name: Some(name.clone()), ..Spec::default() });
+            plan.created = number as u64;
+            fake.sandboxes.lock().unwrap().insert(name, (plan, Status::Running));
+        }
+        let desk = Self { fake, dialect };
+        let healthy = desk.fake.ill.swap(0, Ordering::Relaxed);
+        desk.done("sandbox_connect", json!({"sandbox_id": "one"}));
+        desk.fake.ill.store(healthy, Ordering::Relaxed);
+        desk.fake.calls();
+        desk
+    }
+
+    fn call(&self, tool: &str, arguments: Value) -> Answer {
+        let Value::Object(arguments) = arguments else { panic!("not an object") };
+        self.dialect.call(&Call::new(tool, arguments))
+    }
+
+    fn done(&self, tool: &str, arguments: Value) -> Value {
+        let answer = self.call(tool, arguments);
+        assert!(!answer.failed, "{tool}: {}", answer.text[0]);
+        answer.structured.expect("an answer has a structure")
+    }
+
+    fn failed(&self, tool: &str, arguments: Value) -> String {
+        let answer = self.call(tool, arguments);
+        assert!(answer.failed, "{tool}: {:?}", answer.text);
+        assert_eq!(answer.structured, None);
+        answer.text.concat()
+    }
+
+    fn file(&self, path: &str, content: &[u8]) {
+        self.fake.files.lock().unwrap().insert(path.to_owned(), content.to_vec());
+    }
+}
+
+/// Without descriptions, which are our own.
+fn bare(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let properties = fields.get("properties").is_some();
+            let kept = fields
+                .iter()
+                .filter(|(key, value)| *key != "description" || !value.is_string() && properties);
+            Value::Object(kept.map(|(key, value)| (key.clone(), bare(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(bare).collect(),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn names_and_schemas_are_those_of_opensandbox() {
+    let text = include_str!("../../../tests/dialects/opensandbox-mcp.json");
+    let theirs: Value = serde_json::from_str(text).unwrap();
+    let desk = Desk::new();
+    let ours: Vec<Value> = desk
+        .dialect
+        .tools()
+        .iter()
+        .map(|tool| {
+            assert!(tool.description.len() > 40, "{}", tool.name);
+            let (input, output) =
+                (Value::Object((*tool.input).clone()), tool.output.as_ref().unwrap());
+            json!({
+                "name": tool.name,
+                "inputSchema": bare(&input),
+                "outputSchema": bare(&Value::Object((**output).clone())),
+            })
+        })
+        .collect();
+    let theirs: Vec<Value> = theirs["tools"].as_array().unwrap().iter().map(bare).collect();
+    assert_eq!(ours.len(), 19);
+    for (our, their) in ours.iter().zip(&theirs) {
+        assert_eq!(our, their, "{}", our["name"]);
+    }
+}
+
+#[test]
+fn a_new_sandbox_has_an_id_an_end_and_its_labels() {
+    let desk = Desk::new();
+    let made = desk.done(
+        "sandbox_create",
+        json!({"image": "python:3.12", "metadata": {"team": "a"}, "extensions": {"x": "y"}}),
+    );
+    let id = made["sandbox_id"].as_str().unwrap();
+    assert_eq!(id.len(), 36);
+    assert_eq!(
+        made["info"],
+        json!({
+            "id": id,
+            "status": {"state": "Running", "reason": null, "message": null,
+                "last_transition_at": "1970-01-01T00:00:01.000Z"},
+            "entrypoint": [],
+            "expires_at": "2023-11-14T22:13:20.000Z",
+            "created_at": "1970-01-01T00:00:00.000Z",
+            "image": {"image": "python:3.12", "auth": null},
+            "snapshot_id": null, "platform": null, "allocation": null,
+            "metadata": {"team": "a"}, "extensions": {"x": "y"},
+        })
+    );
+    // Whoever made it uses it without connecting.
+    desk.done("command_run", json!({"sandbox_id": id, "command": "true"}));
+}
+
+#[test]
+fn one_that_never_answers_is_removed() {
+    let desk = Desk::new();
+    desk.fake.ill.store(u32::MAX, Ordering::Relaxed);
+    let text = desk.failed(
+        "sandbox_create",
+        json!({"image": "host", "ready_timeout_seconds": 0.01, "health_check_polling_interval_ms": 1}),
+    );
+    assert!(text.starts_with("Error executing tool sandbox_create: sandbox `"), "{text}");
+    assert!(text.contains("\n  cause: it was asked for 0.01 s\nhint: "), "{text}");
+    assert_eq!(desk.fake.sandboxes.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn a_cancelled_call_leaves_no_sandbox() {
+    let desk = Desk::new();
+    let arguments = json!({"image": "host"}).as_object().unwrap().clone();
+    let call = Call::new("sandbox_create", arguments);
+    call.cancel.cancel();
+    assert!(desk.dialect.call(&call).failed);
+    assert_eq!(desk.fake.sandboxes.lock().unwrap().len(), 2);
+}
+
+#[derive(Default)]
+struct Steps(Mutex<Vec<(String, Option<u64>)>>);
+
+impl Watch for Steps {
+    fn step(&self, what: &str, done: Option<Part>) {
+        self.0.lock().unwrap().push((what.to_owned(), done.map(|part| part.done)));
+    }
+}
+
+#[test]
+fn progress_is_told_in_the_steps_of_the_contract() {
+    let desk = Desk::new();
+    let steps = |tool: &str, arguments: Value| {
+        let watch = Arc::new(Steps::default());
+        let arguments = arguments.as_object().unwrap().clone();
+        let call =
+            Call { watch: Arc::clone(&watch) as Arc<dyn Watch>, ..Call::new(tool, arguments) };
+        assert!(!desk.dialect.call(&call).failed);
+        let steps = std::mem::take(&mut *watch.0.lock().unwrap());
+        steps.into_iter().map(|(what, done)| format!("{what} {done:?}")).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        steps("sandbox_create", json!({"image": "host"})),
+        [
+            "Validating input Some(100)",
+            "Creating sandbox Some(300)",
+            "pulling Some(550)",
+            "starting the sandbox None",
+            "Fetching sandbox info Some(800)",
+            "Done Some(1000)",
+        ]
+    );
+    assert_eq!(
+        steps("sandbox_list", json!({})),
+        ["Listing sandboxes Some(100)", "Done Some(1000)"]
+    );
+}
+
+#[test]
+fn only_what_is_connected_is_used() {
+    let desk = Desk::new();
+    let run = |more: Value| {
+        let mut arguments = json!({"sandbox_id": "two", "command": "true"});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        desk.call("command_run", arguments)
+    };
+    let text = run(json!({})).text.concat();
+    assert_eq!(
+        text,
+        "Error executing tool command_run: sandbox `two` is not connected here\n\
+         hint: call `sandbox_connect` once, or set `connect_if_missing`"
+    );
+    assert!(!run(json!({"connect_if_missing": true})).failed);
+    // From now on it is.
+    assert!(!run(json!({})).failed);
+    let text = desk.failed("file_read", json!({"sandbox_id": "none", "path": "/x"}));
+    assert!(text.contains("no sandbox `none`"), "{text}");
+    // These need no connection.
+    desk.done("sandbox_renew", json!({"sandbox_id": "two", "timeout_seconds": 60}));
+    assert_eq!(
+        desk.done("sandbox_kill", json!({"sandbox_id": "two"})),
+        json!({"status": "killed"})
+    );
+    assert!(run(json!({"connect_if_missing": true})).failed);
+}
+
+#[test]
+fn a_key_has_connected_only_what_it_has() {
+    let desk = Desk::new();
+    let who = Who { key: Some("k1".to_owned()) };
+    let arguments = json!({"sandbox_id": "one", "command": "true"}).as_object().unwrap().clone();
+    let answer = desk.dialect.call(&Call { who, ..Call::new("command_run", arguments) });
+    assert!(answer.text[0].contains("sandbox `one` is not connected here"), "{answer:?}");
+}
+
+#[test]
+fn lists_have_pages_and_filters() {
+    let desk = Desk::new();
+    for number in 0..5 {
+        let team = if number % 2 == 0 { "even" } else { "odd" };
+        desk.done("sandbox_create", json!({"image": "host", "metadata": {"team": team}}));
+    }
+    desk.fake.set("two", Status::Stopped);
+    let list = |filter: Value| desk.done("sandbox_list", json!({"filter": filter}));
+    let ids = |page: &Value| {
+        let infos = page["sandbox_infos"].as_array().unwrap().clone();
+        infos.iter().map(|info| info["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = ids(&list(json!(null)));
+    assert_eq!(all.len(), 7);
+    let second = list(json!({"page": 2, "page_size": 3}));
+    assert_eq!(ids(&second), all[3..6]);
+    assert_eq!(
+        second["pagination"],
+        json!({"page": 2, "page_size": 3, "total_items": 7, "total_pages": 3, "has_next_page": true})
+    );
+    let last = list(json!({"page": 3, "page_size": 3}));
+    assert_eq!((ids(&last).len(), &last["pagination"]["has_next_page"]), (1, &json!(false)));
+    assert!(ids(&list(json!({"page": 9}))).is_empty());
+    assert_eq!(ids(&list(json!({"metadata": {"team": "odd"}}))).len(), 2);
+    assert_eq!(ids(&list(json!({"states": ["Terminated", "Failed"]}))), ["two"]);
+    let two = desk.done("sandbox_get_info", json!({"sandbox_id": "two"}));
+    assert_eq!(two["status"]["reason"], "expired");
+    assert_eq!(two["expires_at"], "1970-01-01T00:00:02.000Z");
+    for bad in [json!({"states": ["Gone"]}), json!({"page": 0}), json!({"page_size": 201})] {
+        let text = desk.failed("sandbox_list", json!({"filter": bad}));
+        assert!(text.starts_with("Error executing tool sandbox_list: argument `filter."), "{text}");
+    }
+}
+
+#[test]
+fn commands_answer_as_executions() {
+    let desk = Desk::new();
+    let mut ran = desk.done("command_run", json!({"sandbox_id": "one", "command": "exit 3"}));
+    ran["error"]["timestamp"] = json!(0);
+    for stream in ["stdout", "stderr"] {
+        ran["logs"][stream][0]["timestamp"] = json!(0);
+    }
+    assert_eq!(
+        ran,
+        json!({
+            "id": "7", "execution_count": null, "result": [],
+            "error": {"name": "CommandExecError", "value": "3", "timestamp": 0,
+                "traceback": ["exit status 3"]},
+            "complete": null, "exit_code": 3,
+            "logs": {
+                "stdout": [{"text": "exit 3", "timestamp": 0, "is_error": false}],
+                "stderr": [{"text": "warn", "timestamp": 0, "is_error": true}],
+            },
+        })
+    );
+    let background = json!({"sandbox_id": "one", "command": "sleep 9", "background": true});
+    let begun = desk.done("command_run", background);
+    assert_eq!((&begun["exit_code"], &begun["error"]), (&json!(null), &json!(null)));
+    assert!(begun["complete"]["timestamp"].is_u64(), "{begun}");
+    let desk = Desk::with(Fake { without_bash: true, ..Fake::default() });
+    desk.done("command_run", json!({"sandbox_id": "one", "command": "true"}));
+    assert_eq!(desk.fake.calls()[1], r#"exec_start (["sh", "-c", "true"], None, false)"#);
+}
+
+#[test]
+fn an_interrupt_grows_harder_until_the_command_ends() {
+    let desk = Desk::new();
+    let interrupt = || {
+        let arguments = json!({"sandbox_id": "one", "execution_id": "7"});
+        desk.call("command_interrupt", arguments).text.concat()
+    };
+    assert!(interrupt().contains("no command `7` runs"));
+    *desk.fake.stubborn.lock().unwrap() = Some(2);
+    assert!(interrupt().contains("interrupted"));
+    *desk.fake.stubborn.lock().unwrap() = Some(9);
+    assert!(interrupt().contains("interrupted"));
+    let signals = ["(7, 2)", "(7, 2)", "(7, 15)", "(7, 9)"].map(|it| format!("exec_signal {it}"));
+    assert_eq!(desk.fake.calls(), signals);
+}
+
+#[test]
+fn files_are_moved_without_replacing_any() {
+    let desk = Desk::new();
+    desk.file("/a", b"1");
+    desk.file("/b", b"2");
+    let moved = |entries: Value| {
+        desk.call("file_move", json!({"sandbox_id": "one", "entries": entries})).text.concat()
+    };
+    let text = moved(json!([
+        {"source": "/a", "destination": "/d/c"}, {"src": "/d/c", "dest": "/b"}
+    ]));
+    assert!(text.contains("`/b` is there already"), "{text}");
+    assert!(text.contains("cause: the 1 before it were moved"), "{text}");
+    assert!(desk.fake.calls().contains(&r#"file_mkdir ("/d", true)"#.to_owned()));
+    assert!(moved(json!([{"source": "/x", "destination": "/y"}])).contains("no `/x`"));
+}
+
+#[test]
+fn files_and_directories_are_not_removed_for_each_other() {
+    let desk = Desk::new();
+    desk.file("/d/a", b"1");
+    let paths = |tool: &str, path: &str| {
+        desk.call(tool, json!({"sandbox_id": "one", "paths": [path]})).text.concat()
+    };
+    assert!(paths("file_delete", "/d").contains("hint: `file_delete_directories`"));
+    assert!(paths("file_delete_directories", "/d/a").contains("hint: `file_delete` removes"));
+    for gone in ["file_delete", "file_delete_directories"] {
+        assert!(paths(gone, "/none").contains("deleted"));
+    }
+    assert!(paths("file_delete", "d").contains("argument `paths`: not an absolute path"));
+    assert!(paths("file_delete_directories", "/d").contains("deleted"));
+    assert_eq!(desk.fake.calls(), [r#"file_remove ("/d", true)"#]);
+}
+
+#[test]
+fn lists_of_results_have_a_text_each() {
+    let desk = Desk::new();
+    desk.file("/etc/passwd", b"root:x:0:0::/root:/bin/sh\n");
+    desk.file("/etc/group", b"root:x:0:\nstaff:x:1:\n");
+    desk.file("/w/a.py", b"xx");
+    desk.file("/w/d/b.py", b"x");
+    desk.file("/w/c.txt", b"x");
+    let found =
+        desk.call("file_search", json!({"sandbox_id": "one", "path": "/w", "pattern": "*.py"}));
+    assert_eq!(found.text.len(), 2);
+    assert_eq!(
+        found.structured.unwrap()["result"][0],
+        json!({"path": "/w/a.py", "type": "file", "mode": 644, "owner": "root", "group": "staff",
+            "size": 2, "modified_at": "1970-01-01T00:00:02.000Z",
+            "created_at": "1970-01-01T00:00:01.000Z"})
+    );
+    let entries = json!([
+        {"path": "/w/a.py", "old_content": "x", "new_content": "y"},
+        {"path": "/w/c.txt", "old_content": "z", "new_content": "y"},
+    ]);
+    let replaced =
+        desk.done("file_replace_contents", json!({"sandbox_id": "one", "entries": entries}));
+    assert_eq!(
+        replaced,
+        json!({"result": [{"path": "/w/a.py", "replaced_count": 2}, {"path": "/w/c.txt", "replaced_count": 0}]})
+    );
+    assert_eq!(desk.fake.files.lock().unwrap()["/w/a.py"], b"yy");
+}
+
+#[test]
+fn metrics_are_shares_of_what_it_has() {
+    let desk = Desk::new();
+    let measured = desk.done("sandbox_get_metrics", json!({"sandbox_id": "one"}));
+    let count = measured["cpu_count"].as_f64().unwrap();
+    // The fake uses half of one processor.
+    assert_eq!(measured["cpu_used_percentage"].as_f64().unwrap(), 50.0 / count);
+    assert_eq!(measured["memory_total_in_mib"], 6.0);
+    assert_eq!(measured["memory_used_in_mib"], 3.0);
+}
+
+#[test]
+fn a_port_that_is_published_is_told_and_another_published() {
+    let desk = Desk::new();
+    let endpoint =
+        |port: u32| desk.done("sandbox_get_endpoint", json!({"sandbox_id": "one", "port": port}));
+    let empty = json!({});
+    assert_eq!(
+        endpoint(80),
+        json!({"endpoint": "127.0.0.1:4000", "headers": empty, "origin": null})
+    );
+    assert_eq!(endpoint(81)["endpoint"], "127.0.0.1:5000");
+}
+
+#[test]
+fn renewal_tells_when_it_ends() {
+    let desk = Desk::new();
+    let renewed = desk.done("sandbox_renew", json!({"sandbox_id": "one", "timeout_seconds": 1.5}));
+    assert_eq!(renewed, json!({"expires_at": super::shown::moment(ENDS + 1500)}));
+    assert_eq!(desk.fake.calls(), ["sandbox_renew Some(1.5s)"]);
+}
+
+#[test]
+fn no_input_is_more_than_an_error() {
+    let desk = Desk::new();
+    assert_eq!(desk.failed("no_such", json!({})), "Unknown tool: no_such");
+    let wrong = [json!(null), json!(-1), json!(1e300), json!([]), json!({"x": 1}), json!("\0")];
+    for tool in desk.dialect.tools() {
+        let text = desk.failed(&tool.name, json!({"sandbox_id": 3, "filter": 3, "image": 3}));
+        assert!(
+            text.starts_with(&format!("Error executing tool {}: argument `", tool.name)),
+            "{text}"
+        );
+        for property in tool.input["properties"].as_object().unwrap().keys() {
+            for value in &wrong {
+                let mut arguments = properties::usual(&tool.name);
+                arguments.insert(property.clone(), value.clone());
+                desk.call(&tool.name, Value::Object(arguments));
+            }
+        }
+    }
+    // What is not known is ignored, as OpenSandbox does.
+    desk.done("sandbox_list", json!({"unknown": 1}));
+}
+
+#[test]
+fn a_call_that_takes_too_long_is_given_up() {
+    let fake = Arc::new(Fake::default());
+    fake.ill.store(u32::MAX, Ordering::Relaxed);
+    let desk = Desk::new();
+    let world = World {
+        api: Arc::clone(&fake) as Arc<dyn msb_api::Api>,
+        paths: Arc::new(HostPaths::unrestricted()),
+        defaults: Spec::default(),
+    };
+    let request_timeout = Some(std::time::Duration::from_millis(20));
+    let dialect = OpenSandbox::new(world, &Settings { request_timeout, ..Settings::default() });
+    let sandboxes = desk.fake.sandboxes.lock().unwrap().clone();
+    fake.sandboxes.lock().unwrap().extend(sandboxes);
+    let arguments: Map<String, Value> = json!({"sandbox_id": "one"}).as_object().unwrap().clone();
+    let call = Call::new("sandbox_connect", arguments);
+    let answer = dialect.call(&call);
+    assert!(answer.text[0].contains("no answer after 0.02 s"), "{answer:?}");
+    assert!(call.cancel.is_cancelled());
+}
