@@ -126,12 +126,8 @@ impl ServerHandler for Service {
         let mut last = 0.0;
         loop {
             tokio::select! {
-                answer = &mut answer => {
-                    let answer = answer.map_err(|error| {
-                        ErrorData::internal_error(format!("the tool broke: {error}"), None)
-                    })?;
-                    return Ok(result(answer).into());
-                }
+                // Steps first: the last of them are told before the answer.
+                biased;
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
                 Some(step) = steps.recv() => {
                     if let Some(token) = &token {
@@ -139,6 +135,12 @@ impl ServerHandler for Service {
                         // A client that does not listen still gets its answer.
                         let _ = context.peer.notify_progress(progress).await;
                     }
+                }
+                answer = &mut answer => {
+                    let answer = answer.map_err(|error| {
+                        ErrorData::internal_error(format!("the tool broke: {error}"), None)
+                    })?;
+                    return Ok(result(answer).into());
                 }
             }
         }
