@@ -40,7 +40,11 @@ impl Sandboxes for Engine {
         spec.ephemeral = false;
         let progress = Watched::new(watch);
         let reach = reach(&ask.registry);
-        let plan = self.plan_with(&spec, &Fetching { reach, progress: &progress })?;
+        let mut plan = self.plan_with(&spec, &Fetching { reach, progress: &progress })?;
+        if let Some(command) = &mut plan.command {
+            // Whoever asks does not wait for it, and it goes on without them.
+            command.detached = true;
+        }
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, ask.replace)?;
         if let Err(error) = self.begin(&plan, &mut caller) {
