@@ -18,11 +18,14 @@ fs.rmdirSync(directory);
 
 // Shared with the thread below, as text: it has no access to what is defined here.
 const sharing = `
+  const now = { held: false, writing: false };
   function report(kind, payload) {
     const frame = Buffer.concat([Buffer.from(kind + payload.length.toString(16).padStart(8, '0') + '\\n'), payload]);
+    now.writing = true;
     for (let at = 0; at < frame.length;) {
       try { at += fs.writeSync(REPORTS, frame, at); } catch (error) { if (error.code !== 'EAGAIN') throw error; }
     }
+    now.writing = false;
   }
   function drain() {
     const piece = Buffer.allocUnsafe(65536);
@@ -39,11 +42,12 @@ const sharing = `
   }
   function locked(work) {
     while (Atomics.compareExchange(shared, LOCK, FREE, BUSY) !== FREE) Atomics.wait(shared, LOCK, BUSY, 1000);
-    try { work(); } finally { Atomics.store(shared, LOCK, FREE); Atomics.notify(shared, LOCK); }
+    now.held = true;
+    try { work(); } finally { now.held = false; Atomics.store(shared, LOCK, FREE); Atomics.notify(shared, LOCK); }
   }`;
 const names = 'fs, shared, pipes, REPORTS, LOCK, FREE, BUSY';
-const { report, drain, locked } =
-  new Function(names, sharing + 'return { report, drain, locked };')(fs, shared, pipes, REPORTS, LOCK, FREE, BUSY);
+const { report, drain, locked, now } =
+  new Function(names, sharing + 'return { report, drain, locked, now };')(fs, shared, pipes, REPORTS, LOCK, FREE, BUSY);
 
 // While code waits for a program, only another thread can take what the program says.
 const pump = new Worker(`
@@ -132,7 +136,11 @@ function evaluate(code) {
     if (!(error instanceof SyntaxError) || !/\bawait\b/.test(code)) throw error;
     return awaited(code);
   }
-  return script.runInThisContext({ breakOnSigint: true, displayErrors: false });
+  try { return script.runInThisContext({ breakOnSigint: true, displayErrors: false }); } catch (error) {
+    // An interrupt stops whatever runs, even this. What was left half done cannot be mended.
+    if (now.writing || now.held || stdout.writableLength || stderr.writableLength) process.exit(1);
+    throw error;
+  }
 }
 
 const orders = [];

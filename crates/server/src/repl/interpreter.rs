@@ -18,7 +18,9 @@ const MOST_WAITING: usize = 256;
 /// A cold cache and a slow disk, for an interpreter that is large.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long code has to end after it was interrupted.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(3);
+/// How often it is asked in that time: an interpreter that is about to begin does not hear yet.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How long an interpreter is kept that nobody uses. It keeps a sandbox from being idle, too.
 const IDLE: Duration = Duration::from_secs(3600);
 /// How long it is remembered that there was one.
@@ -216,12 +218,17 @@ impl Owner {
         thread::spawn(move || drop(input.write(&frame)));
 
         let mut until = Instant::now() + order.limit;
+        // When it is asked to end, and then asked again.
+        let mut due = until;
         let mut why = None;
         loop {
             let note = if order.cancel.is_cancelled() && why.is_none() {
                 Some(Note::Cancelled)
+            } else if Instant::now() >= due {
+                // Looked at first: code that never stops talking is late all the same.
+                None
             } else {
-                self.next(until)
+                self.next(due)
             };
             let stopped = match note {
                 Some(Note::Said(number, frame)) if self.is_live(number) => match frame {
@@ -271,10 +278,11 @@ impl Owner {
                 None => {
                     why = Some(stopped);
                     until = Instant::now() + GRACE;
-                    if let Some(live) = &self.live {
-                        let _ = live.input.signal(INTERRUPT);
-                    }
                 }
+            }
+            due = until.min(Instant::now() + ASK_AGAIN);
+            if let Some(live) = &self.live {
+                let _ = live.input.signal(INTERRUPT);
             }
         }
     }

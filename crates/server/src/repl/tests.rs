@@ -114,6 +114,7 @@ fn code_that_takes_too_long_is_interrupted_and_the_state_stays() {
         (Language::Python, "x = 1", "print('on')\nwhile True: pass", "x"),
         (Language::Node, "let x = 1", "console.log('on'); while (true) {}", "x"),
         (Language::Node, "let x = 1", "console.log('on'); new Promise(() => {})", "x"),
+        (Language::Python, "x = 1", "print('on')\nwhile True: print('y' * 1000)", "x"),
     ] {
         let Some(here) = Here::new(language) else { continue };
         here.run(set);
@@ -123,6 +124,17 @@ fn code_that_takes_too_long_is_interrupted_and_the_state_stays() {
         assert_eq!(said(&ran)[0], "o on");
         assert_eq!(here.said(get), ["o 1"]);
     }
+}
+
+#[test]
+fn node_that_is_interrupted_while_it_talks_never_sends_half_a_frame() {
+    let Some(here) = Here::new(Language::Node) else { return };
+    let limit = Duration::from_millis(300);
+    let talk = "while (true) console.log('y'.repeat(100))";
+    let ran = here.ask(talk, Some(limit), &Cancel::default()).unwrap();
+    let why = Why::Timeout(limit);
+    assert!([Ended::Interrupted(why), Ended::Killed(why)].contains(&ran.ended), "{:?}", ran.ended);
+    assert_eq!(here.said("1 + 1").last().unwrap(), "o 2");
 }
 
 #[test]
