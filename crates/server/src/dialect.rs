@@ -1,6 +1,7 @@
 //! What a dialect is, without a word of MCP's own types.
 
 use crate::cancel::Cancel;
+use crate::namespace::Reaches;
 use msb_api::{Part, Watch};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -133,6 +134,8 @@ impl std::fmt::Debug for Call {
 pub struct Who {
     /// The key that the caller showed, by its id; none on stdio and where no key is asked for.
     pub key: Option<String>,
+    /// Which namespaces the key is for.
+    pub reaches: Reaches,
 }
 
 /// What a tool answers.

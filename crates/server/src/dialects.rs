@@ -4,6 +4,9 @@ mod core;
 mod opensandbox;
 
 pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
+pub(crate) mod server;
+
+pub use server::Server;
 
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
@@ -35,17 +38,20 @@ pub enum Named {
     Core,
     /// That of OpenSandbox's MCP server.
     OpenSandbox,
+    /// That of the microsandbox server: five tools, and interpreters that keep their state.
+    Server,
 }
 
 impl Named {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Core, Self::OpenSandbox];
+    pub const ALL: &[Self] = &[Self::Core, Self::Server, Self::OpenSandbox];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
             Self::OpenSandbox => "opensandbox",
+            Self::Server => "server",
         }
     }
 
@@ -54,6 +60,7 @@ impl Named {
         match self {
             Self::Core => Arc::new(core::Core::new(world)),
             Self::OpenSandbox => opensandbox(world, &OpenSandboxSettings::default()),
+            Self::Server => Arc::new(Server::new(world)),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::fmt;
 /// Between a namespace and a name.
 const SEPARATOR: &str = "--";
 /// The one whose names are not changed.
-const DEFAULT: &str = "default";
+pub(crate) const DEFAULT: &str = "default";
 
 /// A namespace: 1 to 63 of `A-Z a-z 0-9 _ -`, from a letter or digit to a letter, digit or `_`, and
 /// no `--` in between.

@@ -1,7 +1,7 @@
 //! What the HTTP listener serves, to whom.
 
 use crate::dialect::{Dialect, Who};
-use crate::dialects::{Named, World};
+use crate::dialects::{Named, Server, World};
 use crate::keys::{Keys, Refused};
 use crate::namespace::Reaches;
 use crate::scoped::Scoped;
@@ -31,6 +31,8 @@ pub struct Site {
     world: World,
     door: Door,
     tools: Vec<String>,
+    /// Knows namespaces by itself, and its interpreters are for all who reach a sandbox.
+    server: Arc<Server>,
     /// A dialect has state, and each namespace its own.
     dialects: Mutex<HashMap<(Named, Reaches), Arc<dyn Dialect>>>,
     /// Which key each MCP session belongs to.
@@ -45,6 +47,7 @@ impl Site {
     /// A site over these sandboxes.
     pub fn new(world: World, door: Door) -> Self {
         Self {
+            server: Arc::new(Server::new(world.clone())),
             world,
             door,
             tools: Vec::new(),
@@ -72,7 +75,8 @@ impl Site {
             Door::Keys(keys) => keys,
         };
         let key = keys.verify(token.unwrap_or_default())?;
-        Ok(Caller { who: Who { key: Some(key.id) }, reaches: key.reaches })
+        let who = Who { key: Some(key.id), reaches: key.reaches.clone() };
+        Ok(Caller { who, reaches: key.reaches })
     }
 
     /// The dialect for whoever reaches this far.
@@ -84,7 +88,10 @@ impl Site {
                 let scoped = Scoped::new(world.api, namespace.clone());
                 world.api = Arc::new(scoped.with_host_paths(Arc::clone(&world.paths)));
             }
-            let dialect = named.dialect(world);
+            let dialect: Arc<dyn Dialect> = match named {
+                Named::Server => Arc::clone(&self.server) as Arc<dyn Dialect>,
+                _ => named.dialect(world),
+            };
             match Selected::new(Arc::clone(&dialect), &self.tools) {
                 Ok(selected) if !self.tools.is_empty() => Arc::new(selected),
                 _ => dialect,

@@ -1,0 +1,87 @@
+//! How much sandboxes use.
+
+use super::Server;
+use super::asked::{Asked, Measured, View, sandbox_name};
+use crate::namespace;
+use msb_api::{Metrics, Summary};
+use msb_spec::{Kind, Result};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long the use of processors is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Server {
+    /// How much one sandbox or several use.
+    pub(crate) fn metrics(&self, asked: &Asked<'_>, measured: &Measured) -> Result<Value> {
+        let view = self.view(asked.who, measured.namespace.as_deref())?;
+        let summaries = match &measured.sandbox {
+            Some(name) => vec![view.api.sandbox_summary(&sandbox_name(name)?)?],
+            None => view.api.sandbox_list()?,
+        };
+        let chosen = |summary: &Summary| match &view.namespace {
+            // All names are seen there, and one namespace was asked for.
+            Some(chosen) if view.scope.is_empty() => chosen.outer(summary.name.as_str()).is_some(),
+            _ => true,
+        };
+        let summaries: Vec<Summary> = match measured.sandbox {
+            Some(_) => summaries,
+            None => summaries.into_iter().filter(chosen).collect(),
+        };
+        let before = measure(&view, &summaries)?;
+        if before.iter().any(Option::is_some) {
+            std::thread::sleep(LOOK);
+        }
+        let after = measure(&view, &summaries)?;
+        let rows = summaries.iter().zip(before.iter().zip(&after));
+        let rows: Vec<Value> = rows
+            .map(|(summary, (before, after))| row(&view, summary, before.as_ref(), after.as_ref()))
+            .collect();
+        Ok(json!({"sandboxes": rows}))
+    }
+}
+
+/// What each uses now; none of one that does not run.
+fn measure(view: &View, summaries: &[Summary]) -> Result<Vec<Option<(Instant, Metrics)>>> {
+    let one = |summary: &Summary| match view.api.sandbox_metrics(&summary.name) {
+        Ok(metrics) => Ok(Some((Instant::now(), metrics))),
+        // It was stopped or removed while we looked, or never ran.
+        Err(error) if matches!(error.kind(), Kind::State | Kind::NotFound | Kind::Protocol) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    };
+    summaries.iter().map(one).collect()
+}
+
+fn row(
+    view: &View,
+    summary: &Summary,
+    before: Option<&(Instant, Metrics)>,
+    after: Option<&(Instant, Metrics)>,
+) -> Value {
+    let (namespace, name) = match &view.namespace {
+        Some(namespace) if !view.scope.is_empty() => (namespace.as_str(), summary.name.as_str()),
+        _ => match namespace::split(summary.name.as_str()) {
+            // A name of the CLI that only looks like one of a namespace.
+            ("", name) => (namespace::DEFAULT, name),
+            split => split,
+        },
+    };
+    let cpu = before.zip(after).map(|((then, before), (now, after))| {
+        let (used, passed) =
+            (after.cpu_us.saturating_sub(before.cpu_us), now.duration_since(*then));
+        #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+        let percent = used as f64 / (passed.as_micros().max(1) as f64) * 100.0;
+        (percent * 100.0).round() / 100.0
+    });
+    let after = after.map(|(_, metrics)| metrics);
+    json!({
+        "namespace": namespace,
+        "name": name,
+        "running": after.is_some(),
+        "cpu_usage": cpu,
+        "memory_usage": after.map(|metrics| metrics.memory >> 20),
+        "disk_usage": after.and_then(|metrics| metrics.disk),
+    })
+}
