@@ -85,6 +85,10 @@ fn pretty(value: &Value) -> Answer {
 /// An error as a model reads it.
 pub(crate) fn told(error: &Error) -> String {
     match error.advice() {
+        // The CLI is not at hand; the tool is.
+        Some(hint) if hint.starts_with("`msb start") => {
+            format!("{error}\nhint: call sandbox_start first")
+        }
         Some(hint) => format!("{error}\nhint: {hint}"),
         None => error.to_string(),
     }

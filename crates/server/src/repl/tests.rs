@@ -10,7 +10,7 @@ struct Here {
 }
 
 impl Here {
-    /// None where the machine has no such interpreter, which is said.
+    /// None where the machine has no such interpreter: the e2e tests need one and say so.
     fn new(language: Language) -> Option<Self> {
         let program = if language == Language::Python { "python3" } else { "node" };
         if std::process::Command::new(program).arg("--version").output().is_err() {
