@@ -16,6 +16,14 @@ pub trait Images {
     /// Fetches one, whether it is there or not.
     fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection>;
 
+    /// The same, with a way to its registry that holds for this once.
+    fn image_pull_from(
+        &self,
+        name: &Reference,
+        registry: &Registry,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection>;
+
     /// Removes one; one that sandboxes were made from only with `force`. The name that it had.
     fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference>;
 

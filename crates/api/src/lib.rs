@@ -27,7 +27,7 @@ pub use sandboxes::{
     Create, EventStream, Inspection, LogFilter, LogLine, LogStream, Metrics, Sandboxes, Status,
     Summary,
 };
-pub use snapshots::{Snapshot, Snapshots, Verified};
+pub use snapshots::{Changes, Snapshot, Snapshots, Verified};
 pub use volumes::{PrunedVolumes, Volume, Volumes};
 
 /// Everything that can be asked.

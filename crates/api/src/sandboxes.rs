@@ -1,15 +1,20 @@
 //! Sandboxes: made, started, ended, looked at.
 
-use crate::{Registry, Watch};
+use crate::{Api, Registry, Watch};
 use msb_spec::{Name, Plan, Result, Spec};
 use msb_wire::record::{Event, Source};
 use msb_wire::{MachineUsage, Stopped, WorkerStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The Operations on sandboxes.
 pub trait Sandboxes {
+    /// The same Operations with the values of Secrets whose source is the caller itself, by their
+    /// names. They are kept in memory alone.
+    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api>;
+
     /// Decides everything about a sandbox. Nothing is made but what of its image has to be fetched.
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan>;
 

@@ -1,7 +1,8 @@
 //! Saved filesystems.
 
-use msb_spec::{Digest, ImageRef, Isolation, Name, Result};
+use msb_spec::{Digest, ImageRef, Isolation, Mount, Name, Published, Result, Tmpfs, UserRef};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 /// The Operations on snapshots, and the ways back.
@@ -34,6 +35,9 @@ pub trait Snapshots {
     /// started.
     fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()>;
 
+    /// The same, but for some of its settings.
+    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()>;
+
     /// Makes a second sandbox of one. It is not started.
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()>;
 
@@ -42,6 +46,24 @@ pub trait Snapshots {
 
     /// Puts the files of a stopped sandbox back to what its image holds.
     fn sandbox_reset(&self, name: &Name, keep_workspace: bool) -> Result<()>;
+}
+
+/// How a sandbox is to differ from the one that a snapshot was taken of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Changes {
+    /// Who runs every Exec.
+    pub user: Option<UserRef>,
+    /// Host paths and volumes shown inside as well.
+    pub mounts: Vec<Mount>,
+    /// Memory file systems inside as well.
+    pub tmpfs: Vec<Tmpfs>,
+    /// Ports of the host that lead inside.
+    pub ports: Vec<Published>,
+    /// For finding it, as well.
+    pub labels: BTreeMap<String, String>,
+    /// Whether host paths and volumes that are not there any more are left out.
+    pub lenient: bool,
 }
 
 /// A saved filesystem to start many sandboxes from.

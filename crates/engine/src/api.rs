@@ -10,8 +10,8 @@ use crate::network::Lines;
 use crate::sandboxes::Engine;
 use exec::{Begun, Local};
 use msb_api::{
-    Attributes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
-    ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
+    Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
+    Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
     Metrics, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots, Summary,
     Verified, Volume, Volumes, Watch,
 };
@@ -23,6 +23,7 @@ use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, Stopped};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watched::Watched;
 
@@ -30,6 +31,11 @@ use watched::Watched;
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Sandboxes for Engine {
+    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+        let wiped = secrets.into_iter().map(|(name, value)| (name, value.into())).collect();
+        Arc::new(Self::giving(self, wiped))
+    }
+
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
         let progress = Watched::new(watch);
         self.plan_with(spec, &Fetching { progress: &progress, ..Fetching::default() })
@@ -275,9 +281,19 @@ impl Images for Engine {
     }
 
     fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection> {
+        self.image_pull_from(name, &Registry::default(), watch)
+    }
+
+    fn image_pull_from(
+        &self,
+        name: &Reference,
+        registry: &Registry,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
         let store = self.images()?;
         let name = store.settings().meant(name);
-        let pulled = store.pull(name, &Pull::default(), &Watched::new(watch))?;
+        let pull = Pull { reach: reach(registry), ..Pull::default() };
+        let pulled = store.pull(name, &pull, &Watched::new(watch))?;
         Self::image_inspect(self, &pulled.reference)
     }
 
@@ -352,6 +368,10 @@ impl Snapshots for Engine {
 
     fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
         self.restore(snapshot, name).map(drop)
+    }
+
+    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
+        self.restore_with(snapshot, name, changes).map(drop)
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {

@@ -193,6 +193,13 @@ impl Files {
                 let mode = mode.unwrap_or(0o644);
                 self.write(&bytes(path), mode, false, content.as_bytes()).map(drop)
             }
+            Patch::Bytes { path, content } => {
+                self.write(&bytes(path), 0o644, false, content.as_slice()).map(drop)
+            }
+            Patch::Mode { path, mode } => {
+                let (path, mode) = (bytes(path), Some(*mode));
+                self.run(&FileRequest::Set { path, mode, owner: None, group: None })
+            }
             Patch::Append { path, content } => {
                 self.write(&bytes(path), 0o644, true, content.as_bytes()).map(drop)
             }
@@ -202,6 +209,11 @@ impl Files {
             Patch::Remove { path } => {
                 self.run(&FileRequest::Remove { path: bytes(path), recursive: true })
             }
+            Patch::Absent { path } => match self.stat(&bytes(path), false) {
+                Ok(_) => Err(Error::new(Kind::Exists, format!("`{path}` is there already"))),
+                Err(error) if error.kind() == Kind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            },
             Patch::Symlink { path, target } => self.run(&FileRequest::Symlink {
                 path: bytes(path),
                 target: target.as_bytes().to_vec(),

@@ -205,7 +205,7 @@ fn ids(spec: &Spec, user: Option<&UserRef>, owners: bool, caller: User) -> Resul
     }
 }
 
-fn only_root(user: &UserRef, by_image: bool) -> Error {
+pub(crate) fn only_root(user: &UserRef, by_image: bool) -> Error {
     let instead = if by_image { "; `--user root` runs the image as root" } else { "" };
     Error::unsupported(format!("only root can exist in a sandbox of this user, not `{user}`"))
         .hint(format!(
@@ -273,7 +273,7 @@ fn at_least_8m(value: Bytes) -> Result<Bytes> {
     Err(Error::invalid(format!("a disk of {value} is too small")).hint("8M is the least"))
 }
 
-fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<Vec<PlannedMount>> {
+pub(crate) fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<Vec<PlannedMount>> {
     let find = |mount: &Mount| {
         let (guest, read_only) = (mount.guest.as_str().to_owned(), mount.read_only);
         let path = match &mount.source {

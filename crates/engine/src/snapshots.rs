@@ -6,6 +6,7 @@
 
 mod archive;
 mod carried;
+mod changes;
 mod live;
 mod records;
 mod sealing;
@@ -20,6 +21,7 @@ use crate::sandboxes::Engine;
 use crate::store::{Claim, passing};
 use crate::volumes;
 use carried::Carried;
+use msb_api::Changes;
 pub use msb_api::{Snapshot, Verified};
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
@@ -120,10 +122,16 @@ impl Engine {
     /// Makes a sandbox from a snapshot, with the settings of the one that it was taken of. Its
     /// ports and Secrets are not among them. It is not started.
     pub fn restore(&self, snapshot: &Name, name: &Name) -> Result<Plan> {
+        self.restore_with(snapshot, name, &Changes::default())
+    }
+
+    /// The same, but for some of its settings.
+    pub fn restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<Plan> {
         let record = self.records().find(snapshot)?;
         let mut plan = self.derived(&record.plan, name, ids_like(record.plan.ids));
         plan.snapshot = Some(snapshot.clone());
         plan.rootfs.own = 0;
+        changes::apply(self.home(), &mut plan, changes)?;
         self.settle_down(&plan, None)?;
         Ok(plan)
     }

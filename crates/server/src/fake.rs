@@ -7,10 +7,10 @@ mod process;
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{
-    Attributes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
-    ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics,
-    NetRecord, NetTable, Networks, Place, PrunedVolumes, Sandboxes, Snapshot, Snapshots, Status,
-    Stopped, Summary, Verified, Volume, Volumes, Watch,
+    Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
+    Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics,
+    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots,
+    Status, Stopped, Summary, Verified, Volume, Volumes, Watch,
 };
 use msb_spec::{
     Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
@@ -19,7 +19,7 @@ use msb_spec::{
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Where a command really runs, or does not.
@@ -144,6 +144,11 @@ fn volume(name: &VolumeName) -> Volume {
 }
 
 impl Sandboxes for Fake {
+    fn giving(&self, _: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+        self.note("giving", &());
+        Arc::new(Self::default())
+    }
+
     fn sandbox_plan(&self, spec: &Spec, _: &dyn Watch) -> Result<Plan> {
         self.note("sandbox_plan", spec);
         Ok(plan::of(spec))
@@ -193,6 +198,11 @@ impl Sandboxes for Fake {
     fn sandbox_remove(&self, name: &Name, force: bool) -> Result<()> {
         self.note("sandbox_remove", &(name, force));
         self.there(name).map(drop)
+    }
+
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.note("sandbox_renew", &(name, left));
+        Ok(None)
     }
 
     fn sandbox_drain(&self, name: &Name) -> Result<bool> {
@@ -332,6 +342,11 @@ impl Files for Fake {
         Ok(())
     }
 
+    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()> {
+        self.note("file_set", &(at, path, attributes));
+        Ok(())
+    }
+
     fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()> {
         self.note("file_symlink", &(at, path, target));
         Ok(())
@@ -379,6 +394,15 @@ impl Images for Fake {
     fn image_pull(&self, reference: &Reference, _: &dyn Watch) -> Result<ImageInspection> {
         self.note("image_pull", reference);
         Err(Error::new(Kind::NotFound, format!("no image `{reference}`")))
+    }
+
+    fn image_pull_from(
+        &self,
+        reference: &Reference,
+        _: &Registry,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        self.image_pull(reference, watch)
     }
 
     fn image_remove(&self, reference: &Reference, _: bool) -> Result<Reference> {
@@ -475,6 +499,10 @@ impl Snapshots for Fake {
     fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
         self.note("snapshot_restore", &(snapshot, name));
         Ok(())
+    }
+
+    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, _: &Changes) -> Result<()> {
+        self.snapshot_restore(snapshot, name)
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {

@@ -18,6 +18,20 @@ pub enum Patch {
         #[serde(default)]
         mode: Option<u32>,
     },
+    /// A file with these bytes.
+    Bytes {
+        /// Where.
+        path: GuestPath,
+        /// What.
+        content: Vec<u8>,
+    },
+    /// Other permissions of what is there.
+    Mode {
+        /// Where.
+        path: GuestPath,
+        /// Which.
+        mode: u32,
+    },
     /// A directory, with its parents.
     Mkdir {
         /// Where.
@@ -32,6 +46,11 @@ pub enum Patch {
     },
     /// A file or tree that is not to be there.
     Remove {
+        /// Where.
+        path: GuestPath,
+    },
+    /// Nothing: if something is there, the sandbox is not made.
+    Absent {
         /// Where.
         path: GuestPath,
     },

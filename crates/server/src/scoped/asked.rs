@@ -104,7 +104,7 @@ impl Scoped {
         Ok(network)
     }
 
-    fn mount(&self, mount: Mount) -> Result<Mount> {
+    pub(super) fn mount(&self, mount: Mount) -> Result<Mount> {
         let source = match mount.source {
             MountSource::Path(path) => MountSource::Path(self.host(&path)?),
             MountSource::Volume(name) => MountSource::Volume(self.inner_volume(&name)?),
@@ -120,6 +120,9 @@ impl Scoped {
         Ok(match patch {
             Patch::Copy { from, to } => Patch::Copy { from: self.host(&from)?, to },
             Patch::Text { .. }
+            | Patch::Bytes { .. }
+            | Patch::Mode { .. }
+            | Patch::Absent { .. }
             | Patch::Mkdir { .. }
             | Patch::Append { .. }
             | Patch::Remove { .. }

@@ -1,7 +1,7 @@
 //! Images, which are common to all namespaces: they can be used, not taken away.
 
 use super::Scoped;
-use msb_api::{DiskUsage, ImageInspection, ImageSummary, Images, Watch};
+use msb_api::{DiskUsage, ImageInspection, ImageSummary, Images, Registry, Watch};
 use msb_spec::{Prune, Pruned, Reference, Result};
 
 impl Images for Scoped {
@@ -23,6 +23,19 @@ impl Images for Scoped {
     fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection> {
         let image = self.told(self.api.image_pull(name, watch))?;
         let sandboxes = self.own(&image.sandboxes);
+        Ok(ImageInspection { sandboxes, ..image })
+    }
+
+    fn image_pull_from(
+        &self,
+        name: &Reference,
+        registry: &Registry,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        let mut registry = registry.clone();
+        registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
+        let image = self.told(self.api.image_pull_from(name, &registry, watch))?;
+        let sandboxes = self.own(image.sandboxes);
         Ok(ImageInspection { sandboxes, ..image })
     }
 

@@ -2,10 +2,11 @@
 
 use super::Scoped;
 use msb_api::{
-    Create, EventStream, Inspection, LogFilter, LogStream, Metrics, NetRecord, NetTable, Networks,
-    Registry, Sandboxes, Stopped, Summary, Watch,
+    Api, Create, EventStream, Inspection, LogFilter, LogStream, Metrics, NetRecord, NetTable,
+    Networks, Sandboxes, Stopped, Summary, Watch,
 };
 use msb_spec::{Error, Kind, Name, Plan, Policy, Published, Result, Rule, Spec};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Scoped {
@@ -22,6 +23,10 @@ impl Scoped {
 }
 
 impl Sandboxes for Scoped {
+    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+        Arc::new(Self { api: self.api.giving(secrets), ..self.clone() })
+    }
+
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
         let (spec, _) = self.spec(spec)?;
         self.told(self.api.sandbox_plan(&spec, watch)).and_then(|plan| self.plan(plan))
@@ -29,9 +34,8 @@ impl Sandboxes for Scoped {
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let (spec, _) = self.spec(&ask.spec)?;
-        let Registry { insecure, ca, login } = ask.registry.clone();
-        let ca = ca.map(|ca| self.host(&ca)).transpose()?;
-        let registry = Registry { insecure, ca, login };
+        let mut registry = ask.registry.clone();
+        registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
         let ask = Create { spec, replace: ask.replace, registry };
         self.told(self.api.sandbox_create(&ask, watch)).and_then(|made| self.asked_for(made))
     }
@@ -63,6 +67,10 @@ impl Sandboxes for Scoped {
 
     fn sandbox_remove(&self, name: &Name, force: bool) -> Result<()> {
         self.told(self.api.sandbox_remove(&self.inner(name)?, force))
+    }
+
+    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
+        self.told(self.api.sandbox_renew(&self.inner(name)?, left))
     }
 
     fn sandbox_drain(&self, name: &Name) -> Result<bool> {

@@ -1,8 +1,8 @@
 //! Snapshots of one namespace. Those have ids as well, which all namespaces share: whose a snapshot
 //! is, its names tell.
 
-use super::Scoped;
-use msb_api::{Snapshot, Snapshots, Verified};
+use super::{LABEL, Scoped};
+use msb_api::{Changes, Snapshot, Snapshots, Verified};
 use msb_spec::{Error, Kind, Name, Result};
 use std::io::{Read, Write};
 
@@ -97,6 +97,14 @@ impl Snapshots for Scoped {
 
     fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
         self.told(self.api.snapshot_restore(&self.snapshot(snapshot)?, &self.inner(name)?))
+    }
+
+    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
+        let mounts = changes.mounts.iter().map(|it| self.mount(it.clone()));
+        let mut changes = Changes { mounts: mounts.collect::<Result<_>>()?, ..changes.clone() };
+        changes.labels.insert(LABEL.to_owned(), self.namespace.to_string());
+        let (snapshot, name) = (self.snapshot(snapshot)?, self.inner(name)?);
+        self.told(self.api.snapshot_restore_with(&snapshot, &name, &changes))
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {
