@@ -1,15 +1,16 @@
 //! The dialects there are.
 
 mod core;
+mod microsandbox;
 mod opensandbox;
-
-pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
 pub(crate) mod server;
 
+pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
 pub use server::Server;
 
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
+pub use microsandbox::Settings as MicrosandboxSettings;
 use msb_api::Api;
 use msb_spec::{Error, Result, Spec};
 use std::sync::Arc;
@@ -36,15 +37,23 @@ impl std::fmt::Debug for World {
 pub enum Named {
     /// Ours: few tools, small in a model's context.
     Core,
-    /// That of OpenSandbox's MCP server.
-    OpenSandbox,
+    /// The tools of microsandbox-mcp.
+    Microsandbox,
     /// That of the microsandbox server: five tools, and interpreters that keep their state.
     Server,
+    /// That of OpenSandbox's MCP server.
+    OpenSandbox,
+}
+
+/// The dialect `microsandbox` with settings of its own; [`Named::dialect`] has the usual ones.
+pub fn microsandbox(world: World, settings: MicrosandboxSettings) -> Arc<dyn Dialect> {
+    Arc::new(microsandbox::Microsandbox::new(world, settings))
 }
 
 impl Named {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Core, Self::Server, Self::OpenSandbox];
+    pub const ALL: &[Self] =
+        &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
@@ -52,6 +61,7 @@ impl Named {
             Self::Core => "core",
             Self::OpenSandbox => "opensandbox",
             Self::Server => "server",
+            Self::Microsandbox => "microsandbox",
         }
     }
 
@@ -61,6 +71,7 @@ impl Named {
             Self::Core => Arc::new(core::Core::new(world)),
             Self::OpenSandbox => opensandbox(world, &OpenSandboxSettings::default()),
             Self::Server => Arc::new(Server::new(world)),
+            Self::Microsandbox => microsandbox(world, MicrosandboxSettings::default()),
         }
     }
 }

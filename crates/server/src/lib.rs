@@ -5,6 +5,7 @@
 
 mod arguments;
 mod cancel;
+mod clock;
 mod dialect;
 mod dialects;
 mod exec;
@@ -18,13 +19,17 @@ mod namespace;
 mod paths;
 mod repl;
 mod rpc;
+mod schema;
 mod scoped;
 mod selected;
 mod site;
 
 pub use cancel::{Cancel, Hook};
 pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
-pub use dialects::{Named, OpenSandboxRemote, OpenSandboxSettings, Server, World, opensandbox};
+pub use dialects::{
+    MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, Server, World,
+    microsandbox, opensandbox,
+};
 pub use http::{Shown, serve_http};
 pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};
 pub use mcp::serve_stdio;

@@ -48,3 +48,17 @@ pub const TRUST: [&str; 5] = [
 pub const OPEN_SANDBOX_API_KEY: &str = "OPEN_SANDBOX_API_KEY";
 /// OpenSandbox's own: `HOST[:PORT]` of that server.
 pub const OPEN_SANDBOX_DOMAIN: &str = "OPEN_SANDBOX_DOMAIN";
+/// microsandbox-mcp's own: directories of the host that its clients may name, between colons.
+pub const MCP_HOST_PATHS: &str = "MICROSANDBOX_MCP_HOST_PATHS";
+/// microsandbox-mcp's own: `allowlist`, or `unrestricted` where dangerous operations are enabled.
+pub const MCP_HOST_PATH_POLICY: &str = "MICROSANDBOX_MCP_HOST_PATH_POLICY";
+/// microsandbox-mcp's own: `1` enables dangerous operations.
+pub const MCP_ENABLE_DANGEROUS: &str = "MICROSANDBOX_MCP_ENABLE_DANGEROUS";
+/// microsandbox-mcp's own: bytes of output, of a file or of a line that an answer holds.
+pub const MCP_MAX_OUTPUT_BYTES: &str = "MICROSANDBOX_MCP_MAX_OUTPUT_BYTES";
+/// microsandbox-mcp's own: milliseconds that a call waits for a command or a sandbox.
+pub const MCP_DEFAULT_TIMEOUT_MS: &str = "MICROSANDBOX_MCP_DEFAULT_TIMEOUT_MS";
+/// microsandbox-mcp's own: milliseconds after which a command that nobody polls is forgotten.
+pub const MCP_SESSION_TTL_MS: &str = "MICROSANDBOX_MCP_SESSION_TTL_MS";
+/// `1` shows the tools of older clients of microsandbox-mcp as well.
+pub const MCP_OLDER_NAMES: &str = "MSB_MCP_OLDER_NAMES";

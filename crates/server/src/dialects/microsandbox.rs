@@ -1,0 +1,229 @@
+//! The tools of microsandbox-mcp: 70 of them, one envelope, and a host that clients see little of.
+//!
+//! Keeps that server's contract and not its faults: every failure is in the envelope, every limit
+//! is enforced, base64 is cut like text, and what fails among several does not hide the rest.
+
+mod archives;
+mod between;
+mod create;
+mod envelope;
+mod exec;
+mod files;
+mod images;
+mod labels;
+mod lifecycle;
+mod logs;
+mod metrics;
+mod mounts;
+mod networks;
+mod patches;
+mod resources;
+mod restore;
+mod rootfs;
+mod runtime;
+mod scratch;
+mod selector;
+mod sessions;
+mod settings;
+mod snapshots;
+mod volumes;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+use super::World;
+use crate::dialect::{About, Answer, Call, Dialect, Resource, Tool, Who};
+use crate::{arguments, listed, schema};
+use envelope::{Failure, Outcome, answer};
+use metrics::Measured;
+use msb_spec::Name;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use sessions::Sessions;
+pub use settings::Settings;
+use std::sync::{Mutex, PoisonError};
+
+/// The dialect `microsandbox`.
+pub(super) struct Microsandbox {
+    world: World,
+    settings: Settings,
+    tools: Vec<Tool>,
+    sessions: Sessions,
+    measured: Measured,
+    /// Sandboxes that end when this server does.
+    attached: Mutex<Vec<Name>>,
+}
+
+/// Tools that older clients know under another name: theirs, and ours.
+const OLDER: [(&str, &str); 2] =
+    [("snapshot_export", "snapshot_save"), ("snapshot_import", "snapshot_load")];
+
+impl Microsandbox {
+    pub(super) fn new(world: World, settings: Settings) -> Self {
+        let mut tools = listed::tools(include_str!("microsandbox/tools.json"));
+        if settings.older_names {
+            let older = |(theirs, ours): (&str, &str)| {
+                let tool = tools.iter().find(|tool| tool.name == ours)?;
+                Some(Tool { name: theirs.to_owned(), ..tool.clone() })
+            };
+            let older: Vec<Tool> = OLDER.into_iter().filter_map(older).collect();
+            tools.extend(older);
+        }
+        let sessions = Sessions::new(world.api.clone(), settings.session_ttl);
+        let (measured, attached) = (Measured::default(), Mutex::default());
+        Self { world, settings, tools, sessions, measured, attached }
+    }
+
+    /// Ends a sandbox when this server does.
+    fn ends_with_us(&self, name: &Name) {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+    }
+
+    fn outcome(&self, call: &Call) -> Outcome {
+        let tool = call.tool.as_str();
+        match tool {
+            "runtime_check" => self.runtime_check(),
+            "runtime_install" => self.runtime_install(),
+            "sandbox_run" => self.sandbox_run(call),
+            "sandbox_create" => self.sandbox_create(call),
+            "sandbox_restore" => self.sandbox_restore(call),
+            "sandbox_start" => self.sandbox_start(call),
+            "sandbox_list" => self.sandbox_list(call),
+            "sandbox_status" => self.sandbox_status(call),
+            "sandbox_inspect" => self.sandbox_inspect(call),
+            "sandbox_stop" => self.sandbox_stop(call),
+            "sandbox_drain" => self.sandbox_drain(call),
+            "sandbox_wait" => self.sandbox_wait(call),
+            "sandbox_remove" => self.sandbox_remove(call),
+            "sandbox_exec" | "sandbox_shell" => self.sandbox_exec(call),
+            "sandbox_exec_start" => self.sandbox_exec_start(call),
+            "sandbox_exec_poll" => self.sandbox_exec_poll(call),
+            "sandbox_exec_write_stdin" => self.sandbox_exec_write_stdin(call),
+            "sandbox_exec_signal" => self.sandbox_exec_signal(call),
+            "sandbox_exec_close" => self.sandbox_exec_close(call),
+            "sandbox_logs_read" => self.sandbox_logs_read(call),
+            "sandbox_logs_stream" => self.sandbox_logs_stream(call),
+            "sandbox_metrics" => self.sandbox_metrics(call),
+            "sandbox_metrics_all" => self.sandbox_metrics_all(),
+            "sandbox_metrics_stream" => self.sandbox_metrics_stream(call),
+            "volume_create" => self.volume_create(call),
+            "volume_list" => self.volume_list(),
+            "volume_inspect" => self.volume_inspect(call),
+            "volume_remove" => self.volume_remove(call),
+            "image_list" => self.image_list(),
+            "image_inspect" => self.image_inspect(call),
+            "image_remove" => self.image_remove(call),
+            "image_prune" => self.image_prune(call),
+            "snapshot_create" => self.snapshot_create(call),
+            "snapshot_list" => self.snapshot_list(),
+            "snapshot_inspect" => self.snapshot_inspect(call),
+            "snapshot_verify" => self.snapshot_verify(call),
+            "snapshot_remove" => self.snapshot_remove(call),
+            "snapshot_reindex" => self.snapshot_reindex(call),
+            "snapshot_save" | "snapshot_export" => self.snapshot_save(call),
+            "snapshot_load" | "snapshot_import" => self.snapshot_load(call),
+            _ => self.file_outcome(call),
+        }
+    }
+
+    /// The tools for files, which sandboxes and volumes have alike.
+    fn file_outcome(&self, call: &Call) -> Outcome {
+        let tool = call.tool.as_str();
+        let doing = tool.strip_prefix("sandbox_fs_").or_else(|| tool.strip_prefix("volume_fs_"));
+        match doing {
+            Some("read") => self.fs_read(call),
+            Some("write") => self.fs_write(call),
+            Some("list") => self.fs_list(call),
+            Some("mkdir") => self.fs_mkdir(call),
+            Some("remove") => self.fs_remove(call),
+            Some("copy") => self.fs_copy(call),
+            Some("rename") => self.fs_rename(call),
+            Some("stat") => self.fs_stat(call),
+            Some("exists") => self.fs_exists(call),
+            Some("copy_from_host") => self.fs_copy_from_host(call),
+            Some("copy_to_host") => self.fs_copy_to_host(call),
+            // What is listed and is none of the above.
+            _ => {
+                let hint = "sandbox_exec, sandbox_shell and the sandbox_fs tools do the same";
+                let text = format!("{tool}: sandboxes have no SSH server yet");
+                Err(Failure::unsupported(text, hint))
+            }
+        }
+    }
+}
+
+/// The arguments of a call, which its schema has found well.
+fn read<T: DeserializeOwned>(call: &Call) -> Result<T, Failure> {
+    arguments::read(&call.arguments).map_err(Failure::new)
+}
+
+/// Leaves out what was said to be nothing: many clients send `null` for what they do not use.
+fn without_nulls(arguments: &Map<String, Value>) -> Map<String, Value> {
+    let said = arguments.iter().filter(|(_, value)| !value.is_null());
+    said.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+impl Dialect for Microsandbox {
+    fn about(&self) -> About {
+        About {
+            name: "microsandbox",
+            title: None,
+            instructions: None,
+            resources: true,
+            prompts: false,
+        }
+    }
+
+    fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    fn call(&self, call: &Call) -> Answer {
+        let Some(tool) = self.tools.iter().find(|tool| tool.name == call.tool) else {
+            let shown = call.tool.chars().take(60).collect::<String>();
+            return Answer::failed(format!("MCP error -32602: Tool {shown} not found"));
+        };
+        let mut arguments = without_nulls(&call.arguments);
+        if self.settings.older_names
+            && tool.name == "snapshot_create"
+            && let Some(sandbox) = arguments.remove("sourceSandbox")
+        {
+            arguments.insert("fromSandbox".to_owned(), sandbox);
+        }
+        if let Err(wrong) = schema::check(&tool.input, &arguments) {
+            return Answer::failed(format!(
+                "MCP error -32602: Input validation error: Invalid arguments for tool {}: {wrong}",
+                tool.name
+            ));
+        }
+        let call = Call {
+            tool: call.tool.clone(),
+            arguments,
+            who: call.who.clone(),
+            cancel: call.cancel.clone(),
+            watch: call.watch.clone(),
+        };
+        answer(&self.outcome(&call))
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        resources::all()
+    }
+
+    fn read(&self, uri: &str, _: &Who) -> Option<msb_spec::Result<(String, String)>> {
+        self.resource(uri)
+    }
+}
+
+/// Who asked for a sandbox that does not outlive this server gets one.
+impl Drop for Microsandbox {
+    fn drop(&mut self) {
+        for name in
+            std::mem::take(&mut *self.attached.lock().unwrap_or_else(PoisonError::into_inner))
+        {
+            let _ = self.world.api.sandbox_stop(&name, lifecycle::GRACE);
+        }
+    }
+}

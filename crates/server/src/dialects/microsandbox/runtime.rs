@@ -1,0 +1,52 @@
+//! What this server is, for clients that look before they leap.
+
+use super::Microsandbox;
+use super::envelope::{Done, Outcome};
+use serde_json::{Value, json};
+
+impl Microsandbox {
+    pub(super) fn runtime_check(&self) -> Outcome {
+        let mut data = self.about_runtime();
+        data["serverVersion"] = json!(env!("CARGO_PKG_VERSION"));
+        let policy = self.settings.told(&self.world.paths);
+        for key in ["hostPathPolicy", "hostPaths", "dangerousEnabled"] {
+            data[key] = policy[key].clone();
+        }
+        let wish = self.settings.unrestricted && !self.settings.dangerous;
+        let warning = wish.then(|| {
+            let [policy, dangerous] =
+                [msb_spec::env::MCP_HOST_PATH_POLICY, msb_spec::env::MCP_ENABLE_DANGEROUS];
+            format!("{policy}=unrestricted has no effect without {dangerous}=1")
+        });
+        Ok(Done::new(data).warning(warning))
+    }
+
+    pub(super) fn runtime_install(&self) -> Outcome {
+        let message = "Runtime dependencies are installed.";
+        Ok(Done::new(json!({"installed": true, "message": message})))
+    }
+
+    /// The same as a resource.
+    pub(super) fn runtime(&self) -> Value {
+        let mut data = self.about_runtime();
+        data["policy"] = self.settings.told(&self.world.paths);
+        data
+    }
+
+    fn about_runtime(&self) -> Value {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => "x64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        json!({
+            "installed": true,
+            // There is no node here.
+            "nodeVersion": null,
+            "platform": std::env::consts::OS,
+            "arch": arch,
+            "msbPath": self.settings.program,
+            "libkrunfwPath": self.settings.kernel,
+        })
+    }
+}
