@@ -501,8 +501,9 @@ impl Snapshots for Fake {
         Ok(())
     }
 
-    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, _: &Changes) -> Result<()> {
-        self.snapshot_restore(snapshot, name)
+    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
+        self.note("snapshot_restore_with", &(snapshot, name, changes));
+        Ok(())
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp [OPTIONS]\n       msb mcp COMMAND [OPTIONS]")]
 pub(crate) struct Mcp {
-    /// Which tools to show: `core`
+    /// Which tools to show: `core` or `microsandbox`
     #[arg(long, value_name = "NAME", default_value = "core")]
     dialect: Named,
     /// How the client comes here

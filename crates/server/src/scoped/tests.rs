@@ -3,11 +3,11 @@
 use super::*;
 use crate::fake::{Fake, name};
 use msb_api::{
-    Attributes, Create, Execs, Files, Images, LogFilter, Networks, Place, Sandboxes, Snapshots,
-    Unwatched, Volumes,
+    Attributes, Changes, Create, Execs, Files, Images, LogFilter, Networks, Place, Registry,
+    Sandboxes, Snapshots, Unwatched, Volumes,
 };
 use msb_spec::{
-    Command, ImageRef, Mount, NetworkSpec, Patch, Prune, Published, Reference, Secret,
+    Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Prune, Published, Reference, Secret,
     SecretSource, Spec, VolumeSpec, Workspace,
 };
 use std::time::Duration;
@@ -36,6 +36,8 @@ fn from_snapshot(name: &Name) -> Spec {
 
 /// Every Operation of the Api, given a name wherever it takes one.
 const OPERATIONS: &[Operation] = &[
+    ("giving", |api, name| drop(api.giving(Vec::new()).sandbox_start(name))),
+    ("sandbox_renew", |api, name| drop(api.sandbox_renew(name, None))),
     ("sandbox_plan", |api, name| drop(api.sandbox_plan(&spec(name), &Unwatched))),
     ("sandbox_plan", |api, name| drop(api.sandbox_plan(&from_snapshot(name), &Unwatched))),
     ("sandbox_create", |api, name| {
@@ -88,6 +90,10 @@ const OPERATIONS: &[Operation] = &[
     ("image_pull", |api, _| {
         drop(api.image_pull(&Reference::parse("alpine").unwrap(), &Unwatched));
     }),
+    ("image_pull_from", |api, _| {
+        let alpine = Reference::parse("alpine").unwrap();
+        drop(api.image_pull_from(&alpine, &Registry::default(), &Unwatched));
+    }),
     ("image_remove", |api, _| {
         drop(api.image_remove(&Reference::parse("alpine").unwrap(), true));
     }),
@@ -110,6 +116,11 @@ const OPERATIONS: &[Operation] = &[
         drop(api.snapshot_load(None, &mut std::io::empty()));
     }),
     ("snapshot_restore", |api, name| drop(api.snapshot_restore(name, name))),
+    ("snapshot_restore_with", |api, name| {
+        let mounts = vec![Mount::new(MountSource::Volume(volume(name)), "/mnt", false).unwrap()];
+        let changes = Changes { mounts, ..Changes::default() };
+        drop(api.snapshot_restore_with(name, name, &changes));
+    }),
     ("sandbox_clone", |api, name| drop(api.sandbox_clone(name, name))),
     ("sandbox_rollback", |api, name| drop(api.sandbox_rollback(name, name))),
     ("sandbox_reset", |api, name| drop(api.sandbox_reset(name, true))),
