@@ -2,7 +2,7 @@
 
 use crate::verbs::tidy_up;
 use msb_engine::{Engine, Launcher};
-use msb_server::{Dialect, HostPaths, Selected, World};
+use msb_server::{Dialect, HostPaths, MicrosandboxSettings, Selected, World};
 use msb_spec::{Error, NetworkSpec, Result, Spec, env};
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -17,12 +17,15 @@ pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?;
     tidy_up(&engine);
-    let said_by = "`--host-path`";
+    let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;
+    settings.program = std::env::current_exe().ok();
+    settings.kernel = engine.guest_kernel().ok().map(|kernel| kernel.path);
     let paths = match host_paths.is_empty() {
-        true => HostPaths::below(std::env::current_dir(), said_by),
-        false => HostPaths::below(host_paths, said_by),
+        true => settings.paths(),
+        false => HostPaths::below(host_paths, "`--host-path`"),
     };
-    Ok(World { api: Arc::new(engine), paths: Arc::new(paths), defaults: usual_spec()? })
+    let world = World::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
+    Ok(World { microsandbox: settings, ..world })
 }
 
 /// What a sandbox is where its client says nothing else.

@@ -24,6 +24,19 @@ pub struct World {
     pub paths: Arc<HostPaths>,
     /// What a sandbox is where its client says nothing else.
     pub defaults: Spec,
+    /// How the dialect `microsandbox` is set up.
+    pub microsandbox: MicrosandboxSettings,
+    /// How the dialect `opensandbox` is.
+    pub opensandbox: OpenSandboxSettings,
+}
+
+impl World {
+    /// One whose dialects are set up as is usual.
+    pub fn new(api: Arc<dyn Api>, paths: Arc<HostPaths>, defaults: Spec) -> Self {
+        let microsandbox = MicrosandboxSettings::default();
+        let opensandbox = OpenSandboxSettings::default();
+        Self { api, paths, defaults, microsandbox, opensandbox }
+    }
 }
 
 impl std::fmt::Debug for World {
@@ -45,23 +58,17 @@ pub enum Named {
     OpenSandbox,
 }
 
-/// The dialect `microsandbox` with settings of its own; [`Named::dialect`] has the usual ones.
-pub fn microsandbox(world: World, settings: MicrosandboxSettings) -> Arc<dyn Dialect> {
-    Arc::new(microsandbox::Microsandbox::new(world, settings))
-}
-
 impl Named {
     /// All of them.
-    pub const ALL: &[Self] =
-        &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox];
+    pub const ALL: &[Self] = &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
-            Self::OpenSandbox => "opensandbox",
-            Self::Server => "server",
             Self::Microsandbox => "microsandbox",
+            Self::Server => "server",
+            Self::OpenSandbox => "opensandbox",
         }
     }
 
@@ -69,17 +76,17 @@ impl Named {
     pub fn dialect(self, world: World) -> Arc<dyn Dialect> {
         match self {
             Self::Core => Arc::new(core::Core::new(world)),
-            Self::OpenSandbox => opensandbox(world, &OpenSandboxSettings::default()),
+            Self::Microsandbox => {
+                let settings = world.microsandbox.clone();
+                Arc::new(microsandbox::Microsandbox::new(world, settings))
+            }
             Self::Server => Arc::new(Server::new(world)),
-            Self::Microsandbox => microsandbox(world, MicrosandboxSettings::default()),
+            Self::OpenSandbox => {
+                let settings = world.opensandbox.clone();
+                Arc::new(opensandbox::OpenSandbox::new(world, &settings))
+            }
         }
     }
-}
-
-/// The dialect of OpenSandbox, set up as its flags say. Where its sandboxes are is the world's matter:
-/// see [`OpenSandboxSettings::remote`].
-pub fn opensandbox(world: World, settings: &OpenSandboxSettings) -> Arc<dyn Dialect> {
-    Arc::new(opensandbox::OpenSandbox::new(world, settings))
 }
 
 impl std::str::FromStr for Named {

@@ -200,11 +200,6 @@ impl Sandboxes for Fake {
         self.there(name).map(drop)
     }
 
-    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
-        self.note("sandbox_renew", &(name, left));
-        Ok(None)
-    }
-
     fn sandbox_drain(&self, name: &Name) -> Result<bool> {
         self.note("sandbox_drain", name);
         self.there(name).map(|_| true)
@@ -339,11 +334,6 @@ impl Files for Fake {
 
     fn file_copy(&self, at: &Place, from: &[u8], to: &[u8]) -> Result<()> {
         self.note("file_copy", &(at, from, to));
-        Ok(())
-    }
-
-    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()> {
-        self.note("file_set", &(at, path, attributes));
         Ok(())
     }
 

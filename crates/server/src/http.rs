@@ -3,16 +3,19 @@
 //! A page in somebody's browser can send requests to loopback, and DNS can be made to lead there:
 //! so the names that a request says it is for and comes from are looked at before anything else.
 
+use crate::cancel::Cancel;
 use crate::dialects::Named;
+use crate::keys::Refused;
 use crate::mcp;
-use crate::site::Site;
+use crate::rpc;
+use crate::site::{Caller, Site};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use msb_spec::{Error, Result};
 use serde_json::json;
 use std::net::{IpAddr, TcpListener};
@@ -70,6 +73,10 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
             router = router.route_service("/mcp", mcp::over_http(site, named, true));
         }
         Shown::All => {
+            // Where clients of the microsandbox server look for it, as they expect it.
+            router = router
+                .route_service("/mcp", mcp::over_http(site, Named::Server, false))
+                .route(RPC, post(remote_call).with_state(Arc::clone(site)));
             for named in Named::ALL {
                 let path = format!("/mcp/{}", named.as_str());
                 router = router.route_service(&path, mcp::over_http(site, *named, true));
@@ -80,6 +87,51 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
 }
 
 const HEALTH: &str = "/health";
+const RPC: &str = "/api/v1/rpc";
+
+/// Calls of the microsandbox server's own API.
+async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(caller) = parts.extensions.get::<Caller>() else {
+        return answered(rpc::refused(Refused::Missing));
+    };
+    let who = caller.who.clone();
+    let body = match axum::body::to_bytes(body, LARGEST_CALL).await {
+        Ok(body) => body,
+        Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "too much at once"),
+    };
+    let cancel = Cancel::default();
+    // Whoever hangs up wants no answer any more.
+    let gone = Gone(cancel.clone());
+    let called = tokio::task::spawn_blocking(move || rpc::rpc(site.server(), &body, &who, &cancel));
+    let reply = called.await;
+    drop(gone);
+    match reply {
+        Ok(reply) => answered(reply),
+        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the call broke"),
+    }
+}
+
+/// Code and files travel in calls.
+const LARGEST_CALL: usize = 32 << 20;
+
+/// Cancels a call when nobody waits for it any more.
+struct Gone(Cancel);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn answered(reply: rpc::Reply) -> Response {
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() =
+        StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
 
 async fn health() -> Response {
     let body = json!({
@@ -130,6 +182,7 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
     });
     let caller = match gate.site.caller(token) {
         Ok(caller) => caller,
+        Err(reason) if request.uri().path() == RPC => return answered(rpc::refused(reason)),
         Err(reason) => return refused(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str()),
     };
     let session = headers.get(SESSION).and_then(|value| value.to_str().ok());

@@ -28,7 +28,6 @@ pub use cancel::{Cancel, Hook};
 pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
 pub use dialects::{
     MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, Server, World,
-    microsandbox, opensandbox,
 };
 pub use http::{Shown, serve_http};
 pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};

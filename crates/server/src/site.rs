@@ -64,6 +64,11 @@ impl Site {
         self
     }
 
+    /// The dialect of the microsandbox server, which its other API works on, too.
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
     pub(crate) fn stopping(&self) -> &CancellationToken {
         &self.stopping
     }

@@ -3,11 +3,12 @@
 use crate::serving::{block_on, listen, selected, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
-use clap::{Parser, ValueEnum};
-use msb_server::{Door, Named, Shown, Site, serve_http, serve_stdio};
+use clap::{Args, Parser, ValueEnum};
+use msb_server::{Door, Named, OpenSandboxSettings, Shown, Site, serve_http, serve_stdio};
 use msb_spec::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Speaks MCP on stdin and stdout, for a client that starts this program, or over HTTP.
 ///
@@ -15,8 +16,8 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp [OPTIONS]\n       msb mcp COMMAND [OPTIONS]")]
 pub(crate) struct Mcp {
-    /// Which tools to show: `core` or `microsandbox`
-    #[arg(long, value_name = "NAME", default_value = "core")]
+    /// Which tools to show: `core`, `microsandbox`, `server` or `opensandbox` or `microsandbox`
+    #[arg(long, value_name = "NAME", default_value = "microsandbox")]
     dialect: Named,
     /// How the client comes here
     #[arg(long, value_enum, default_value = "stdio", value_name = "HOW")]
@@ -33,6 +34,54 @@ pub(crate) struct Mcp {
     /// A directory of this host whose files clients may name; the current one if none is given
     #[arg(long = "host-path", value_name = "DIR")]
     host_paths: Vec<PathBuf>,
+    #[command(flatten)]
+    opensandbox: OpenSandboxArgs,
+}
+
+/// The flags of OpenSandbox's server that its clients are started with.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With the dialect opensandbox")]
+struct OpenSandboxArgs {
+    /// The key for a remote server; sandboxes of this machine need none
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// `HOST[:PORT]` of a remote server
+    #[arg(long, value_name = "PLACE")]
+    domain: Option<String>,
+    /// `http` or `https`, for a remote server
+    #[arg(long, value_name = "NAME")]
+    protocol: Option<String>,
+    /// How long a call may take that neither makes a sandbox nor runs a command
+    #[arg(long, value_name = "SECONDS")]
+    request_timeout: Option<f64>,
+    /// Reach ports of sandboxes through the remote server
+    #[arg(long)]
+    use_server_proxy: bool,
+}
+
+impl OpenSandboxArgs {
+    /// These and the variables of that server. One elsewhere cannot be spoken to yet, which is told.
+    fn settings(self) -> Result<OpenSandboxSettings> {
+        let seconds = |seconds: f64| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| Error::invalid(format!("not a number of seconds: {seconds}")))
+        };
+        let settings = OpenSandboxSettings {
+            api_key: self.api_key,
+            domain: self.domain,
+            protocol: self.protocol,
+            request_timeout: self.request_timeout.map(seconds).transpose()?,
+            use_server_proxy: self.use_server_proxy,
+        };
+        let settings = settings.or_environment();
+        match settings.remote()? {
+            None => Ok(settings),
+            Some(remote) => {
+                let error = format!("sandboxes elsewhere cannot be used yet: {}", remote.url);
+                Err(Error::unsupported(error).hint("leave out `--domain` to use this machine"))
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,7 +94,10 @@ enum Transport {
 
 impl Act for Mcp {
     fn act(self) -> Outcome {
-        let world = world(self.host_paths)?;
+        let mut world = world(self.host_paths)?;
+        if self.dialect == Named::OpenSandbox {
+            world.opensandbox = self.opensandbox.settings()?;
+        }
         match self.transport {
             Transport::Stdio => {
                 let dialect = selected(self.dialect.dialect(world), &self.tools)?;

@@ -35,7 +35,7 @@ impl Images for Scoped {
         let mut registry = registry.clone();
         registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
         let image = self.told(self.api.image_pull_from(name, &registry, watch))?;
-        let sandboxes = self.own(image.sandboxes);
+        let sandboxes = self.own(&image.sandboxes);
         Ok(ImageInspection { sandboxes, ..image })
     }
 

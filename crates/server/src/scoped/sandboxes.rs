@@ -69,10 +69,6 @@ impl Sandboxes for Scoped {
         self.told(self.api.sandbox_remove(&self.inner(name)?, force))
     }
 
-    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
-        self.told(self.api.sandbox_renew(&self.inner(name)?, left))
-    }
-
     fn sandbox_drain(&self, name: &Name) -> Result<bool> {
         self.told(self.api.sandbox_drain(&self.inner(name)?))
     }

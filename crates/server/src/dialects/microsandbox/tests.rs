@@ -32,11 +32,7 @@ impl Bench {
     fn over(fake: Fake, settings: Settings) -> Self {
         let directory = super::scratch::Scratch::new().unwrap();
         let paths = HostPaths::below([directory.path().to_owned()], "a test");
-        let world = World {
-            api: Arc::new(fake.clone()),
-            paths: Arc::new(paths),
-            defaults: Spec::with_defaults(),
-        };
+        let world = World::new(Arc::new(fake.clone()), Arc::new(paths), Spec::with_defaults());
         Self { dialect: Microsandbox::new(world, settings), fake, directory }
     }
 
@@ -179,7 +175,7 @@ fn danger_is_for_the_one_who_starts_the_server_to_allow() {
         let secrets = json!([{"envVar": "K", "valueEnv": "PATH", "allowedHost": "a.example"}]);
         let arguments = json!({"name": "on", "image": "host", "secrets": secrets});
         let mut call = Call::new("sandbox_create", arguments.as_object().unwrap().clone());
-        call.who = Who { key: Some("somebody".to_owned()) };
+        call.who = Who { key: Some("somebody".to_owned()), ..Who::default() };
         bench.dialect.call(&call).failed
     };
     let usual = Bench::new();
@@ -298,7 +294,7 @@ fn a_session_is_polled_written_to_and_closed_by_its_own_client_alone() {
     assert_eq!(polled["done"], false);
     let mut call =
         Call::new("sandbox_exec_poll", json!({"execSessionId": id}).as_object().unwrap().clone());
-    call.who = Who { key: Some("somebody else".to_owned()) };
+    call.who = Who { key: Some("somebody else".to_owned()), ..Who::default() };
     assert!(bench.dialect.call(&call).failed);
     let written = bench
         .data("sandbox_exec_write_stdin", json!({"execSessionId": id, "data": "x", "close": true}));

@@ -90,6 +90,10 @@ fn summary(plan: &Plan, status: Status) -> Summary {
 }
 
 impl Sandboxes for Fake {
+    fn giving(&self, _: Vec<(String, Vec<u8>)>) -> std::sync::Arc<dyn msb_api::Api> {
+        unimplemented!("giving")
+    }
+
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let id = ask.spec.name.clone().expect("the dialect names them");
         // With the password, which its `Debug` does not show.
@@ -397,6 +401,7 @@ impl Images for Fake {
         image_list() -> Vec<ImageSummary>;
         image_inspect(&Reference) -> ImageInspection;
         image_pull(&Reference, &dyn Watch) -> ImageInspection;
+        image_pull_from(&Reference, &msb_api::Registry, &dyn Watch) -> ImageInspection;
         image_remove(&Reference, bool) -> Reference;
         image_prune(&Prune) -> Pruned;
         disk_usage() -> DiskUsage;
@@ -424,6 +429,7 @@ impl Snapshots for Fake {
         snapshot_save(&Name, bool, &mut dyn Write) -> ();
         snapshot_load(Option<&Name>, &mut dyn Read) -> Snapshot;
         snapshot_restore(&Name, &Name) -> ();
+        snapshot_restore_with(&Name, &Name, &msb_api::Changes) -> ();
         sandbox_clone(&Name, &Name) -> ();
         sandbox_rollback(&Name, &Name) -> ();
         sandbox_reset(&Name, bool) -> ();

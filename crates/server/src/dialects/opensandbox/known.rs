@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn what_one_has_connected_another_has_not() {
         let known = Known::default();
-        let other = Who { key: Some("other".to_owned()) };
+        let other = Who { key: Some("other".to_owned()), ..Who::default() };
         known.insert(&Who::default(), used("a"));
         assert_eq!(known.get(&Who::default(), "a"), Some(used("a")));
         assert_eq!(known.get(&other, "a"), None);

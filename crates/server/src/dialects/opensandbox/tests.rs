@@ -26,11 +26,11 @@ impl Desk {
 
     fn with(fake: Fake) -> Self {
         let fake = Arc::new(fake);
-        let world = World {
-            api: Arc::clone(&fake) as Arc<dyn msb_api::Api>,
-            paths: Arc::new(HostPaths::below([], "the test")),
-            defaults: Spec::with_defaults(),
-        };
+        let world = World::new(
+            Arc::clone(&fake) as Arc<dyn msb_api::Api>,
+            Arc::new(HostPaths::below([], "the test")),
+            Spec::with_defaults(),
+        );
         let dialect = OpenSandbox::new(world, &Settings::default());
         for (number, name) in ["one", "two"].into_iter().enumerate() {
             let name = msb_spec::Name::parse(name).unwrap();
@@ -231,7 +231,7 @@ fn only_what_is_connected_is_used() {
 #[test]
 fn a_key_has_connected_only_what_it_has() {
     let desk = Desk::new();
-    let who = Who { key: Some("k1".to_owned()) };
+    let who = Who { key: Some("k1".to_owned()), ..Who::default() };
     let arguments = json!({"sandbox_id": "one", "command": "true"}).as_object().unwrap().clone();
     let answer = desk.dialect.call(&Call { who, ..Call::new("command_run", arguments) });
     assert!(answer.text[0].contains("sandbox `one` is not connected here"), "{answer:?}");
@@ -442,11 +442,11 @@ fn a_call_that_takes_too_long_is_given_up() {
     let fake = Arc::new(Fake::default());
     fake.ill.store(u32::MAX, Ordering::Relaxed);
     let desk = Desk::new();
-    let world = World {
-        api: Arc::clone(&fake) as Arc<dyn msb_api::Api>,
-        paths: Arc::new(HostPaths::unrestricted()),
-        defaults: Spec::default(),
-    };
+    let world = World::new(
+        Arc::clone(&fake) as Arc<dyn msb_api::Api>,
+        Arc::new(HostPaths::unrestricted()),
+        Spec::default(),
+    );
     let request_timeout = Some(std::time::Duration::from_millis(20));
     let dialect = OpenSandbox::new(world, &Settings { request_timeout, ..Settings::default() });
     let sandboxes = desk.fake.sandboxes.lock().unwrap().clone();

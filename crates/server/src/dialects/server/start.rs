@@ -210,7 +210,7 @@ impl Begin {
     }
 
     fn make(&self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
-        let ask = Create { spec: self.spec.clone(), replace: false };
+        let ask = Create { spec: self.spec.clone(), ..Create::default() };
         let error = match api.sandbox_create(&ask, watch) {
             Ok(_) => return Ok(String::new()),
             Err(error) => error,

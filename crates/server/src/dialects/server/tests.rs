@@ -20,7 +20,7 @@ impl Here {
         let fake = Arc::new(fake);
         let paths = Arc::new(HostPaths::below(["/usr".into()], "`--host-path`"));
         let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
-        let server = Server::new(World { api, paths, defaults: Spec::with_defaults() });
+        let server = Server::new(World::new(api, paths, Spec::with_defaults()));
         Self { fake, server, who: Who::default() }
     }
 
