@@ -101,7 +101,8 @@ fn sdk(msb: &Path) -> Result<Tally> {
 
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
-    command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "network"]);
+    command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "mcp"]);
+    command.args(["--test", "network"]);
     command.env("MSB_BIN", msb);
     if let Some(user) = test_user::ensure()? {
         command.env("MSB_TEST_USER", user);

@@ -1,0 +1,3 @@
+//! What MCP clients do, through the real binary.
+
+mod opensandbox;
