@@ -1,3 +1,7 @@
 //! What MCP clients do, through the real binary.
 
+mod core;
+mod http;
+mod microsandbox;
 mod opensandbox;
+mod server;

@@ -29,7 +29,7 @@ pub trait Exec: Send {
     /// Its number in the sandbox.
     fn id(&self) -> u64;
 
-    /// Its pid inside.
+    /// Its pid inside; zero while that is not known.
     fn pid(&self) -> u32;
 
     /// What it did next; waits for it. None after its end.

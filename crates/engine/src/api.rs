@@ -178,9 +178,11 @@ impl Execs for Engine {
         plan.command.as_mut().ok_or_else(no_command)?.stdin = Stdin::Streamed;
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, false)?;
-        self.begin(&plan, &mut caller)?;
-        let exec = Local::begin(caller.into_stream(), Begun::ByUs)?;
-        Ok((plan.name, Box::new(exec)))
+        // Without changes to make, nobody waits between the start and the command.
+        if !plan.patches.is_empty() {
+            self.begin(&plan, &mut caller)?;
+        }
+        Ok((plan.name, Box::new(Local::first(caller.into_stream())?)))
     }
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {

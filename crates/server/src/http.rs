@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use msb_spec::{Error, Result};
@@ -74,9 +74,10 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
         }
         Shown::All => {
             // Where clients of the microsandbox server look for it, as they expect it.
-            router = router
+            let old = Router::new()
                 .route_service("/mcp", mcp::over_http(site, Named::Server, false))
-                .route(RPC, post(remote_call).with_state(Arc::clone(site)));
+                .layer(from_fn(takes_json));
+            router = router.merge(old).route(RPC, post(remote_call).with_state(Arc::clone(site)));
             for named in Named::ALL {
                 let path = format!("/mcp/{}", named.as_str());
                 router = router.route_service(&path, mcp::over_http(site, *named, true));
@@ -84,6 +85,13 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
         }
     }
     router.route(HEALTH, get(health)).route("/api/v1/health", get(health))
+}
+
+/// Clients of the microsandbox server say nothing about what they take, and take JSON.
+async fn takes_json(mut request: Request, next: Next) -> Response {
+    let all = HeaderValue::from_static("application/json, text/event-stream");
+    request.headers_mut().insert(header::ACCEPT, all);
+    next.run(request).await
 }
 
 const HEALTH: &str = "/health";

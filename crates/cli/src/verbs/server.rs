@@ -11,7 +11,7 @@ use msb_server::{Door, Keys, Reaches, Shown, Site, USUAL_EXPIRY, serve_http};
 use msb_spec::{Error, Kind, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -253,54 +253,61 @@ fn already(record: &Record) -> Error {
 }
 
 /// The one place that a server has: whoever holds the lock is it.
-struct Seat(File);
+struct Seat {
+    path: PathBuf,
+    /// Kept from others.
+    _lock: File,
+    /// What the server says of itself, locked as well: so what is read is of one that lives.
+    record: Option<File>,
+}
 
 impl Seat {
-    fn open(home: &Home) -> Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(home.server())
-            .map_err(|error| Error::host("cannot look for a server", error))
-    }
-
     fn take(home: &Home) -> Result<Self> {
-        let file = Self::open(home)?;
-        let taken = msb_sys::lock::try_lock(&file)
-            .map_err(|error| Error::host("cannot take the server's place", error))?;
-        if !taken {
+        let about = |error| Error::host("cannot take the server's place", error);
+        let path = home.server();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.with_extension("lock")).map_err(about)?;
+        if !msb_sys::lock::try_lock(&lock).map_err(about)? {
             return Err(running(home)?.map_or_else(
                 || Error::new(Kind::State, "a server is just starting"),
                 |record| already(&record),
             ));
         }
-        Ok(Self(file))
+        Ok(Self { path, _lock: lock, record: None })
     }
 
+    /// Writes down where the server is, for as long as it lives.
     fn write(&mut self, record: &Record) -> Result<()> {
         let text = serde_json::to_vec(record).unwrap_or_default();
-        let write = |file: &mut File| -> std::io::Result<()> {
-            file.set_len(0)?;
-            file.rewind()?;
-            file.write_all(&text)
+        let aside = self.path.with_extension("new");
+        let write = || -> std::io::Result<File> {
+            let mut options = OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+            msb_sys::lock::try_lock(&file)?;
+            file.write_all(&text)?;
+            std::fs::rename(&aside, &self.path)?;
+            Ok(file)
         };
-        write(&mut self.0).map_err(|error| Error::host("cannot write where the server is", error))
+        let written = write();
+        let about = |error| Error::host("cannot write where the server is", error);
+        self.record = Some(written.map_err(about)?);
+        Ok(())
     }
 }
 
 /// The server that runs, if one does.
 fn running(home: &Home) -> Result<Option<Record>> {
-    let file = Seat::open(home)?;
-    let locked = msb_sys::lock::is_locked(&file)
-        .map_err(|error| Error::host("cannot look for a server", error))?;
-    if !locked {
+    let about = |error| Error::host("cannot look for a server", error);
+    let file = match File::options().read(true).write(true).open(home.server()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(about)?,
+    };
+    if !msb_sys::lock::is_locked(&file).map_err(about)? {
         return Ok(None);
     }
     let mut text = Vec::new();
-    let read = file.take(RECORD_LIMIT).read_to_end(&mut text);
-    read.map_err(|error| Error::host("cannot look for a server", error))?;
+    file.take(RECORD_LIMIT).read_to_end(&mut text).map_err(about)?;
     Ok(serde_json::from_slice(&text).ok())
 }

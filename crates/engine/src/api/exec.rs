@@ -16,6 +16,9 @@ const STDIN_PIECE: usize = 64 << 10;
 /// Pieces of output before the report that the command runs; a hostile guest would send no end.
 const EARLY_LIMIT: usize = 256;
 
+/// The number of a sandbox's first Exec.
+const FIRST: u64 = 1;
+
 /// Who started an Exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begun {
@@ -37,24 +40,28 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Waits until the command runs.
-    pub(super) fn begin(stream: UnixStream, begun: Begun) -> Result<Self> {
+    /// The first command of a sandbox, whose worker tells that it runs only with what it says.
+    pub(super) fn first(stream: UnixStream) -> Result<Self> {
         let out = stream.try_clone().map_err(gone)?;
-        let mut exec = Self {
+        Ok(Self {
             connection: Connection::on(stream),
             input: Arc::new(Input(Mutex::new(out))),
-            id: 0,
+            id: FIRST,
             pid: 0,
             early: VecDeque::new(),
             over: false,
-            begun,
-        };
+            begun: Begun::ByUs,
+        })
+    }
+
+    /// Waits until the command runs.
+    pub(super) fn begin(stream: UnixStream, begun: Begun) -> Result<Self> {
+        let mut exec = Self::first(stream)?;
+        exec.begun = begun;
         loop {
             match exec.hear()? {
-                Heard::Started { id, pid } => {
-                    (exec.id, exec.pid) = (id, pid);
-                    return Ok(exec);
-                }
+                Heard::Started => return Ok(exec),
+                Heard::Ready => {}
                 // A quick command has said something before the guest could report it.
                 Heard::Event(event) if exec.early.len() < EARLY_LIMIT => {
                     exec.early.push_back(event);
@@ -71,7 +78,11 @@ impl Local {
             FrameKind::Stdout => Ok(Heard::Event(ExecEvent::Stdout(frame.payload))),
             FrameKind::Stderr => Ok(Heard::Event(ExecEvent::Stderr(frame.payload))),
             FrameKind::Reply => match frame.value().map_err(gone)? {
-                Reply::Started { id, pid } => Ok(Heard::Started { id, pid }),
+                Reply::Ready => Ok(Heard::Ready),
+                Reply::Started { id, pid } => {
+                    (self.id, self.pid) = (id, pid);
+                    Ok(Heard::Started)
+                }
                 Reply::Exited(exit) => {
                     self.over = true;
                     Ok(Heard::Event(ExecEvent::Exited(exit)))
@@ -85,7 +96,10 @@ impl Local {
 }
 
 enum Heard {
-    Started { id: u64, pid: u32 },
+    /// The sandbox runs.
+    Ready,
+    /// The command does.
+    Started,
     Event(ExecEvent),
 }
 
@@ -105,10 +119,13 @@ impl Exec for Local {
         if self.over {
             return Ok(None);
         }
-        match self.hear()? {
-            Heard::Event(event) => Ok(Some(event)),
-            Heard::Started { .. } => Err(gone("a command was started twice")),
+        // Of a first command it may come now that its sandbox, and then that it runs.
+        for _ in 0..3 {
+            if let Heard::Event(event) = self.hear()? {
+                return Ok(Some(event));
+            }
         }
+        Err(gone("a command was started twice"))
     }
 
     fn input(&self) -> Arc<dyn ExecInput> {

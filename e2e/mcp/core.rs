@@ -1,0 +1,185 @@
+//! Every tool of our own dialect on a real sandbox, its answers held against their schemas.
+
+use msb_e2e::mcp::Client;
+use msb_e2e::{Msb, eventually, schema};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+struct Desk {
+    client: Client,
+    schemas: BTreeMap<String, Value>,
+    called: BTreeSet<String>,
+}
+
+impl Desk {
+    fn open(msb: &Msb) -> Self {
+        let mut client = Client::start(msb, &["--dialect", "core"]);
+        let schema = |tool: &Value| {
+            (tool["name"].as_str().expect("text").to_owned(), tool["outputSchema"].clone())
+        };
+        let schemas = client.tools().iter().map(schema).collect();
+        Self { client, schemas, called: BTreeSet::new() }
+    }
+
+    #[track_caller]
+    fn done(&mut self, tool: &str, arguments: Value) -> Value {
+        let result = self.client.call(tool, arguments);
+        assert_eq!(result["isError"], false, "{tool}: {result}");
+        let said = result["structuredContent"].clone();
+        assert_eq!(schema::complaint(&said, &self.schemas[tool]), None, "{tool}: {said}");
+        self.called.insert(tool.to_owned());
+        said
+    }
+
+    #[track_caller]
+    fn failed(&mut self, tool: &str, arguments: Value) -> String {
+        let result = self.client.call(tool, arguments);
+        assert_eq!(result["isError"], true, "{tool}: {result}");
+        result["content"][0]["text"].as_str().expect("text").to_owned()
+    }
+}
+
+#[test]
+fn every_tool_does_what_it_says() {
+    for msb in Msb::each() {
+        let mut desk = Desk::open(&msb);
+        let listed = desk.client.ask("tools/list", json!({})).to_string();
+        assert!(listed.len() <= 12 << 10, "{}", listed.len());
+        once(&mut desk);
+        let made = desk.done("sandbox_create", json!({"name": "box", "env": {"A": "b"}}));
+        assert_eq!((&made["name"], &made["status"]), (&json!("box"), &json!("running")));
+        commands(&mut desk);
+        files(&mut desk);
+        snapshots(&mut desk);
+        let no_network = desk.failed("port_publish", json!({"sandbox": "box", "port": 80}));
+        assert!(no_network.contains("has no network"), "{no_network}");
+        desk.called.insert("port_publish".to_owned());
+        let all = desk.done("sandbox_list", json!({}));
+        assert_eq!(all["sandboxes"].as_array().expect("it is there").len(), 1);
+        desk.done("sandbox_stop", json!({"sandbox": "box"}));
+        let awake = desk.done("exec", json!({"sandbox": "box", "command": "true"}));
+        assert!(
+            awake["note"].as_str().expect("it is there").contains("has been started"),
+            "{awake}"
+        );
+        desk.done("sandbox_stop", json!({"sandbox": "box", "remove": true}));
+        assert_eq!(msb.words("ls -q").ok().stdout, "");
+        msb.words("snapshot rm saved").ok();
+        let tools: BTreeSet<String> = desk.schemas.keys().cloned().collect();
+        assert_eq!(desk.called, tools, "every tool was called");
+    }
+}
+
+fn once(desk: &mut Desk) {
+    let ran = desk.done("run", json!({"command": "cat; echo no >&2; exit 3", "stdin": "in"}));
+    assert_eq!((&ran["exit_code"], &ran["stdout"]), (&json!(3), &json!("in")));
+    assert_eq!(ran["stderr"], "no\n");
+    let ran = desk.done("run", json!({"code": "print(6 * 7)", "language": "python"}));
+    assert_eq!(ran["stdout"], "42\n");
+    assert!(desk.failed("run", json!({})).contains("needs either `command` or `code`"));
+    let wrong = desk.failed("run", json!({"command": 3}));
+    assert!(wrong.contains("argument `command`"), "{wrong}");
+    assert!(desk.failed("rum", json!({})).contains("did you mean `run`?"));
+}
+
+fn commands(desk: &mut Desk) {
+    let ran =
+        desk.done("exec", json!({"sandbox": "box", "command": "echo $A; pwd", "workdir": "/tmp"}));
+    assert_eq!(ran["stdout"], "b\n/tmp\n");
+    let ran =
+        desk.done("exec", json!({"sandbox": "box", "command": "sleep 60", "timeout_seconds": 0.1}));
+    assert_eq!(ran["exit_code"], 124);
+    let much = desk.done("exec", json!({"sandbox": "box", "command": "head -c 100000 /dev/zero"}));
+    assert!(
+        much["note"].as_str().expect("it is there").contains("100000 bytes"),
+        "{}",
+        much["note"]
+    );
+    let line = "read x; echo got $x; exit 7";
+    let begun = desk.done("exec", json!({"sandbox": "box", "command": line, "background": true}));
+    let exec = &begun["exec"];
+    let poll = desk.done("exec_poll", json!({"sandbox": "box", "exec": exec}));
+    assert_eq!(poll["running"], true, "{poll}");
+    let arguments = json!({"sandbox": "box", "exec": exec, "stdin": "word\n", "wait_seconds": 30});
+    let poll = desk.done("exec_poll", arguments);
+    assert_eq!((&poll["exit_code"], &poll["output"]), (&json!(7), &json!("got word\n")));
+    let again = json!({"sandbox": "box", "exec": exec, "since": poll["next"]});
+    assert_eq!(desk.done("exec_poll", again)["output"], "");
+    let missing = desk.failed("exec", json!({"sandbox": "bix", "command": "true"}));
+    assert!(missing.contains("sandbox_list shows"), "{missing}");
+}
+
+fn files(desk: &mut Desk) {
+    let path = "/root/a/b.txt";
+    desk.done("file_write", json!({"sandbox": "box", "path": path, "content": "one\ntwo\ntwo\n"}));
+    let twice = json!({"sandbox": "box", "path": path, "old": "two", "new": "2"});
+    assert!(desk.failed("file_edit", twice).contains("occurs 2 times"));
+    let edit = json!({"sandbox": "box", "path": path, "old": "two", "new": "2", "all": true});
+    assert_eq!(desk.done("file_edit", edit)["replaced"], 2);
+    let read = json!({"sandbox": "box", "path": path, "start_line": 2, "lines": 1});
+    let read = desk.done("file_read", read);
+    assert_eq!((&read["content"], &read["lines"]), (&json!("2\n"), &json!(3)));
+    assert!(read["note"].as_str().expect("it is there").contains("start_line 3"), "{read}");
+    let found = json!({"sandbox": "box", "path": "/root", "pattern": "^on."});
+    assert_eq!(desk.done("file_search", found)["matches"], json!(["/root/a/b.txt:1:one"]));
+    let named = json!({"sandbox": "box", "path": "/root", "name": "*.txt"});
+    assert_eq!(desk.done("file_search", named)["matches"], json!([path]));
+    assert_eq!(desk.done("file_read", json!({"sandbox": "box", "path": "/root/a"}))["size"], 1);
+}
+
+fn snapshots(desk: &mut Desk) {
+    desk.done("snapshot_create", json!({"sandbox": "box", "name": "saved", "note": "good"}));
+    let all = desk.done("snapshot_list", json!({}));
+    assert_eq!(all["snapshots"][0]["note"], "good");
+    desk.done("exec", json!({"sandbox": "box", "command": "rm -r /root/a"}));
+    desk.done("snapshot_restore", json!({"sandbox": "box", "snapshot": "saved"}));
+    let read = desk.done("file_read", json!({"sandbox": "box", "path": "/root/a/b.txt"}));
+    assert_eq!(read["content"], "one\n2\n2\n");
+}
+
+#[test]
+fn a_cancelled_call_ends_what_it_started() {
+    for msb in Msb::each() {
+        let mut desk = Desk::open(&msb);
+        desk.done("sandbox_create", json!({"name": "box"}));
+        let params =
+            json!({"name": "exec", "arguments": {"sandbox": "box", "command": "sleep 600"}});
+        let call = desk.client.begin("tools/call", params);
+        let sleeps = || msb.processes("box").iter().any(|it| it.name.contains("sleep"));
+        eventually("the command runs", sleeps);
+        desk.client.cancel(call);
+        eventually("it has ended", || !sleeps());
+        desk.done("sandbox_stop", json!({"sandbox": "box", "remove": true}));
+    }
+}
+
+/// Attack 1, over MCP.
+#[test]
+fn no_path_of_the_host_is_shown_that_is_not_allowed() {
+    for msb in Msb::each() {
+        let mut desk = Desk::open(&msb);
+        std::os::unix::fs::symlink("/etc", msb.scratch().join("link")).expect("it is there");
+        for path in ["/etc", "../..", "./link", "./link/new/deeper"] {
+            let arguments = json!({"name": "box", "mounts": [format!("{path}:/x")]});
+            let said = desk.failed("sandbox_create", arguments);
+            assert!(said.contains("is not allowed"), "{path}: {said}");
+            let said = desk.failed("sandbox_create", json!({"name": "box", "workspace": path}));
+            assert!(said.contains("is not allowed"), "{path}: {said}");
+        }
+        assert_eq!(msb.words("ls -q").ok().stdout, "");
+    }
+}
+
+#[test]
+fn fewer_tools_are_shown_and_no_others_work() {
+    let msb = Msb::new();
+    let mut client = Client::start(&msb, &["--dialect", "core", "--tools", "run,file_*"]);
+    let names: Vec<Value> = client.tools().iter().map(|tool| tool["name"].clone()).collect();
+    assert_eq!(names, ["run", "file_read", "file_write", "file_edit", "file_search"]);
+    let result = client.call("sandbox_list", json!({}));
+    assert_eq!(result["isError"], true, "{result}");
+    let gave = msb.words("mcp --dialect core --tools rum");
+    assert!(gave.stderr.contains("did you mean `run`?"), "{gave:#?}");
+    let gave = msb.words("mcp --dialect cor");
+    assert!(gave.stderr.contains("`core`"), "{gave:#?}");
+}

@@ -1,0 +1,174 @@
+//! The listener: who gets in, and what each sees.
+
+use msb_e2e::{Gave, Msb};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// A server in the background, which ends with this.
+struct Server<'a> {
+    msb: &'a Msb,
+    address: SocketAddr,
+}
+
+impl<'a> Server<'a> {
+    fn start(msb: &'a Msb, more: &str) -> Self {
+        let said = msb.words(&format!("server start --detach --port 0 {more}")).ok().stdout;
+        let address =
+            said.trim().strip_prefix("http://").expect("an address").parse().expect("it is there");
+        Self { msb, address }
+    }
+
+    /// One request; the status and what came back.
+    fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).expect("it is there");
+        let body = body.to_string();
+        let mut text = format!("POST {path} HTTP/1.1\r\nConnection: close\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            text.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("Content-Type: application/json\r\n");
+        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+        stream.write_all(text.as_bytes()).expect("it is there");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is there");
+        let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+        (status, answer)
+    }
+
+    fn key(&self, namespace: &str) -> String {
+        let key = self.msb.run(["server", "keygen", "--expire", "1h", "-n", namespace]).line();
+        format!("Bearer {key}")
+    }
+
+    /// A call of `/api/v1/rpc`; its result.
+    #[track_caller]
+    fn call(&self, key: &str, method: &str, params: &Value) -> Value {
+        let body = json!({"jsonrpc": "2.0", "id": "1", "method": method, "params": params});
+        let (status, answer) = self.ask("/api/v1/rpc", &[("Authorization", key)], &body);
+        let body = answer.split_once("\r\n\r\n").expect("a body").1;
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(body).expect("it is there")
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _: Gave = self.msb.words("server stop");
+    }
+}
+
+fn begin() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "e2e", "version": "1"},
+    }})
+}
+
+const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
+
+#[test]
+fn nobody_gets_in_without_a_key() {
+    for msb in Msb::each() {
+        let server = Server::start(&msb, "");
+        let key = server.key("*");
+        for path in ["/mcp", "/mcp/core", "/mcp/microsandbox", "/mcp/opensandbox", "/mcp/server"] {
+            let (status, _) = server.ask(path, &[ACCEPT], &begin());
+            assert_eq!(status, 401, "{path}");
+            let forged = [ACCEPT, ("Authorization", "Bearer msb_e30.e30.AAAA")];
+            assert_eq!(server.ask(path, &forged, &begin()).0, 401, "{path}");
+            let good = [ACCEPT, ("Authorization", key.as_str())];
+            assert_eq!(server.ask(path, &good, &begin()).0, 200, "{path}");
+        }
+        let again = msb.words("server start --detach");
+        assert!(again.stderr.contains("a server runs already"), "{again:#?}");
+        drop(server);
+        assert_eq!(msb.words("server status").stdout, "not running\n");
+        // A new secret, and every key of before is worth nothing.
+        let server = Server::start(&msb, "--reset-key");
+        assert_eq!(server.ask("/mcp/core", &[ACCEPT, ("Authorization", &key)], &begin()).0, 401);
+    }
+}
+
+/// Attacks from a browser: DNS rebinding and pages of others.
+#[test]
+fn names_that_are_not_ours_are_refused() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "--dev");
+    let with = |name: &'static str, value: &'static str| {
+        server.ask("/mcp/core", &[ACCEPT, (name, value)], &begin()).0
+    };
+    assert_eq!(with("Host", "evil.example"), 403);
+    assert_eq!(with("Host", "localhost.evil.example"), 403);
+    assert_eq!(with("Origin", "https://evil.example"), 403);
+    assert_eq!(with("Origin", "null"), 403);
+    assert_eq!(with("Origin", "http://localhost:3000"), 200);
+    assert_eq!(with("Host", "localhost"), 200);
+    let open = msb.words("server start --dev --host 0.0.0.0");
+    assert!(open.stderr.contains("is not loopback"), "{open:#?}");
+}
+
+#[test]
+fn a_namespace_sees_nothing_of_another() {
+    for msb in Msb::each() {
+        let server = Server::start(&msb, "");
+        let (red, blue, all) = (server.key("red"), server.key("blue"), server.key("*"));
+        let made =
+            server.call(&red, "sandbox.start", &json!({"sandbox": "box", "namespace": "red"}));
+        assert_eq!(made["error"], Value::Null, "{made}");
+        let seen = |key: &str| {
+            let metrics = server.call(key, "sandbox.metrics.get", &json!({}));
+            metrics["result"]["sandboxes"].as_array().map_or(0, Vec::len)
+        };
+        assert_eq!((seen(&red), seen(&blue)), (1, 0));
+        let metrics = server.call(&all, "sandbox.metrics.get", &json!({"namespace": "*"}));
+        assert_eq!(metrics["result"]["sandboxes"][0]["name"], "box", "{metrics}");
+        // The CLI sees it, too.
+        assert_eq!(msb.words("ls -q").ok().stdout.lines().count(), 1);
+        let headers = [ACCEPT, ("Authorization", blue.as_str())];
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": "sandbox_get_metrics", "arguments": {"namespace": "red", "sandbox": "box"},
+        }});
+        let (_, answer) = server.ask("/mcp", &headers, &call);
+        assert!(answer.contains("\"isError\":true"), "{answer}");
+        let name = msb.words("ls -q").ok().line();
+        msb.words(&format!("rm -f {name}")).ok();
+    }
+}
+
+/// A session belongs to the key that began it.
+#[test]
+fn a_session_of_somebody_else_is_none() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "");
+    let (mine, yours) = (server.key("a"), server.key("b"));
+    let (_, answer) = server.ask("/mcp/core", &[ACCEPT, ("Authorization", &mine)], &begin());
+    let session = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("mcp-session-id: "))
+        .expect("a session")
+        .to_owned();
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let ask = |key: &str| {
+        let headers = [ACCEPT, ("Authorization", key), ("Mcp-Session-Id", session.as_str())];
+        server.ask("/mcp/core", &headers, &list).0
+    };
+    assert_eq!(ask(&yours), 404);
+    assert_eq!(ask(&mine), 200);
+}
+
+/// Clients of the microsandbox server say nothing about what they take.
+#[test]
+fn clients_of_the_old_server_get_plain_json() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "--dev");
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let (status, answer) = server.ask("/mcp", &[], &list);
+    assert_eq!(status, 200, "{answer}");
+    let body = answer.split_once("\r\n\r\n").expect("a body").1;
+    assert!(answer.to_lowercase().contains("content-type: application/json"), "{answer}");
+    assert!(body.contains("sandbox_run_code"), "{answer}");
+}

@@ -1,0 +1,247 @@
+//! Every tool of microsandbox-mcp on a real sandbox.
+
+use msb_e2e::Msb;
+use msb_e2e::mcp::Client;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+struct Desk {
+    client: Client,
+    called: BTreeSet<String>,
+}
+
+impl Desk {
+    fn open(msb: &Msb) -> Self {
+        Self { client: Client::start(msb, &[]), called: BTreeSet::new() }
+    }
+
+    #[track_caller]
+    fn envelope(&mut self, tool: &str, arguments: Value) -> Value {
+        let result = self.client.call(tool, arguments);
+        self.called.insert(tool.to_owned());
+        let text = result["content"][0]["text"].as_str().expect("text");
+        let envelope: Value = serde_json::from_str(text)
+            .unwrap_or_else(|error| panic!("{tool}: no envelope ({error}): {text}"));
+        assert_eq!(envelope["ok"], result["isError"] != true, "{tool}: {result}");
+        envelope
+    }
+
+    #[track_caller]
+    fn done(&mut self, tool: &str, arguments: Value) -> Value {
+        let envelope = self.envelope(tool, arguments);
+        assert_eq!(envelope["ok"], true, "{tool}: {envelope}");
+        envelope["data"].clone()
+    }
+
+    #[track_caller]
+    fn failed(&mut self, tool: &str, arguments: Value) -> Value {
+        let envelope = self.envelope(tool, arguments);
+        assert_eq!(envelope["ok"], false, "{tool}: {envelope}");
+        envelope["error"].clone()
+    }
+}
+
+#[test]
+fn every_tool_does_what_it_says() {
+    for msb in Msb::each() {
+        let mut desk = Desk::open(&msb);
+        let tools = desk.client.tools();
+        let tools: BTreeSet<String> = tools
+            .iter()
+            .map(|tool| tool["name"].as_str().expect("it is there").to_owned())
+            .collect();
+        assert_eq!(tools.len(), 70);
+        assert_eq!(desk.done("runtime_check", json!({}))["installed"], true);
+        assert_eq!(desk.done("runtime_install", json!({}))["installed"], true);
+        let ran = desk.done("sandbox_run", json!({"command": "echo once"}));
+        assert_eq!(ran["stdout"], "once\n");
+        assert_eq!(desk.done("sandbox_create", json!({"name": "box"}))["status"], "running");
+        commands(&mut desk);
+        sessions(&mut desk);
+        files(&mut desk, &msb);
+        volumes(&mut desk);
+        measured(&mut desk);
+        snapshots(&mut desk);
+        images(&mut desk);
+        life(&mut desk);
+        later(&mut desk);
+        let missing: Vec<&String> = tools.difference(&desk.called).collect();
+        assert_eq!(missing, Vec::<&String>::new(), "every tool was called");
+        resources(&mut desk);
+    }
+}
+
+fn commands(desk: &mut Desk) {
+    let ran = desk.done("sandbox_exec", json!({"name": "box", "command": "echo", "args": ["a b"]}));
+    assert_eq!((&ran["stdout"], &ran["success"]), (&json!("a b\n"), &json!(true)));
+    let ran = desk.done(
+        "sandbox_shell",
+        json!({"name": "box", "command": "echo $X; exit 3", "env": {"X": "y"}}),
+    );
+    assert_eq!((&ran["stdout"], &ran["exitCode"]), (&json!("y\n"), &json!(3)));
+    let line = json!({"name": "box", "command": "false", "treatNonZeroAsError": true});
+    assert_eq!(desk.failed("sandbox_exec", line)["code"], "exec_failed");
+    let long = json!({"name": "box", "command": "echo 12345", "maxBytes": 3});
+    let envelope = desk.envelope("sandbox_shell", long);
+    assert_eq!(envelope["data"]["stdout"], "123");
+    assert_eq!(envelope["truncated"][0]["totalBytes"], 6, "{envelope}");
+    let nobody = desk.failed("sandbox_exec", json!({"name": "nope", "command": "true"}));
+    assert_eq!(nobody["message"], "sandbox not found: nope");
+    let read = desk.done("sandbox_logs_read", json!({"name": "box"}));
+    assert_eq!(read["entries"][0]["text"], "a b\n");
+    let stream = desk.done("sandbox_logs_stream", json!({"name": "box", "limit": 1}));
+    assert_eq!(stream["entries"].as_array().expect("it is there").len(), 1);
+}
+
+fn sessions(desk: &mut Desk) {
+    let line = json!({"name": "box", "command": "cat; sleep 600", "shell": true});
+    let begun = desk.done("sandbox_exec_start", line);
+    let id = begun["execSessionId"].clone();
+    let write = json!({"execSessionId": id, "data": "hello\n", "close": true});
+    assert_eq!(desk.done("sandbox_exec_write_stdin", write)["written"], 6);
+    let mut events = Vec::new();
+    while !events.iter().any(|event: &Value| event["event"]["data"] == "hello\n") {
+        let cursor = events.len();
+        let poll = desk.done("sandbox_exec_poll", json!({"execSessionId": id, "cursor": cursor}));
+        events.extend(poll["events"].as_array().expect("it is there").iter().cloned());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    desk.done("sandbox_exec_signal", json!({"execSessionId": id, "signal": "kill"}));
+    while desk.done("sandbox_exec_poll", json!({"execSessionId": id}))["done"] != true {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    desk.done("sandbox_exec_close", json!({"execSessionId": id}));
+    let gone = desk.failed("sandbox_exec_poll", json!({"execSessionId": id}));
+    assert!(
+        gone["message"].as_str().expect("it is there").starts_with("exec session not found"),
+        "{gone}"
+    );
+}
+
+fn files(desk: &mut Desk, msb: &Msb) {
+    let at = |path: &str| json!({"name": "box", "path": path});
+    desk.done("sandbox_fs_mkdir", at("/root/d"));
+    desk.done("sandbox_fs_write", json!({"name": "box", "path": "/root/d/x", "content": "data"}));
+    assert_eq!(desk.done("sandbox_fs_read", at("/root/d/x"))["content"], "data");
+    assert_eq!(desk.done("sandbox_fs_list", at("/root/d"))[0]["path"], "/root/d/x");
+    assert_eq!(desk.done("sandbox_fs_stat", at("/root/d/x"))["size"], 4);
+    desk.done("sandbox_fs_copy", json!({"name": "box", "from": "/root/d/x", "to": "/root/d/y"}));
+    desk.done("sandbox_fs_rename", json!({"name": "box", "from": "/root/d/y", "to": "/root/d/z"}));
+    assert_eq!(desk.done("sandbox_fs_exists", at("/root/d/z"))["exists"], true);
+    desk.done("sandbox_fs_remove", at("/root/d/z"));
+    assert_eq!(desk.done("sandbox_fs_exists", at("/root/d/z"))["exists"], false);
+    let host = msb.file("given", "from the host");
+    let copy = json!({"name": "box", "hostPath": host, "guestPath": "/root/given"});
+    desk.done("sandbox_fs_copy_from_host", copy);
+    let taken = msb.scratch().join("taken");
+    let copy = json!({"name": "box", "guestPath": "/root/given", "hostPath": taken});
+    desk.done("sandbox_fs_copy_to_host", copy);
+    assert_eq!(std::fs::read_to_string(taken).expect("it is there"), "from the host");
+    let copy = json!({"name": "box", "hostPath": "/etc/passwd", "guestPath": "/root/p"});
+    assert_eq!(desk.failed("sandbox_fs_copy_from_host", copy)["code"], "host_path_denied");
+}
+
+fn volumes(desk: &mut Desk) {
+    assert_eq!(desk.done("volume_create", json!({"name": "vol"}))["kind"], "dir");
+    assert_eq!(desk.done("volume_list", json!({}))[0]["name"], "vol");
+    desk.done("volume_inspect", json!({"name": "vol"}));
+    let at = |path: &str| json!({"name": "vol", "path": path});
+    desk.done("volume_fs_mkdir", at("/d"));
+    desk.done("volume_fs_write", json!({"name": "vol", "path": "/d/x", "content": "v"}));
+    assert_eq!(desk.done("volume_fs_read", at("/d/x"))["content"], "v");
+    desk.done("volume_fs_copy", json!({"name": "vol", "from": "/d/x", "to": "/d/y"}));
+    desk.done("volume_fs_rename", json!({"name": "vol", "from": "/d/y", "to": "/d/z"}));
+    assert_eq!(desk.done("volume_fs_list", at("/d")).as_array().expect("it is there").len(), 2);
+    assert_eq!(desk.done("volume_fs_stat", at("/d/z"))["kind"], "file");
+    assert_eq!(desk.done("volume_fs_exists", at("/d/q"))["exists"], false);
+    desk.done("volume_fs_remove", at("/d"));
+    desk.done("volume_remove", json!({"name": "vol"}));
+    assert_eq!(
+        desk.failed("volume_inspect", json!({"name": "vol"}))["message"],
+        "volume not found: vol"
+    );
+}
+
+fn measured(desk: &mut Desk) {
+    assert!(desk.done("sandbox_metrics", json!({"name": "box"}))["memoryBytes"].is_u64());
+    assert!(desk.done("sandbox_metrics_all", json!({}))["box"].is_object());
+    let stream =
+        desk.done("sandbox_metrics_stream", json!({"name": "box", "samples": 2, "intervalMs": 10}));
+    assert_eq!(stream["samples"].as_array().expect("it is there").len(), 2);
+}
+
+fn snapshots(desk: &mut Desk) {
+    let made = desk.done("snapshot_create", json!({"name": "snap", "fromSandbox": "box"}));
+    assert_eq!(made["sourceSandbox"], "box", "{made}");
+    assert_eq!(desk.done("snapshot_list", json!({}))[0]["name"], "snap");
+    desk.done("snapshot_inspect", json!({"pathOrName": "snap"}));
+    desk.done("snapshot_verify", json!({"pathOrName": "snap"}));
+    desk.done("snapshot_reindex", json!({}));
+    desk.done("snapshot_save", json!({"pathOrName": "snap", "out": "snap.tar"}));
+    assert_eq!(
+        desk.done("sandbox_restore", json!({"name": "two", "snapshot": "snap"}))["status"],
+        "running"
+    );
+    let read = json!({"name": "two", "path": "/root/d/x"});
+    assert_eq!(desk.done("sandbox_fs_read", read)["content"], "data");
+    desk.done("sandbox_remove", json!({"name": "two", "force": true}));
+    desk.done("snapshot_remove", json!({"pathOrName": "snap"}));
+    desk.done("snapshot_load", json!({"archive": "snap.tar"}));
+    desk.done("snapshot_remove", json!({"pathOrNames": ["snap"]}));
+}
+
+fn images(desk: &mut Desk) {
+    desk.done("image_list", json!({}));
+    desk.failed("image_inspect", json!({"reference": "none.example/none"}));
+    desk.failed("image_remove", json!({"reference": "none.example/none"}));
+    let refused = desk.failed("image_prune", json!({"confirm": false}));
+    assert_eq!(refused["message"], "image_prune requires confirm: true");
+    desk.done("image_prune", json!({"confirm": true}));
+}
+
+fn life(desk: &mut Desk) {
+    assert_eq!(desk.done("sandbox_list", json!({}))[0]["name"], "box");
+    assert_eq!(desk.done("sandbox_status", json!({"name": "box"}))[0]["status"], "running");
+    assert_eq!(desk.done("sandbox_inspect", json!({"name": "box"}))["name"], "box");
+    assert_eq!(
+        desk.done("sandbox_stop", json!({"name": "box", "force": true}))[0]["stopped"],
+        true
+    );
+    assert_eq!(desk.done("sandbox_start", json!({"name": "box"}))[0]["started"], true);
+    assert_eq!(desk.done("sandbox_drain", json!({"name": "box"}))[0]["drainRequested"], true);
+    assert_eq!(desk.done("sandbox_wait", json!({"name": "box"}))[0]["name"], "box");
+    assert_eq!(desk.done("sandbox_remove", json!({"names": ["box"]}))[0]["removed"], true);
+    let nobody = desk.failed("sandbox_stop", json!({}));
+    assert_eq!(nobody["message"], "at least one selector is required");
+}
+
+/// What has no engine yet says so.
+fn later(desk: &mut Desk) {
+    let two = json!({"name": "box", "from": "/a", "to": "/b", "target": "/a", "linkPath": "/b"});
+    let one =
+        json!({"name": "box", "path": "/a", "content": "", "kind": "file", "command": "true"});
+    for (tool, arguments) in [
+        ("sandbox_ssh_exec", &one),
+        ("sandbox_sftp_read", &one),
+        ("sandbox_sftp_write", &one),
+        ("sandbox_sftp_mkdir", &one),
+        ("sandbox_sftp_remove", &one),
+        ("sandbox_sftp_rename", &two),
+        ("sandbox_sftp_realpath", &one),
+        ("sandbox_sftp_readlink", &one),
+        ("sandbox_sftp_symlink", &two),
+    ] {
+        assert_eq!(desk.failed(tool, arguments.clone())["code"], "unsupported", "{tool}");
+    }
+}
+
+fn resources(desk: &mut Desk) {
+    let all = desk.client.ask("resources/list", json!({}))["resources"].clone();
+    assert_eq!(all.as_array().expect("it is there").len(), 7);
+    for resource in all.as_array().expect("it is there") {
+        let read = desk.client.ask("resources/read", json!({"uri": resource["uri"]}));
+        let text = read["contents"][0]["text"].as_str().expect("text");
+        serde_json::from_str::<Value>(text).expect("it is there");
+    }
+}

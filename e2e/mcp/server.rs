@@ -1,0 +1,37 @@
+//! The tools of the microsandbox server's dialect on a real sandbox.
+
+use msb_e2e::Msb;
+use msb_e2e::mcp::Client;
+use serde_json::{Value, json};
+
+#[track_caller]
+fn text(result: &Value) -> String {
+    result["content"][0]["text"].as_str().expect("text").to_owned()
+}
+
+#[test]
+fn an_interpreter_keeps_what_it_knows() {
+    for msb in Msb::each() {
+        let mut client = Client::start(&msb, &["--dialect", "server"]);
+        let started = client.call("sandbox_start", json!({"sandbox": "py"}));
+        assert!(text(&started).contains("started successfully"), "{started}");
+        let code = |code: &str| json!({"sandbox": "py", "language": "python", "code": code});
+        client.call("sandbox_run_code", code("x = 41"));
+        let ran = client.call("sandbox_run_code", code("print(x + 1)"));
+        let ran: Value = serde_json::from_str(&text(&ran)).expect("it is there");
+        assert_eq!(ran["output"], json!([{"stream": "stdout", "text": "42"}]), "{ran}");
+        let line = json!({"sandbox": "py", "command": "sh", "args": ["-c", "echo out; exit 3"]});
+        let ran = client.call("sandbox_run_command", line);
+        let ran: Value = serde_json::from_str(&text(&ran)).expect("it is there");
+        assert_eq!((&ran["exit_code"], &ran["success"]), (&json!(3), &json!(false)));
+        let metrics = client.call("sandbox_get_metrics", json!({"sandbox": "py"}));
+        let metrics: Value = serde_json::from_str(&text(&metrics)).expect("it is there");
+        assert_eq!(metrics["sandboxes"][0]["running"], true, "{metrics}");
+        let stopped = client.call("sandbox_stop", json!({"sandbox": "py"}));
+        assert!(text(&stopped).contains("stopped successfully"), "{stopped}");
+        let prompts = client.ask("prompts/list", json!({}));
+        assert_eq!(prompts["prompts"].as_array().expect("it is there").len(), 2);
+        let wrong = client.call("sandbox_run_code", json!({"sandbox": "py"}));
+        assert_eq!(wrong["isError"], true, "{wrong}");
+    }
+}
