@@ -261,8 +261,9 @@ fn listed(tool: &Tool) -> rmcp::model::Tool {
     listed.output_schema.clone_from(&tool.output);
     let hints = tool.hints;
     if hints != crate::dialect::Hints::default() {
+        // Its title is the tool's own, not a hint.
         listed.annotations = Some(ToolAnnotations::from_raw(
-            tool.title.clone(),
+            None,
             hints.read_only,
             hints.destructive,
             hints.idempotent,
