@@ -5,7 +5,7 @@ use super::layer::Written;
 use super::serve::{End, Ground, Serving};
 use super::worker::Worker;
 use msb_spec::{Rlimit, RlimitName, TermSize};
-use msb_sys::process::{self, Fork};
+use msb_sys::process;
 use msb_sys::signal::{self, SIGCHLD, SIGKILL, SIGPIPE, SIGTERM, Signals};
 use msb_sys::socket;
 use msb_wire::{
@@ -13,10 +13,11 @@ use msb_wire::{
     MachineUsage, SPARE_CONNECTIONS, SpawnFailure, ToGuest, ToMachine, encode, header,
 };
 use rustix::net::{SendFlags, sockopt};
-use rustix::process::{WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const TOKEN: [u8; 16] = *b"sixteen bytes...";
@@ -76,15 +77,19 @@ impl Machine {
         let (control, theirs) = socket::pair().unwrap();
         let (dial, their_dial) = socket::pair().unwrap();
         socket::send_all(dial.as_fd(), b"!", &[theirs.as_fd()]).unwrap();
+        let (mut says, mut hears) = UnixStream::pair().unwrap();
         // The child uses nothing that another thread may have locked but the allocator, which
-        // knows about forks.
-        match process::fork_into(0, None).unwrap() {
-            Fork::Child => process::leave(serve(&their_dial)),
-            Fork::Parent { pidfd, .. } => {
-                patient(&dial);
-                Self { control: Connection::new(control), dial, pidfd }
-            }
+        // knows about forks of the C library.
+        if process::fork().unwrap() {
+            let _ = says.write_all(&std::process::id().to_ne_bytes());
+            process::leave(serve(&their_dial));
         }
+        let mut pid = [0; 4];
+        hears.read_exact(&mut pid).unwrap();
+        let pid = Pid::from_raw(i32::from_ne_bytes(pid)).unwrap();
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        patient(&dial);
+        Self { control: Connection::new(control), dial, pidfd }
     }
 
     /// What the guest does beside its connections.
