@@ -13,7 +13,7 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn start(msb: &'a Msb, more: &str) -> Self {
-        let said = msb.words(&format!("server start --detach --port 0 {more}")).ok().stdout;
+        let said = msb.words(&format!("server start -dp 0 {more}")).ok().stdout;
         let address =
             said.trim().strip_prefix("http://").expect("an address").parse().expect("it is there");
         Self { msb, address }

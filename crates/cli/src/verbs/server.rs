@@ -98,7 +98,7 @@ impl Act for Start {
             .into());
         }
         let home = bare_engine()?.home().clone();
-        if self.detach {
+        if self.detach && !self.background {
             let record = self.leave_behind(&home)?;
             say_where(&record);
             return Ok(0);
@@ -149,10 +149,8 @@ impl Start {
         let mut options = OpenOptions::new();
         options.create(true).write(true).truncate(true).mode(0o600);
         let log = options.open(&path).map_err(about)?;
-        let arguments =
-            std::env::args_os().skip(1).filter(|word| word != "--detach" && word != "-d");
         let mut child = Command::new("/proc/self/exe")
-            .args(arguments)
+            .args(std::env::args_os().skip(1))
             .arg("--background")
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(about)?)
