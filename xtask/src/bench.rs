@@ -79,6 +79,27 @@ struct Record {
     tables: Vec<Table>,
 }
 
+/// A part of the benchmark, by the name that `--only` takes.
+type Chapter = (&'static str, fn(&mut Place, &Contenders, &Options) -> Result<Vec<Table>>);
+
+/// Copies come last: they remove files, and a pull after that would measure the removal (see there).
+const CHAPTERS: &[Chapter] = &[
+    ("start", |place, them, asked| Ok(vec![start::table(place, them, asked.rounds)?])),
+    ("exec", |place, them, asked| Ok(vec![exec::table(place, them, asked.rounds)?])),
+    ("library", |place, them, asked| {
+        Ok(library::table(place, them, asked.rounds)?.into_iter().collect())
+    }),
+    ("idle", |place, them, _| Ok(vec![idle::table(place, them)?])),
+    ("network", |place, them, asked| network::tables(place, them, asked.rounds)),
+    ("storage", |place, them, asked| storage::tables(place, them, asked.rounds)),
+    ("crowd", |place, them, asked| Ok(vec![crowd::table(place, them, asked.rounds)?])),
+    ("warm", |place, them, asked| warm::tables(place, them, asked.rounds)),
+    ("review", |place, them, asked| Ok(vec![review::table(place, them, asked.rounds)?])),
+    ("sync", |place, them, asked| Ok(vec![sync::table(place, them, asked.rounds)?])),
+    ("pull", |place, them, asked| pull::tables(place, them, asked.pulls)),
+    ("copy", |place, them, asked| copy::tables(place, them, asked.rounds)),
+];
+
 pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
     let options = Options::parse(options)?;
     if options.lab {
@@ -105,27 +126,16 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
 
 /// Prints each table as soon as it is there.
 fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Table>> {
-    let rounds = options.rounds;
     let mut place = Place::make(user, msb)?;
     let contenders = Contenders::prepare(&place)?;
     let mut tables = Vec::new();
-    let mut show = |table: Table| {
-        println!("{table}");
-        tables.push(table);
-    };
-    show(start::table(&place, &contenders, rounds)?);
-    show(exec::table(&mut place, &contenders, rounds)?);
-    library::table(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
-    show(idle::table(&mut place, &contenders)?);
-    network::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
-    storage::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
-    show(crowd::table(&place, &contenders, rounds)?);
-    warm::tables(&place, &contenders, rounds)?.into_iter().for_each(&mut show);
-    show(review::table(&mut place, &contenders, rounds)?);
-    show(sync::table(&mut place, &contenders, rounds)?);
-    // Before copies, which remove files: see there.
-    pull::tables(&mut place, &contenders, options.pulls)?.into_iter().for_each(&mut show);
-    copy::tables(&mut place, &contenders, rounds)?.into_iter().for_each(&mut show);
+    for (name, measured) in CHAPTERS.iter().filter(|(name, _)| options.wants(name)) {
+        let made = measured(&mut place, &contenders, options);
+        for table in made.with_context(|| format!("cannot measure `{name}`"))? {
+            println!("{table}");
+            tables.push(table);
+        }
+    }
     Ok(tables)
 }
 

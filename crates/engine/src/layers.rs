@@ -8,6 +8,7 @@ use crate::host::User;
 use crate::store::{self, Claim};
 use crate::{disk, workspace};
 use msb_spec::{Error, Isolation, Plan, Result, Upper, state};
+use msb_sys::files;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ pub(crate) fn replace(claim: &Claim, next: &Plan, forget: bool) -> Result<()> {
         remove_file(&beside)?;
         let mut file = store::create_private(&beside)?;
         file.write_all(&serde_json::to_vec(next).expect("our own types always serialise"))?;
-        file.sync_all()?;
+        files::write_before_rename(&file)?;
         if forget && next.workspace.is_some() {
             store::create_private(&claim.directory.join(state::FORGET_WORKSPACE))?;
         }

@@ -2,6 +2,7 @@
 
 use crate::layers;
 use msb_spec::{Error, Kind, Name, Plan, Result, VolumeName, env, state};
+use msb_sys::files;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, Permissions};
@@ -362,8 +363,8 @@ fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
     let write = || -> io::Result<()> {
         let mut file = create_private(&directory.join(state::PLAN))?;
         file.write_all(&text)?;
-        // What lasts must survive a power cut; what is gone in a second need not.
-        if plan.ephemeral { Ok(()) } else { file.sync_all() }
+        // What lasts must be whole after a power cut; what is gone in a second need not.
+        if plan.ephemeral { Ok(()) } else { files::write_before_rename(&file) }
     };
     write().map_err(|error| full_disk("sandbox", error, directory))
 }

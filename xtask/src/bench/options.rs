@@ -24,12 +24,14 @@ pub(super) struct Options {
     pub(super) json: Option<PathBuf>,
     /// MicroVMs beside those of microsandbox, in the nested lab, and nothing else.
     pub(super) lab: bool,
+    /// Chapters to measure; all if there are none.
+    pub(super) only: Vec<String>,
 }
 
 impl Options {
     pub(super) fn parse(mut words: &[&str]) -> Result<Self> {
-        let mut options =
-            Options { msb: None, rounds: ROUNDS, pulls: PULLS, json: None, lab: false };
+        let (msb, json, only) = (None, None, Vec::new());
+        let mut options = Options { msb, rounds: ROUNDS, pulls: PULLS, json, lab: false, only };
         while let [name, rest @ ..] = words {
             if *name == "--lab" {
                 options.lab = true;
@@ -43,12 +45,17 @@ impl Options {
                 "--msb" => options.msb = Some(value.into()),
                 "--json" => options.json = Some(value.into()),
                 "--rounds" => options.rounds = number(value)?,
+                "--only" => options.only = chapters(value)?,
                 "--pulls" => options.pulls = number(value)?,
                 _ => bail!("no such option: `{name}`"),
             }
             words = rest;
         }
         Ok(options)
+    }
+
+    pub(super) fn wants(&self, chapter: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == chapter)
     }
 
     /// The `msb` to measure.
@@ -58,6 +65,18 @@ impl Options {
             None => workspace::build(&["--release"], "msb"),
         }
     }
+}
+
+fn chapters(value: &str) -> Result<Vec<String>> {
+    let known = || super::CHAPTERS.iter().map(|(name, _)| *name);
+    for name in value.split(',') {
+        ensure!(
+            known().any(|one| one == name),
+            "no chapter `{name}`; {:?}",
+            known().collect::<Vec<_>>()
+        );
+    }
+    Ok(value.split(',').map(str::to_owned).collect())
 }
 
 fn number(value: &str) -> Result<usize> {
@@ -73,20 +92,44 @@ mod tests {
     #[test]
     fn without_options_there_are_fifty_rounds_of_a_release_build() {
         let options = Options::parse(&[]).unwrap();
-        assert_eq!(options, Options { msb: None, rounds: 50, pulls: 3, json: None, lab: false });
+        assert_eq!(
+            options,
+            Options { msb: None, rounds: 50, pulls: 3, json: None, lab: false, only: Vec::new() }
+        );
+        assert!(options.wants("storage"));
     }
 
     #[test]
     fn options_are_read_in_any_order() {
-        let words = ["--json", "a", "--lab", "--pulls", "2", "--rounds", "7", "--msb", "b"];
+        let words = [
+            "--json",
+            "a",
+            "--lab",
+            "--pulls",
+            "2",
+            "--only",
+            "start,sync",
+            "--rounds",
+            "7",
+            "--msb",
+            "b",
+        ];
         let options = Options::parse(&words).unwrap();
         let (msb, json) = (Some("b".into()), Some("a".into()));
-        assert_eq!(options, Options { msb, rounds: 7, pulls: 2, json, lab: true });
+        let only = vec!["start".to_owned(), "sync".to_owned()];
+        assert_eq!(options, Options { msb, rounds: 7, pulls: 2, json, lab: true, only });
+        assert!(options.wants("sync") && !options.wants("copy"));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for words in [&["--rounds", "0"][..], &["--pulls", "x"], &["--msb"], &["fast", "1"]] {
+        for words in [
+            &["--rounds", "0"][..],
+            &["--pulls", "x"],
+            &["--msb"],
+            &["fast", "1"],
+            &["--only", "speed"],
+        ] {
             assert!(Options::parse(words).is_err(), "{words:?}");
         }
     }

@@ -13,7 +13,7 @@ const NAME: &str = "review";
 /// 30,000 files in 300 directories, known to git.
 const MAKE: &str = "\
 mkdir -p $1 && cd $1 && for d in $(seq 300); do mkdir d$d; for f in $(seq 100); do \
-echo \"$d $f\" > d$d/f$f; done; done && git init -q && git add . && \
+echo \"$d $f\" > d$d/f$f; done; done && git init -q && git config gc.auto 0 && git add . && \
 git -c user.name=x -c user.email=x@example.com commit -qm all && cp -a $1 $2";
 
 /// The same 100 changes, inside and in the copy that git looks at.

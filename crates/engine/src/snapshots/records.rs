@@ -6,6 +6,7 @@ use crate::host::random;
 use crate::planning::now_ms;
 use crate::store;
 use msb_spec::{Error, Kind, Name, Plan, Result};
+use msb_sys::files;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -101,7 +102,7 @@ impl Records {
         let text = serde_json::to_vec(record).expect("our own types always serialise");
         let aside = self.directory.join(store::passing("making", &record.id));
         let mut file = store::create_private(&aside)?;
-        let written = file.write_all(&text).and_then(|()| file.sync_all());
+        let written = file.write_all(&text).and_then(|()| files::write_before_rename(&file));
         let put = written.and_then(|()| fs::rename(&aside, self.path(&record.id)));
         if put.is_err() {
             let _ = fs::remove_file(&aside);
