@@ -4,40 +4,70 @@
 //! dialect) know only these traits, so that a missing button is a missing Operation. Calls block;
 //! whoever must not be blocked calls them from a thread.
 
+mod bytes;
+mod change;
 mod execs;
 mod files;
 mod images;
 mod networks;
+mod rel_path;
 mod sandboxes;
 mod snapshots;
+mod syncs;
 mod volumes;
+mod workspaces;
 
 pub use msb_wire::record::{Event, Happened, Source};
 pub use msb_wire::{
     EntryKind, Meta, NetEvent, NetFlow, NetRecord, NetTable, Stopped, WorkerStatus,
 };
 
+pub use bytes::{spelled, unspelled};
+pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
 pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture};
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
     DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
 };
 pub use networks::Networks;
+pub use rel_path::RelPath;
 pub use sandboxes::{
     Create, EventStream, Inspection, LogFilter, LogLine, LogStream, Metrics, Sandboxes, Status,
     Summary,
 };
 pub use snapshots::{Changes, Snapshot, Snapshots, Verified};
+pub use syncs::{DEFAULT_EXCLUDES, SyncSpec, SyncState, SyncStatus, SyncSummary, Syncs};
 pub use volumes::{PrunedVolumes, Volume, Volumes};
+pub use workspaces::{Applied, Depth, LeftOut, Selection, Workspaces};
 
 /// Everything that can be asked.
 pub trait Api:
-    Sandboxes + Execs + Files + Images + Volumes + Snapshots + Networks + Send + Sync
+    Sandboxes
+    + Execs
+    + Files
+    + Images
+    + Volumes
+    + Snapshots
+    + Networks
+    + Workspaces
+    + Syncs
+    + Send
+    + Sync
 {
 }
 
 impl<T> Api for T where
-    T: Sandboxes + Execs + Files + Images + Volumes + Snapshots + Networks + Send + Sync
+    T: Sandboxes
+        + Execs
+        + Files
+        + Images
+        + Volumes
+        + Snapshots
+        + Networks
+        + Workspaces
+        + Syncs
+        + Send
+        + Sync
 {
 }
 

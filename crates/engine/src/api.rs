@@ -1,6 +1,7 @@
 //! The Operations, done on this machine.
 
 mod exec;
+mod kept;
 mod watched;
 
 use crate::files;

@@ -36,12 +36,12 @@ pub mod workspace;
 pub use connection::Connection;
 pub use installed::Recipe;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
-pub use msb_api::{ExecEntry, Inspection, Metrics, PrunedVolumes, Status, Summary, Volume};
+pub use msb_api::{
+    DEFAULT_EXCLUDES, ExecEntry, Inspection, Metrics, PrunedVolumes, Status, Summary, SyncSpec,
+    SyncState, SyncStatus, SyncSummary, Volume,
+};
 pub use network::Lines;
 pub use sandboxes::{Awake, Engine};
 pub use secrets::Value as SecretValue;
 pub use store::Home;
-pub use sync::{
-    DEFAULT_EXCLUDES, Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncStatus,
-    SyncSummary, serve_sync,
-};
+pub use sync::{Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, serve_sync};

@@ -7,10 +7,11 @@
 mod apart;
 
 pub use apart::{REVIEW_ARGUMENT, serve};
-pub use msb_review::{
+pub use msb_api::{
     Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch, RelPath, Risk, Selection,
-    What, between, typed_path,
+    What,
 };
+pub use msb_review::{between, judge, typed_path};
 
 use crate::host::User;
 use crate::sandboxes::Engine;

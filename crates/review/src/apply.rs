@@ -5,20 +5,19 @@
 //! that the sandbox saw, all is taken back. At last it is written down that it is done.
 
 use crate::baseline::{Baseline, Identity, Known};
-use crate::change::{Change, Conflict, Item, ItemKind, What};
 use crate::content;
 use crate::fault;
 use crate::journal::{Journal, NEXT_BASELINE, Step};
-use crate::path::RelPath;
 use crate::recover::{close_undone, finish, undo};
-use crate::review::{BASELINE, Depth, Held, Workspace};
-use crate::selection::{Chooser, LeftOut, Selection};
+use crate::review::{BASELINE, Held, Workspace};
+use crate::selection::Chooser;
 use crate::staging::{Staging, set_mode};
 use crate::tree::{Directory, kind};
+use msb_api::RelPath;
+use msb_api::{Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Selection, What};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,17 +26,6 @@ use std::io;
 const SYNCED_SINGLY: usize = 32;
 /// As many as are named in an error.
 const NAMED: usize = 10;
-
-/// What was, or would be, brought to the host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
-    /// The changes, in order.
-    pub applied: Vec<Change>,
-    /// The others, and why.
-    pub left_out: Vec<(Change, LeftOut)>,
-    /// What was found and mended on the way.
-    pub notes: Vec<String>,
-}
 
 impl Workspace {
     /// Brings the chosen changes to the host. With `dry_run` nothing is written, but everything is
@@ -275,7 +263,7 @@ impl Applying<'_> {
             }
             ItemKind::Symlink => {
                 let target = place.link(name)?.ok_or_else(changed)?;
-                if Some(crate::path::spelled(&target)) != after.target {
+                if Some(msb_api::spelled(&target)) != after.target {
                     return Err(changed());
                 }
                 staging.link(number, &target)?;

@@ -4,8 +4,8 @@
 //! A file of the host is still the one that was seen if it was not touched after that moment. The
 //! moment is told by the clock that stamps the files, so that no two clocks are compared.
 
-use crate::path::RelPath;
 use crate::tree::{Directory, kind};
+use msb_api::RelPath;
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

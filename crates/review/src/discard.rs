@@ -1,9 +1,9 @@
 //! Forgets changes, so that the sandbox sees the host's files again. It must not run meanwhile.
 
 use crate::baseline::Baseline;
-use crate::path::RelPath;
-use crate::review::{BASELINE, Depth, Workspace};
+use crate::review::{BASELINE, Workspace};
 use crate::tree::{Directory, kind};
+use msb_api::{Depth, RelPath};
 use msb_spec::{Error, Kind, PlannedWorkspace, Result};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;

@@ -2,10 +2,10 @@
 //!
 //! The host's, as they are now: were it the sandbox's, it could hide what it made.
 
-use crate::path::RelPath;
 use crate::tree::Directory;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use msb_api::RelPath;
 use msb_spec::Result;
 use std::collections::HashMap;
 use std::fs::File;

@@ -8,8 +8,8 @@
 
 use crate::baseline::{Identity, sync_directory, write_synced};
 use crate::fault;
-use crate::path::RelPath;
 use crate::review::BASELINE;
+use msb_api::RelPath;
 use msb_spec::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

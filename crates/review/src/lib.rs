@@ -7,14 +7,12 @@
 
 mod apply;
 mod baseline;
-mod change;
 mod content;
 mod discard;
 mod fault;
 mod ignored;
 mod journal;
 mod patch;
-mod path;
 mod recover;
 mod review;
 mod risk;
@@ -26,9 +24,6 @@ mod tests;
 mod tree;
 mod walk;
 
-pub use apply::Applied;
-pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
 pub use patch::between;
-pub use path::RelPath;
-pub use review::{Depth, Workspace, typed_path};
-pub use selection::{LeftOut, Selection};
+pub use review::{Workspace, typed_path};
+pub use selection::judge;

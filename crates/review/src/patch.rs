@@ -1,7 +1,7 @@
 //! The difference between two texts, line by line, fit to be read on a terminal.
 
-use crate::change::Patch;
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
+use msb_api::Patch;
 use std::fmt::{self, Write};
 
 /// The difference of two texts in unified form.

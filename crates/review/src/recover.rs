@@ -3,10 +3,10 @@
 use crate::baseline::{Baseline, Identity, Known};
 use crate::fault;
 use crate::journal::{Found, Journal, NEXT_BASELINE, Step};
-use crate::path::RelPath;
 use crate::review::BASELINE;
 use crate::staging::{Staging, set_mode};
 use crate::tree::{Directory, kind};
+use msb_api::RelPath;
 use msb_spec::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;

@@ -1,11 +1,11 @@
 //! One workspace that is looked at: where its parts are, and what was changed in it.
 
 use crate::baseline::Baseline;
-use crate::change::{Change, Conflict, ItemKind, What};
 use crate::ignored::Ignored;
-use crate::path::RelPath;
 use crate::tree::Directory;
 use crate::{content, patch, walk};
+use msb_api::RelPath;
+use msb_api::{Change, Conflict, Depth, ItemKind, What};
 use msb_spec::{Error, Kind, PlannedWorkspace, Result};
 use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
@@ -32,16 +32,6 @@ pub struct Workspace {
     pub changes: PathBuf,
     /// What is known of the host's directory, and what is being done to it.
     pub notes: PathBuf,
-}
-
-/// What a [`Workspace::diff`] is to find out beside the paths.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Depth {
-    /// The SHA-256 of every file that differs.
-    pub digests: bool,
-    /// The difference of texts, line by line.
-    pub patches: bool,
 }
 
 /// A review of a few thousand files takes a second.

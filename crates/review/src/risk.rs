@@ -1,8 +1,8 @@
 //! Whether a change would make the host run something, or leads out of the workspace.
 
-use crate::change::{Item, ItemKind, Risk};
-use crate::path::RelPath;
 use crate::risk_table::{RULES, Rule, When};
+use msb_api::RelPath;
+use msb_api::{Item, ItemKind, Risk};
 
 /// Why a change has to be named to be brought to the host, if it has.
 pub(crate) fn of(path: &RelPath, before: Option<&Item>, after: Option<&Item>) -> Option<Risk> {

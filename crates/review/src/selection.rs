@@ -1,53 +1,14 @@
 //! Which of the changes are meant.
 
-use crate::change::{Change, Risk, What};
-use crate::path::RelPath;
 use crate::risk;
 use globset::{GlobBuilder, GlobMatcher};
+use msb_api::{Change, LeftOut, RelPath, Risk, Selection, What};
 use msb_spec::{Error, Result};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
-/// Which changes are to be brought to the host. Empty means all that need not be named.
-///
-/// A pattern without a slash is a name anywhere in the tree, one with a slash begins at its root;
-/// one that fits a directory means everything below it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Selection {
-    /// Only what fits one of these. What has to be named is meant by a pattern that names it.
-    pub include: Vec<String>,
-    /// Nothing that fits one of these, whatever else says so.
-    pub exclude: Vec<String>,
-    /// Files that the host's `.gitignore` leaves out are meant, too.
-    pub ignored: bool,
-    /// What the host has changed since it was seen is lost where one of these fits.
-    pub overwrite: Vec<String>,
-    /// Exactly these and no others, named one by one; files with the SHA-256 that they had when they
-    /// were looked at, so that nothing else is brought to the host.
-    pub only: Option<BTreeMap<RelPath, Option<String>>>,
-}
-
-impl Selection {
-    /// Why each of the changes is left out; none if it is meant.
-    pub fn judge(&self, changes: &[Change]) -> Result<Vec<Option<LeftOut>>> {
-        let chooser = Chooser::new(self)?;
-        Ok(changes.iter().map(|change| chooser.left_out(change)).collect())
-    }
-}
-
-/// Why a change is left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LeftOut {
-    /// The patterns do not mean it.
-    NotIncluded,
-    /// It would make the host run something, and was not named.
-    Risk,
-    /// The host's `.gitignore` leaves it out.
-    Ignored,
-    /// It is none that the host could have.
-    Special,
+/// Why each of the changes is left out by a Selection; none if it is meant.
+pub fn judge(selection: &Selection, changes: &[Change]) -> Result<Vec<Option<LeftOut>>> {
+    let chooser = Chooser::new(selection)?;
+    Ok(changes.iter().map(|change| chooser.left_out(change)).collect())
 }
 
 /// A Selection, understood.

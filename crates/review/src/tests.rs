@@ -5,7 +5,8 @@ mod applying;
 mod comparing;
 mod dying;
 
-use crate::{Change, Depth, Selection, Workspace};
+use crate::Workspace;
+use msb_api::{Applied, Change, Depth, Selection};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -97,7 +98,7 @@ impl Bench {
         described(&self.workspace.host)
     }
 
-    pub(super) fn apply(&self, include: &[&str]) -> msb_spec::Result<crate::Applied> {
+    pub(super) fn apply(&self, include: &[&str]) -> msb_spec::Result<Applied> {
         let include = include.iter().map(|text| (*text).to_owned()).collect();
         self.workspace.apply(&Selection { include, ..Selection::default() }, false)
     }

@@ -3,7 +3,7 @@
 //! Both may change while they are read, and one belongs to an attacker: no link is followed,
 //! nothing is opened that could block, and what was opened is looked at again.
 
-use crate::path::RelPath;
+use msb_api::RelPath;
 use msb_spec::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -137,5 +137,5 @@ fn is_other(error: Errno) -> bool {
 }
 
 pub(crate) fn cannot_read(name: &OsStr, error: Errno) -> Error {
-    Error::host(format!("cannot read `{}`", crate::path::spelled(name.as_bytes())), error)
+    Error::host(format!("cannot read `{}`", msb_api::spelled(name.as_bytes())), error)
 }

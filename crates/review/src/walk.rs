@@ -2,10 +2,10 @@
 //! the host at the same paths.
 
 use crate::baseline::Baseline;
-use crate::change::{Change, Conflict, Item, ItemKind, What};
-use crate::path::{RelPath, spelled};
 use crate::tree::{Directory, has_mark, kind};
 use crate::{content, risk};
+use msb_api::{Change, Conflict, Item, ItemKind, What};
+use msb_api::{RelPath, spelled};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Stat};
 

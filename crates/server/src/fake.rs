@@ -7,10 +7,11 @@ mod process;
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{
-    Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
-    Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta, Metrics,
-    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots,
-    Status, Stopped, Summary, Verified, Volume, Volumes, Watch,
+    Api, Applied, Attributes, Change, Changes, Copied, Create, Depth, DiskUsage, EventStream, Exec,
+    ExecEntry, Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter,
+    LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry,
+    RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec,
+    SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
     Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
@@ -536,5 +537,42 @@ impl Networks for Fake {
     fn network_events(&self, name: &Name) -> Result<Vec<NetRecord>> {
         self.note("network_events", name);
         Ok(Vec::new())
+    }
+}
+
+impl Workspaces for Fake {
+    fn workspace_diff(&self, name: &Name, _: &[RelPath], _: Depth) -> Result<Vec<Change>> {
+        self.note("workspace_diff", name);
+        Ok(Vec::new())
+    }
+
+    fn workspace_apply(&self, name: &Name, _: &Selection, _: bool) -> Result<Applied> {
+        self.note("workspace_apply", name);
+        Err(Error::unsupported("no workspaces here"))
+    }
+
+    fn workspace_discard(&self, name: &Name, _: &[RelPath]) -> Result<usize> {
+        self.note("workspace_discard", name);
+        Ok(0)
+    }
+}
+
+impl Syncs for Fake {
+    fn sync_start(&self, spec: &SyncSpec, _: &dyn Watch) -> Result<SyncSummary> {
+        self.note("sync_start", spec);
+        Err(Error::unsupported("no syncs here"))
+    }
+
+    fn sync_list(&self) -> Result<Vec<SyncSummary>> {
+        self.note("sync_list", &());
+        Ok(Vec::new())
+    }
+
+    fn sync_inspect(&self, _: &str) -> Result<SyncSummary> {
+        Err(Error::new(Kind::NotFound, "no syncs here"))
+    }
+
+    fn sync_stop(&self, _: &str) -> Result<()> {
+        Err(Error::new(Kind::NotFound, "no syncs here"))
     }
 }

@@ -10,6 +10,7 @@ mod asked;
 mod execs;
 mod files;
 mod images;
+mod kept;
 mod sandboxes;
 mod snapshots;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::words::{self, Outcome};
 use crate::{change_text, listing};
 use clap::Parser;
 use msb_engine::Engine;
-use msb_engine::workspace::{Applied, Change, Depth, LeftOut, RelPath, Selection, What};
+use msb_engine::workspace::{Applied, Change, Depth, LeftOut, RelPath, Selection, What, judge};
 use msb_spec::{Error, Name, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
@@ -122,7 +122,7 @@ fn ask(
     selection: &Selection,
 ) -> Result<Option<BTreeMap<RelPath, Option<String>>>> {
     let changes = engine.diff(name, &[], Depth { digests: true, patches: true })?;
-    let judged = selection.judge(&changes)?;
+    let judged = judge(selection, &changes)?;
     let meant: BTreeSet<&RelPath> = changes
         .iter()
         .zip(&judged)

@@ -1,7 +1,8 @@
 //! A review that is done by a process of its own, with the ids of the sandbox.
 
+use msb_api::{Applied, Change, Depth, RelPath, Selection};
 use msb_image::Owners;
-use msb_review::{Applied, Change, Depth, RelPath, Selection, Workspace};
+use msb_review::Workspace;
 use msb_spec::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};

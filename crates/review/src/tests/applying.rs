@@ -1,7 +1,7 @@
 //! What is brought to the host, and what is not.
 
 use super::Bench;
-use crate::{LeftOut, RelPath, Selection};
+use msb_api::{LeftOut, RelPath, Selection};
 use msb_spec::Kind;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};

@@ -1,7 +1,7 @@
 //! What counts as a change.
 
 use super::Bench;
-use crate::{Conflict, Depth, What};
+use msb_api::{Conflict, Depth, What};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

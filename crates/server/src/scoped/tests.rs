@@ -3,8 +3,8 @@
 use super::*;
 use crate::fake::{Fake, name};
 use msb_api::{
-    Attributes, Changes, Create, Execs, Files, Images, LogFilter, Networks, Place, Registry,
-    Sandboxes, Snapshots, Unwatched, Volumes,
+    Attributes, Changes, Create, Depth, Execs, Files, Images, LogFilter, Networks, Place, Registry,
+    Sandboxes, Selection, Snapshots, SyncSpec, Syncs, Unwatched, Volumes, Workspaces,
 };
 use msb_spec::{
     Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Prune, Published, Reference, Secret,
@@ -133,6 +133,21 @@ const OPERATIONS: &[Operation] = &[
         drop(api.port_withdraw(name, &Published::parse("80").unwrap()));
     }),
     ("network_events", |api, name| drop(api.network_events(name))),
+    ("workspace_diff", |api, name| drop(api.workspace_diff(name, &[], Depth::default()))),
+    ("workspace_apply", |api, name| {
+        drop(api.workspace_apply(name, &Selection::default(), false));
+    }),
+    ("workspace_discard", |api, name| drop(api.workspace_discard(name, &[]))),
+    ("sync_start", |api, name| {
+        let (source, target) = ("/etc".into(), b"/x".to_vec());
+        let excludes = Vec::new();
+        let sandbox = name.clone();
+        let spec = SyncSpec { source, sandbox, target, excludes, default_excludes: true };
+        drop(api.sync_start(&spec, &Unwatched));
+    }),
+    ("sync_list", |api, _| drop(api.sync_list())),
+    ("sync_inspect", |api, name| drop(api.sync_inspect(name.as_str()))),
+    ("sync_stop", |api, name| drop(api.sync_stop(name.as_str()))),
 ];
 
 fn both(name: &Name, ask: impl Fn(&Place) -> Result<()>) {

@@ -552,3 +552,30 @@ impl Networks for Fake {
         Ok(vec![NetRecord { time: 1, what }])
     }
 }
+
+impl Workspaces for Fake {
+    fn workspace_diff(&self, _: &Name, _: &[RelPath], _: Depth) -> Result<Vec<Change>> {
+        Err(nothing())
+    }
+    fn workspace_apply(&self, _: &Name, _: &Selection, _: bool) -> Result<Applied> {
+        Err(nothing())
+    }
+    fn workspace_discard(&self, _: &Name, _: &[RelPath]) -> Result<usize> {
+        Err(nothing())
+    }
+}
+
+impl Syncs for Fake {
+    fn sync_start(&self, _: &SyncSpec, _: &dyn Watch) -> Result<SyncSummary> {
+        Err(nothing())
+    }
+    fn sync_list(&self) -> Result<Vec<SyncSummary>> {
+        Err(nothing())
+    }
+    fn sync_inspect(&self, _: &str) -> Result<SyncSummary> {
+        Err(nothing())
+    }
+    fn sync_stop(&self, _: &str) -> Result<()> {
+        Err(nothing())
+    }
+}

@@ -3,11 +3,11 @@
 
 use crate::fake;
 use msb_api::{
-    Attributes, Copied, Create, DiskUsage, EntryKind, Event, EventStream, Exec, ExecEntry,
-    ExecEvent, ExecInput, Execs, Files, Happened, ImageInspection, ImageSummary, Images,
-    Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
-    PrunedVolumes, Sandboxes, Snapshot, Snapshots, Status, Stopped, Summary, Verified, Volume,
-    Volumes, Watch, WorkerStatus,
+    Applied, Attributes, Change, Copied, Create, Depth, DiskUsage, EntryKind, Event, EventStream,
+    Exec, ExecEntry, ExecEvent, ExecInput, Execs, Files, Happened, ImageInspection, ImageSummary,
+    Images, Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
+    PrunedVolumes, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary,
+    SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, WorkerStatus, Workspaces,
 };
 use msb_spec::{
     Command, Ending, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference,
@@ -433,5 +433,22 @@ impl Snapshots for Fake {
         sandbox_clone(&Name, &Name) -> ();
         sandbox_rollback(&Name, &Name) -> ();
         sandbox_reset(&Name, bool) -> ();
+    }
+}
+
+impl Workspaces for Fake {
+    not_here! {
+        workspace_diff(&Name, &[RelPath], Depth) -> Vec<Change>;
+        workspace_apply(&Name, &Selection, bool) -> Applied;
+        workspace_discard(&Name, &[RelPath]) -> usize;
+    }
+}
+
+impl Syncs for Fake {
+    not_here! {
+        sync_start(&SyncSpec, &dyn Watch) -> SyncSummary;
+        sync_list() -> Vec<SyncSummary>;
+        sync_inspect(&str) -> SyncSummary;
+        sync_stop(&str) -> ();
     }
 }

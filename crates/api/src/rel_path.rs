@@ -1,5 +1,6 @@
 //! A path below a workspace, as bytes, and its one spelling as text.
 
+use crate::bytes::{spelled, unspelled};
 use msb_spec::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -19,25 +20,7 @@ impl RelPath {
     /// Takes the text that [`fmt::Display`] writes.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || Error::invalid(format!("not a path below the workspace: `{text}`"));
-        let mut bytes = Vec::with_capacity(text.len());
-        let mut rest = text.as_bytes();
-        while let Some((first, after)) = rest.split_first() {
-            rest = after;
-            match (first, after) {
-                (b'\\', [b'\\', after @ ..]) => {
-                    bytes.push(b'\\');
-                    rest = after;
-                }
-                (b'\\', [b'x', high, low, after @ ..]) => {
-                    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-                    let (high, low) = digit(high).zip(digit(low)).ok_or_else(wrong)?;
-                    bytes.push(u8::try_from(high * 16 + low).map_err(|_| wrong())?);
-                    rest = after;
-                }
-                (b'\\', _) => return Err(wrong()),
-                (byte, _) => bytes.push(*byte),
-            }
-        }
+        let bytes = unspelled(text).ok_or_else(wrong)?;
         Self::from_path(Path::new(OsStr::from_bytes(&bytes))).ok_or_else(wrong)
     }
 
@@ -60,7 +43,7 @@ impl RelPath {
     }
 
     /// An entry of a directory, by its name as the kernel gave it; the root is none.
-    pub(crate) fn below(parent: Option<&Self>, name: &[u8]) -> Self {
+    pub fn below(parent: Option<&Self>, name: &[u8]) -> Self {
         match parent {
             Some(parent) => Self([&parent.0, &b"/"[..], name].concat()),
             None => Self(name.to_vec()),
@@ -79,7 +62,7 @@ impl RelPath {
     }
 
     /// Its names.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/')
     }
 
@@ -92,23 +75,6 @@ impl RelPath {
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.strip_prefix(other.0.as_slice()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     }
-}
-
-/// Bytes of a name or a link as text, by the rule of [`RelPath`].
-pub(crate) fn spelled(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            if letter == '\\' {
-                text.push('\\');
-            }
-            text.push(letter);
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
 }
 
 impl fmt::Display for RelPath {

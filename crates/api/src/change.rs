@@ -1,6 +1,6 @@
 //! What a sandbox has changed, path by path.
 
-use crate::path::RelPath;
+use crate::rel_path::RelPath;
 use serde::{Deserialize, Serialize};
 
 /// What happened to a path.
@@ -67,7 +67,7 @@ pub enum Conflict {
 
 impl Conflict {
     /// Whether it is only about what would be lost.
-    pub(crate) fn can_be_overwritten(self) -> bool {
+    pub fn can_be_overwritten(self) -> bool {
         matches!(self, Self::ChangedOnHost | Self::RemovedOnHost)
     }
 
