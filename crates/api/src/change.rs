@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// It is not on the host.
@@ -21,6 +22,7 @@ pub enum What {
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ItemKind {
     /// An ordinary file.
@@ -35,11 +37,13 @@ pub enum ItemKind {
 
 /// One side of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Item {
     /// What it is.
     pub kind: ItemKind,
     /// Its permissions, without set-id and sticky bits; written in octal.
     #[serde(with = "octal")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub mode: u32,
     /// Its bytes; zero for what has none.
     pub size: u64,
@@ -53,6 +57,7 @@ pub struct Item {
 
 /// Why a change is not brought to the host as it is: nobody would know what is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Conflict {
     /// The host's file was changed since the sandbox saw it, or is new.
@@ -84,6 +89,7 @@ impl Conflict {
 
 /// One path that a sandbox has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// Where, below the workspace.
     pub path: RelPath,
@@ -112,6 +118,7 @@ pub struct Change {
     pub conflict: Option<Conflict>,
     /// Set-id or sticky bits that it has in the sandbox and will not have on the host; in octal.
     #[serde(default, with = "octal", skip_serializing_if = "is_zero")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub stripped: u32,
     /// The difference line by line, where that was asked for and it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,6 +147,7 @@ mod octal {
 
 /// Why a path has to be named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Risk {
     /// The rule that it falls under, as in `.git/hooks/*`.
     pub rule: String,
@@ -149,6 +157,7 @@ pub struct Risk {
 
 /// The difference between two texts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Patch {
     /// Lines that are new.
     pub added: u32,

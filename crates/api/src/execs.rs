@@ -70,6 +70,7 @@ pub enum ExecEvent {
 
 /// One Exec of a sandbox, running or over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExecEntry {
     /// Its number.
     pub id: u64,

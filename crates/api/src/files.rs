@@ -83,6 +83,7 @@ pub trait Files {
 
 /// Whose a file is and who may use it; what is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
     /// Its permissions.
     pub mode: Option<u32>,
@@ -94,6 +95,7 @@ pub struct Attributes {
 
 /// What a copy moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Copied {
     /// Files, directories and links.
     pub entries: u64,

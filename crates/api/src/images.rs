@@ -36,6 +36,7 @@ pub trait Images {
 
 /// How the registry of an image is reached for one Operation, beyond what the settings say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Registry {
     /// Plain http, or TLS that nobody vouches for, will do.
@@ -48,6 +49,7 @@ pub struct Registry {
 
 /// A user and a password.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Login {
     /// Who.
     pub user: String,
@@ -63,6 +65,7 @@ impl std::fmt::Debug for Login {
 
 /// One line of a list of images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageSummary {
     /// Its name.
     pub reference: Reference,
@@ -90,6 +93,7 @@ pub struct ImageSummary {
 
 /// Everything about an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageInspection {
     /// Its name.
     pub reference: Reference,
@@ -123,6 +127,7 @@ pub struct ImageInspection {
 
 /// One layer of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LayerInspection {
     /// Of the blob.
     pub digest: Digest,
@@ -140,6 +145,7 @@ pub struct LayerInspection {
 
 /// What uses the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskUsage {
     /// Images and what belongs to them.
     pub images: Space,

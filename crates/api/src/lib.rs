@@ -8,6 +8,7 @@ mod bytes;
 mod change;
 mod execs;
 mod files;
+pub mod http;
 mod images;
 mod networks;
 mod rel_path;

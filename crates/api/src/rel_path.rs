@@ -13,6 +13,7 @@ use std::path::{Component, Path};
 /// As text a backslash is written twice, and a byte that is no UTF-8 as `\xNN`, so that every
 /// name has a spelling and no two have the same.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct RelPath(Vec<u8>);
 

@@ -67,6 +67,7 @@ pub trait Sandboxes {
 
 /// A sandbox to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Create {
     /// What is asked for.
@@ -96,6 +97,7 @@ pub trait EventStream: Send {
 
 /// Where a sandbox is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Its worker lives.
@@ -125,6 +127,7 @@ impl Status {
 
 /// One line of a list of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Its name.
     pub name: Name,
@@ -146,6 +149,7 @@ pub struct Summary {
 
 /// Everything there is to know about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Inspection {
     /// Its name.
     pub name: Name,
@@ -163,6 +167,7 @@ pub struct Inspection {
 
 /// A sandbox's use of the host, and how much it may.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metrics {
     /// Its name.
     pub name: String,
@@ -200,7 +205,8 @@ pub struct LogFilter {
 }
 
 /// One line of output.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogLine {
     /// Which stream.
     pub source: Source,
@@ -208,6 +214,9 @@ pub struct LogLine {
     pub exec: u64,
     /// When its first byte was said, in milliseconds since 1970.
     pub time: u64,
-    /// The bytes, with their line end if they have one.
+    /// The bytes, with their line end if they have one. As text, a backslash is written twice and
+    /// a byte that is no UTF-8 as `\\xNN`.
+    #[serde(with = "crate::bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub bytes: Vec<u8>,
 }

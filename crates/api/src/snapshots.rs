@@ -50,6 +50,7 @@ pub trait Snapshots {
 
 /// How a sandbox is to differ from the one that a snapshot was taken of.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Changes {
     /// Who runs every Exec.
@@ -68,6 +69,7 @@ pub struct Changes {
 
 /// A saved filesystem to start many sandboxes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Snapshot {
     /// Its id, which never changes.
     pub id: String,
@@ -101,6 +103,7 @@ pub struct Snapshot {
 
 /// What came of comparing a snapshot with what was written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verified {
     /// Its id.
     pub id: String,

@@ -22,6 +22,7 @@ pub trait Syncs {
 
 /// What is to be kept in step with what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SyncSpec {
     /// A directory of the host.
@@ -30,6 +31,7 @@ pub struct SyncSpec {
     pub sandbox: Name,
     /// The directory inside, an absolute path; it need not be UTF-8.
     #[serde(with = "crate::bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub target: Vec<u8>,
     /// What to leave out, as lines of a `.gitignore` that come before all others.
     #[serde(default)]
@@ -44,6 +46,7 @@ pub const DEFAULT_EXCLUDES: [&str; 4] = [".git", "node_modules", "__pycache__", 
 
 /// Where a sync is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SyncState {
     /// Something is on its way.
@@ -67,6 +70,7 @@ impl SyncState {
 
 /// How a sync is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SyncStatus {
     /// Where it is in its life.
     pub state: SyncState,
@@ -88,6 +92,7 @@ pub struct SyncStatus {
 
 /// One sync of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SyncSummary {
     /// What it is called.
     pub id: String,

@@ -24,6 +24,7 @@ pub trait Volumes {
 
 /// Everything there is to know about one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Volume {
     /// Its name.
     pub name: VolumeName,
@@ -45,6 +46,7 @@ pub struct Volume {
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PrunedVolumes {
     /// Which.
     pub volumes: Vec<VolumeName>,

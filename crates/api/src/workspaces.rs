@@ -22,6 +22,7 @@ pub trait Workspaces {
 
 /// What a [`Workspaces::workspace_diff`] is to find out beside the paths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Depth {
     /// The SHA-256 of every file that differs.
@@ -35,6 +36,7 @@ pub struct Depth {
 /// A pattern without a slash is a name anywhere in the tree, one with a slash begins at its root;
 /// one that fits a directory means everything below it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Selection {
     /// Only what fits one of these. What has to be named is meant by a pattern that names it.
@@ -52,6 +54,7 @@ pub struct Selection {
 
 /// Why a change is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LeftOut {
     /// The patterns do not mean it.
@@ -66,6 +69,7 @@ pub enum LeftOut {
 
 /// What was, or would be, brought to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Applied {
     /// The changes, in order.
     pub applied: Vec<Change>,

@@ -7,6 +7,7 @@ use crate::cancel::Cancel;
 use crate::dialects::Named;
 use crate::keys::Refused;
 use crate::mcp;
+use crate::rest;
 use crate::rpc;
 use crate::site::{Caller, Site};
 use axum::Router;
@@ -78,13 +79,15 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
                 .route_service("/mcp", mcp::over_http(site, Named::Server, false))
                 .layer(from_fn(takes_json));
             router = router.merge(old).route(RPC, post(remote_call).with_state(Arc::clone(site)));
+            router = router.merge(rest::routes(site));
             for named in Named::ALL {
                 let path = format!("/mcp/{}", named.as_str());
                 router = router.route_service(&path, mcp::over_http(site, *named, true));
             }
         }
     }
-    router.route(HEALTH, get(health)).route("/api/v1/health", get(health))
+    let health = router.route(HEALTH, get(health)).route("/api/v1/health", get(health));
+    health.fallback(rest::nothing).method_not_allowed_fallback(rest::no_method)
 }
 
 /// Clients of the microsandbox server say nothing about what they take, and take JSON.
@@ -124,7 +127,7 @@ async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Respons
 const LARGEST_CALL: usize = 32 << 20;
 
 /// Cancels a call when nobody waits for it any more.
-struct Gone(Cancel);
+pub(crate) struct Gone(pub(crate) Cancel);
 
 impl Drop for Gone {
     fn drop(&mut self) {
@@ -179,7 +182,7 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
             "no page of a browser may ask",
         );
     }
-    let open = matches!(request.uri().path(), HEALTH | "/api/v1/health");
+    let open = matches!(request.uri().path(), HEALTH | "/api/v1/health" | rest::DOCUMENT);
     if open && request.method() == Method::GET {
         return next.run(request).await;
     }

@@ -1,10 +1,11 @@
-//! One namespace of an Api: whoever has this has nothing else.
+//! One namespace of an Api, or all of them without the host: whoever has this has nothing else.
 //!
 //! Every name that comes in is turned into the one in the state directory, and every name that goes
 //! out is turned back or left out; see `namespace`. What would concern everybody is refused: to
 //! remove images, to load archives (they bring images that others would use), to read secrets out
 //! of the server's own files, variables and commands, and files of the host that are not allowed.
-//! Images that are here and the registries' logins are common to all.
+//! Images that are here and the registries' logins are common to all. Where all namespaces are
+//! reached names stay as they are, and only the host's own files, variables and commands are kept.
 
 mod asked;
 mod execs;
@@ -22,6 +23,7 @@ use crate::namespace::Namespace;
 use crate::paths::HostPaths;
 use msb_api::Api;
 use msb_spec::{Error, Kind, Name, Result, VolumeName};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +34,8 @@ pub(crate) const LABEL: &str = "msb.namespace";
 #[derive(Clone)]
 pub struct Scoped {
     api: Arc<dyn Api>,
-    namespace: Namespace,
+    /// None is all.
+    namespace: Option<Namespace>,
     paths: Option<Arc<HostPaths>>,
 }
 
@@ -45,7 +48,12 @@ impl std::fmt::Debug for Scoped {
 impl Scoped {
     /// One namespace, which sees no files of the host.
     pub fn new(api: Arc<dyn Api>, namespace: Namespace) -> Self {
-        Self { api, namespace, paths: None }
+        Self { api, namespace: Some(namespace), paths: None }
+    }
+
+    /// All namespaces, and no files of the host.
+    pub fn all(api: Arc<dyn Api>) -> Self {
+        Self { api, namespace: None, paths: None }
     }
 
     /// The same, and it sees these.
@@ -54,17 +62,36 @@ impl Scoped {
         Self { paths: Some(paths), ..self }
     }
 
-    /// Which it is.
-    pub fn namespace(&self) -> &Namespace {
-        &self.namespace
+    /// Which it is, if it is one.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    /// Tells people whose something is.
+    fn mark(&self, labels: &mut BTreeMap<String, String>) {
+        if let Some(namespace) = &self.namespace {
+            labels.insert(LABEL.to_owned(), namespace.to_string());
+        }
+    }
+
+    /// What concerns everybody, for who reaches one namespace.
+    fn common(&self, what: &str) -> Result<()> {
+        match &self.namespace {
+            Some(_) => Err(self.denied(what)),
+            None => Ok(()),
+        }
     }
 
     fn inner(&self, name: &Name) -> Result<Name> {
-        self.namespace.inner(name.as_str())
+        match &self.namespace {
+            Some(namespace) => namespace.inner(name.as_str()),
+            None => Ok(name.clone()),
+        }
     }
 
     fn inner_volume(&self, name: &VolumeName) -> Result<VolumeName> {
-        let inner = self.namespace.inner(name.as_str());
+        let Some(namespace) = &self.namespace else { return Ok(name.clone()) };
+        let inner = namespace.inner(name.as_str());
         inner.and_then(|inner| VolumeName::parse(inner.as_str())).map_err(|error| {
             match error.kind() {
                 Kind::Invalid => Error::invalid(error.message().replace("sandbox", "volume")),
@@ -74,11 +101,13 @@ impl Scoped {
     }
 
     fn outer(&self, name: &Name) -> Option<Name> {
-        self.namespace.outer(name.as_str()).and_then(|outer| Name::parse(outer).ok())
+        let Some(namespace) = &self.namespace else { return Some(name.clone()) };
+        namespace.outer(name.as_str()).and_then(|outer| Name::parse(outer).ok())
     }
 
     fn outer_volume(&self, name: &VolumeName) -> Option<VolumeName> {
-        self.namespace.outer(name.as_str()).and_then(|outer| VolumeName::parse(outer).ok())
+        let Some(namespace) = &self.namespace else { return Some(name.clone()) };
+        namespace.outer(name.as_str()).and_then(|outer| VolumeName::parse(outer).ok())
     }
 
     /// Those of several that belong to it.
@@ -94,10 +123,11 @@ impl Scoped {
         }
     }
 
-    /// What concerns everybody.
     fn denied(&self, what: &str) -> Error {
-        let namespace = &self.namespace;
-        Error::new(Kind::Denied, format!("a key of the namespace `{namespace}` {what}"))
-            .hint("whoever runs the server can")
+        let who = match &self.namespace {
+            Some(namespace) => format!("a key of the namespace `{namespace}`"),
+            None => "a client of this server".to_owned(),
+        };
+        Error::new(Kind::Denied, format!("{who} {what}")).hint("whoever runs the server can")
     }
 }

@@ -6,6 +6,7 @@ use crate::keys::{Keys, Refused};
 use crate::namespace::Reaches;
 use crate::scoped::Scoped;
 use crate::selected::Selected;
+use msb_api::Api;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
@@ -103,6 +104,16 @@ impl Site {
             }
         });
         Arc::clone(made)
+    }
+
+    /// The sandboxes that somebody reaches, without what of the host is not allowed.
+    pub(crate) fn guarded(&self, caller: &Caller) -> Arc<dyn Api> {
+        let api = Arc::clone(&self.world.api);
+        let scoped = match &caller.reaches {
+            Reaches::All => Scoped::all(api),
+            Reaches::One(namespace) => Scoped::new(api, namespace.clone()),
+        };
+        Arc::new(scoped.with_host_paths(Arc::clone(&self.world.paths)))
     }
 
     /// The dialect as it introduces itself.

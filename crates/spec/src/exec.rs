@@ -6,6 +6,7 @@ use std::fmt;
 
 /// What a command reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
     /// Nothing: end of file at once.
@@ -17,6 +18,7 @@ pub enum Stdin {
 
 /// The size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TermSize {
     /// Lines.
     pub rows: u16,
@@ -26,6 +28,7 @@ pub struct TermSize {
 
 /// A user inside: `name`, `uid`, `name:group`, `uid:gid`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct UserRef(String);
 
@@ -70,6 +73,7 @@ impl fmt::Display for UserRef {
 
 /// The name of a resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names are those of setrlimit(2)")]
 pub enum RlimitName {
@@ -114,6 +118,7 @@ impl RlimitName {
 
 /// A resource limit: `nofile=1024` or `nofile=1024:4096`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Rlimit {
     /// Which.
@@ -159,6 +164,8 @@ written_as_text!(Rlimit, UserRef);
 
 /// A command as it is handed to a worker: complete, nothing left to decide.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
 pub struct Command {
     /// The program and its arguments; never empty.
     pub argv: Vec<String>,
@@ -182,6 +189,7 @@ pub struct Command {
 
 /// Why something ended other than by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// It exited or died by itself.
@@ -226,6 +234,7 @@ impl Ending {
 
 /// A limit that a command ran into and was not ended by: it saw an error instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reached {
     /// No more processes or threads could be made.
@@ -246,6 +255,7 @@ impl Reached {
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exit {
     /// Its exit code, if it exited.
     pub code: Option<i32>,

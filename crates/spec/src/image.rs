@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// A reference to an image, as typed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum ImageRef {
     /// The host's own programs, read-only beneath a private writable layer.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// What an image says about how to run it. Empty fields say nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RunConfig {
     /// `NAME=VALUE`.
@@ -46,6 +47,7 @@ pub struct RunConfig {
 
 /// One step in the making of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct History {
     /// When, as its tool wrote it.
@@ -78,6 +80,7 @@ pub struct Prune {
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pruned {
     /// Names of images.
     pub images: Vec<Reference>,
@@ -99,6 +102,7 @@ pub struct Pruned {
 
 /// What images take, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Space {
     /// How many images.
     pub images: u64,

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// An absolute path inside a sandbox, without `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestPath(String);
 
@@ -58,6 +59,7 @@ pub enum MountSource {
 
 /// A host path or a volume shown inside: `HOST:GUEST[:ro]` or `NAME:GUEST[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Mount {
     /// What is shown.
@@ -135,6 +137,7 @@ impl fmt::Display for Mount {
 
 /// A memory file system inside: `PATH[:SIZE]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Tmpfs {
     /// Where it appears.

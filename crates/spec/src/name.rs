@@ -8,6 +8,7 @@ use std::fmt;
 ///
 /// It becomes a directory name, so nothing that could leave a directory is ever one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
@@ -42,6 +43,7 @@ impl fmt::Display for Name {
 
 /// A host name inside the sandbox: at most 64 bytes, the kernel's limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Hostname(String);
 

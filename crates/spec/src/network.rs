@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 /// How far a sandbox reaches where no rule says otherwise. Metadata services are in none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
     /// Nowhere: there is no network device.
@@ -79,6 +80,7 @@ impl std::str::FromStr for Reach {
 
 /// TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// Streams.
@@ -98,6 +100,7 @@ impl fmt::Display for Protocol {
 
 /// A port of the host that leads to one of the sandbox: `[ADDRESS:]HOST:GUEST[/udp]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Published {
     /// The address of the host that it listens at.
@@ -150,6 +153,7 @@ impl fmt::Display for Published {
 
 /// Where the value of a Secret is read, each time the sandbox starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// A variable of msb's own environment.
@@ -164,6 +168,7 @@ pub enum SecretSource {
 
 /// Where in a request a placeholder is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPlace {
     /// `Authorization`, also inside `Basic`, and the usual headers of API keys.
@@ -192,6 +197,7 @@ impl std::str::FromStr for SecretPlace {
 
 /// A Secret: the sandbox holds a placeholder, the gateway puts the value in on the way out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Secret {
     /// The variable inside that holds the placeholder.
@@ -269,6 +275,7 @@ fn wrong_secret(text: &str) -> Error {
 
 /// The network of a sandbox as asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSpec {
     /// How far it reaches.
@@ -369,6 +376,7 @@ impl NetworkSpec {
 
 /// A DNS server: `ADDRESS` or `ADDRESS:PORT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Resolver(pub SocketAddr);
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// One change, made by the guest inside the sandbox, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Patch {
     /// A file with this text.
@@ -98,6 +99,7 @@ impl Patch {
 
 /// A program of a few lines, put on PATH inside: `NAME=BODY`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// What it is called as.

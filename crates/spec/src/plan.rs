@@ -15,6 +15,7 @@ pub const PLAN_VERSION: u32 = 2;
 
 /// The tier that was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Namespaces, seccomp, Landlock and cgroups on the host's kernel.
@@ -281,5 +282,20 @@ impl Plan {
             return Err(crate::Error::new(crate::Kind::State, message));
         }
         Ok(())
+    }
+}
+
+/// What is decided is for msb itself: it is shown, and its parts change.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Plan {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Plan".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "object",
+            "description": "Everything that was decided about a sandbox. Its parts may change.",
+        })
     }
 }

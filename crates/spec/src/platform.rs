@@ -6,6 +6,7 @@ use std::fmt;
 
 /// When an image is fetched from its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PullWhen {
     /// Whenever it is used; what is here already is not fetched again.
@@ -32,6 +33,7 @@ impl std::str::FromStr for PullWhen {
 
 /// Which system an image is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Platform {
     /// `linux`.
     pub os: String,

@@ -190,6 +190,15 @@ macro_rules! parsed_from_text {
                 Self::parse(&text).map_err(serde::de::Error::custom)
             }
         }
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $quantity {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($quantity).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({"type": ["string", "number"]})
+            }
+        }
         impl std::str::FromStr for $quantity {
             type Err = Error;
             fn from_str(text: &str) -> Result<Self> {

@@ -18,6 +18,7 @@ const TAG_LIMIT: usize = 128;
 
 /// The digest of a blob: which bytes, whoever sends them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
     /// Sixty-four lower-case hexadecimal digits.
@@ -65,6 +66,7 @@ impl fmt::Display for Digest {
 
 /// An image in a registry: `registry/repository:tag@digest`, every part filled in.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Reference {
     registry: String,

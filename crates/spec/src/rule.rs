@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What a rule says of the flows that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// They pass.
@@ -37,6 +38,7 @@ impl fmt::Display for Decision {
 
 /// Which end opens the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// The sandbox.
@@ -47,6 +49,7 @@ pub enum Direction {
 
 /// A host name: lower case, without the dot at its end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct DomainName(String);
 
@@ -93,6 +96,7 @@ impl fmt::Display for DomainName {
 
 /// One name, or all that lie below it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum NamePattern {
     /// `example.com`.
@@ -130,6 +134,7 @@ impl fmt::Display for NamePattern {
 
 /// An address, or all that begin like it: `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Range {
     /// The first of them.
@@ -187,6 +192,7 @@ impl fmt::Display for Range {
 
 /// Addresses that have something in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     /// The internet: everything that is in no other group.
@@ -277,6 +283,7 @@ fn embedded(address: IpAddr) -> IpAddr {
 
 /// Whom a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Everybody.
@@ -320,6 +327,7 @@ impl fmt::Display for Target {
 
 /// Ports, from and to. None at all means every port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports(Vec<(u16, u16)>);
 
 impl Ports {
@@ -364,6 +372,7 @@ impl fmt::Display for Ports {
 
 /// What a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Traffic {
     /// TCP, UDP and echoes. DNS to other servers and QUIC, which hide whom they are for, are only
@@ -387,6 +396,7 @@ pub enum Traffic {
 /// A rule: `allow|deny[:egress|ingress]@TARGET[:PROTOCOL[:PORTS]]`, or for HTTP
 /// `…@NAME:http[:METHODS[:PATH]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Rule {
     /// What becomes of the flows it matches.
@@ -504,6 +514,7 @@ impl fmt::Display for Rule {
 
 /// The rules of a sandbox. The first that matches decides; where none does, `default`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Policy {
     /// In order.
     pub rules: Vec<Rule>,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 /// Which tier was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IsolationChoice {
     /// `vm` where it works, else `process`, said loudly.
@@ -35,6 +36,7 @@ impl std::str::FromStr for IsolationChoice {
 
 /// How tight the sandbox is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// What an ordinary image needs works, its own sudo and su too.
@@ -46,6 +48,7 @@ pub enum Profile {
 
 /// A sandbox as asked for. Every field but the image may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
     /// Its name; one is made up if none is given.

@@ -7,6 +7,7 @@ use std::fmt;
 
 /// A volume's name: a directory of its own bears it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct VolumeName(String);
 
@@ -39,6 +40,7 @@ written_as_text!(VolumeName);
 
 /// What a volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
     /// A tree of files that several sandboxes can use at once.
@@ -71,6 +73,7 @@ impl std::str::FromStr for VolumeKind {
 
 /// A volume as asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VolumeSpec {
     /// Its name.

@@ -11,6 +11,7 @@ const USUAL_PLACE: &str = "/workspace";
 
 /// A workspace as asked for: `DIR[:GUEST]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Workspace {
     /// The directory outside, as typed.

@@ -163,6 +163,7 @@ pub enum FromMachine {
 
 /// How much a machine uses, as its own kernel counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineUsage {
     /// Bytes of memory in use that cannot be had back at once.
     pub memory: u64,

@@ -50,6 +50,7 @@ pub enum FromGateway {
 
 /// What a gateway knows at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetTable {
     /// Open flows.
     pub flows: Vec<NetFlow>,
@@ -61,6 +62,7 @@ pub struct NetTable {
 
 /// A flow that is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetFlow {
     /// How it was decided.
     pub verdict: Verdict,
@@ -74,6 +76,7 @@ pub struct NetFlow {
 
 /// What is spoken on a flow, as far as it is decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FlowKind {
     /// A stream.
@@ -90,6 +93,7 @@ pub enum FlowKind {
 
 /// What was decided for one flow, question or request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// The number of the flow in this run of the sandbox.
     pub flow: u64,
@@ -115,6 +119,7 @@ pub struct Verdict {
 
 /// Something on the network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetEvent {
     /// Something was decided.
@@ -137,6 +142,7 @@ pub enum NetEvent {
 
 /// A line of the list of network events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetRecord {
     /// When, in milliseconds since 1970.
     pub time: u64,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a line of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// A command's first stream, or its terminal.
@@ -109,6 +110,7 @@ pub enum ExecRecord {
 
 /// A line of the list of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Its number in this sandbox, from 1 on, without gaps.
     pub number: u64,
@@ -121,6 +123,7 @@ pub struct Event {
 
 /// What happened to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Happened {
     /// Its worker began.

@@ -110,6 +110,7 @@ pub enum Reply {
 
 /// How a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stopped {
     /// Why.
     pub ending: Ending,
@@ -153,6 +154,7 @@ pub struct ExecStatus {
 
 /// How a sandbox is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerStatus {
     /// The worker's pid on the host.
     pub pid: u32,

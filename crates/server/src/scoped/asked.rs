@@ -1,6 +1,6 @@
 //! What is asked for, turned into what the state directory knows.
 
-use super::{LABEL, Scoped};
+use super::Scoped;
 use msb_spec::{
     Error, Hostname, ImageRef, Mount, MountSource, Name, NetworkSpec, Patch, Plan, Result,
     SecretSource, Spec, Workspace,
@@ -44,7 +44,7 @@ impl Scoped {
             ephemeral,
         } = spec.clone();
         let outer = name.map_or_else(made_up_name, Ok)?;
-        labels.insert(LABEL.to_owned(), self.namespace.to_string());
+        self.mark(&mut labels);
         let asked = Spec {
             name: Some(self.inner(&outer)?),
             image: self.image(image)?,

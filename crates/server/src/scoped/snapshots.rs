@@ -1,7 +1,7 @@
 //! Snapshots of one namespace. Those have ids as well, which all namespaces share: whose a snapshot
 //! is, its names tell.
 
-use super::{LABEL, Scoped};
+use super::Scoped;
 use msb_api::{Changes, Snapshot, Snapshots, Verified};
 use msb_spec::{Error, Kind, Name, Result};
 use std::io::{Read, Write};
@@ -12,6 +12,9 @@ const ID: usize = 16;
 impl Scoped {
     /// How a snapshot of this namespace is found, by a name or its id.
     pub(super) fn snapshot(&self, name: &Name) -> Result<Name> {
+        if self.namespace.is_none() {
+            return Ok(name.clone());
+        }
         if let Ok(inner) = self.inner(name)
             && self.api.snapshot_inspect(&inner).is_ok_and(|found| self.is_own(&found))
         {
@@ -25,6 +28,9 @@ impl Scoped {
 
     /// A name for a snapshot. One that looks like an id could stand before somebody's.
     fn new_name(&self, name: &Name) -> Result<Name> {
+        if self.namespace.is_none() {
+            return Ok(name.clone());
+        }
         let text = name.as_str();
         match text.len() == ID && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             true => Err(Error::invalid(format!("that looks like the id of a snapshot: `{name}`"))),
@@ -33,7 +39,7 @@ impl Scoped {
     }
 
     fn is_own(&self, snapshot: &Snapshot) -> bool {
-        snapshot.names.iter().any(|name| self.outer(name).is_some())
+        self.namespace.is_none() || snapshot.names.iter().any(|name| self.outer(name).is_some())
     }
 
     /// A snapshot with names turned back; `known` are the ids of those that may be mentioned.
@@ -91,8 +97,9 @@ impl Snapshots for Scoped {
         self.told(self.api.snapshot_save(&self.snapshot(name)?, whole, out))
     }
 
-    fn snapshot_load(&self, _: Option<&Name>, _: &mut dyn Read) -> Result<Snapshot> {
-        Err(self.denied("loads no archives: they bring images that others would use"))
+    fn snapshot_load(&self, name: Option<&Name>, archive: &mut dyn Read) -> Result<Snapshot> {
+        self.common("loads no archives: they bring images that others would use")?;
+        self.api.snapshot_load(name, archive)
     }
 
     fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
@@ -102,7 +109,7 @@ impl Snapshots for Scoped {
     fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
         let mounts = changes.mounts.iter().map(|it| self.mount(it.clone()));
         let mut changes = Changes { mounts: mounts.collect::<Result<_>>()?, ..changes.clone() };
-        changes.labels.insert(LABEL.to_owned(), self.namespace.to_string());
+        self.mark(&mut changes.labels);
         let (snapshot, name) = (self.snapshot(snapshot)?, self.inner(name)?);
         self.told(self.api.snapshot_restore_with(&snapshot, &name, &changes))
     }

@@ -1,6 +1,6 @@
 //! Volumes of one namespace.
 
-use super::{LABEL, Scoped};
+use super::Scoped;
 use msb_api::{PrunedVolumes, Volume, Volumes};
 use msb_spec::{Error, Kind, Result, VolumeName, VolumeSpec};
 
@@ -19,7 +19,7 @@ impl Scoped {
 impl Volumes for Scoped {
     fn volume_create(&self, spec: &VolumeSpec) -> Result<Volume> {
         let VolumeSpec { name, kind, size, mut labels } = spec.clone();
-        labels.insert(LABEL.to_owned(), self.namespace.to_string());
+        self.mark(&mut labels);
         let spec = VolumeSpec { name: self.inner_volume(&name)?, kind, size, labels };
         self.told(self.api.volume_create(&spec)).and_then(|volume| self.that_volume(volume))
     }

@@ -156,10 +156,11 @@ impl Server {
 }
 
 fn scoped(scoped: Scoped) -> View {
-    let namespace = scoped.namespace().clone();
+    let namespace = scoped.namespace().cloned();
     // `default` is the one whose names are those of the CLI.
-    let scope = if namespace.is_usual() { String::new() } else { namespace.to_string() };
-    View { api: Arc::new(scoped), namespace: Some(namespace), scope }
+    let named = namespace.as_ref().filter(|namespace| !namespace.is_usual());
+    let scope = named.map(ToString::to_string).unwrap_or_default();
+    View { api: Arc::new(scoped), namespace, scope }
 }
 
 /// Longest name of a sandbox.
