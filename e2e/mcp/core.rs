@@ -1,48 +1,15 @@
 //! Every tool of our own dialect on a real sandbox, its answers held against their schemas.
 
+use msb_e2e::desk::Desk;
 use msb_e2e::mcp::Client;
-use msb_e2e::{Msb, eventually, schema};
+use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-
-struct Desk {
-    client: Client,
-    schemas: BTreeMap<String, Value>,
-    called: BTreeSet<String>,
-}
-
-impl Desk {
-    fn open(msb: &Msb) -> Self {
-        let mut client = Client::start(msb, &["--dialect", "core"]);
-        let schema = |tool: &Value| {
-            (tool["name"].as_str().expect("text").to_owned(), tool["outputSchema"].clone())
-        };
-        let schemas = client.tools().iter().map(schema).collect();
-        Self { client, schemas, called: BTreeSet::new() }
-    }
-
-    #[track_caller]
-    fn done(&mut self, tool: &str, arguments: Value) -> Value {
-        let result = self.client.call(tool, arguments);
-        assert_eq!(result["isError"], false, "{tool}: {result}");
-        let said = result["structuredContent"].clone();
-        assert_eq!(schema::complaint(&said, &self.schemas[tool]), None, "{tool}: {said}");
-        self.called.insert(tool.to_owned());
-        said
-    }
-
-    #[track_caller]
-    fn failed(&mut self, tool: &str, arguments: Value) -> String {
-        let result = self.client.call(tool, arguments);
-        assert_eq!(result["isError"], true, "{tool}: {result}");
-        result["content"][0]["text"].as_str().expect("text").to_owned()
-    }
-}
+use std::collections::BTreeSet;
 
 #[test]
 fn every_tool_does_what_it_says() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
+        let mut desk = Desk::open(&msb, "core");
         let listed = desk.client.ask("tools/list", json!({})).to_string();
         assert!(listed.len() <= 12 << 10, "{}", listed.len());
         once(&mut desk);
@@ -140,7 +107,7 @@ fn snapshots(desk: &mut Desk) {
 #[test]
 fn a_cancelled_call_ends_what_it_started() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
+        let mut desk = Desk::open(&msb, "core");
         desk.done("sandbox_create", json!({"name": "box"}));
         let params =
             json!({"name": "exec", "arguments": {"sandbox": "box", "command": "sleep 600"}});
@@ -157,7 +124,7 @@ fn a_cancelled_call_ends_what_it_started() {
 #[test]
 fn no_path_of_the_host_is_shown_that_is_not_allowed() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
+        let mut desk = Desk::open(&msb, "core");
         std::os::unix::fs::symlink("/etc", msb.scratch().join("link")).expect("it is there");
         for path in ["/etc", "../..", "./link", "./link/new/deeper"] {
             let arguments = json!({"name": "box", "mounts": [format!("{path}:/x")]});

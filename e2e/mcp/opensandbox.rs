@@ -1,36 +1,23 @@
 //! Every tool of OpenSandbox's dialect on a real sandbox, its answers held against their schemas.
 
-use msb_e2e::mcp::Client;
-use msb_e2e::{Msb, schema};
+use msb_e2e::Msb;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::TcpStream;
 
-/// A client that looks at everything it is answered with.
-struct Desk {
-    client: Client,
-    schemas: BTreeMap<String, Value>,
-    called: BTreeSet<String>,
-}
+/// A desk that also looks at what clients see that know no structure.
+struct Desk(msb_e2e::desk::Desk);
 
 impl Desk {
     fn open(msb: &Msb) -> Self {
-        let mut client = Client::start(msb, &["--dialect", "opensandbox"]);
-        let schema = |tool: &Value| {
-            (tool["name"].as_str().expect("text").to_owned(), tool["outputSchema"].clone())
-        };
-        let schemas = client.tools().iter().map(schema).collect();
-        Self { client, schemas, called: BTreeSet::new() }
+        Self(msb_e2e::desk::Desk::open(msb, "opensandbox"))
     }
 
     #[track_caller]
     fn done(&mut self, tool: &str, arguments: Value) -> Value {
-        let result = self.client.call(tool, arguments);
-        assert_eq!(result["isError"], false, "{tool}: {result}");
+        let result = self.0.result(tool, arguments);
         let said = result["structuredContent"].clone();
-        assert_eq!(schema::complaint(&said, &self.schemas[tool]), None, "{tool}: {said}");
-        // The same is in the text, for clients that know no structure.
         let texts = result["content"].as_array().expect("a list").iter();
         let texts: Vec<Value> = texts
             .map(|block| serde_json::from_str(block["text"].as_str().expect("text")).expect("JSON"))
@@ -41,15 +28,12 @@ impl Desk {
             }
             _ => assert_eq!(texts, std::slice::from_ref(&said)),
         }
-        self.called.insert(tool.to_owned());
         said
     }
 
     #[track_caller]
     fn failed(&mut self, tool: &str, arguments: Value) -> String {
-        let result = self.client.call(tool, arguments);
-        assert_eq!(result["isError"], true, "{tool}: {result}");
-        result["content"][0]["text"].as_str().expect("text").to_owned()
+        self.0.failed(tool, arguments)
     }
 }
 
@@ -57,8 +41,8 @@ impl Desk {
 fn every_tool_does_what_it_says() {
     for msb in Msb::each() {
         let mut desk = Desk::open(&msb);
-        assert_eq!(desk.client.about["serverInfo"]["name"], "OpenSandbox Sandbox");
-        assert_eq!(desk.schemas.len(), 19);
+        assert_eq!(desk.0.client.about["serverInfo"]["name"], "OpenSandbox Sandbox");
+        assert_eq!(desk.0.schemas.len(), 19);
         let networked = networked(&msb);
         let policy = networked.then(|| json!({"defaultAction": "deny"}));
         let made = desk.done(
@@ -69,6 +53,7 @@ fn every_tool_does_what_it_says() {
             }),
         );
         let progress: Vec<(f64, &str)> = desk
+            .0
             .client
             .progress
             .iter()
@@ -98,12 +83,12 @@ fn every_tool_does_what_it_says() {
                 let port = json!({"sandbox_id": id, "port": 8000});
                 let text = desk.failed("sandbox_get_endpoint", port);
                 assert!(text.contains("network"), "{text}");
-                desk.called.insert("sandbox_get_endpoint".to_owned());
+                desk.0.called.insert("sandbox_get_endpoint".to_owned());
             }
         }
         life(&mut desk, &msb, &id);
-        let all: BTreeSet<String> = desk.schemas.keys().cloned().collect();
-        assert_eq!(desk.called, all);
+        let all: BTreeSet<String> = desk.0.schemas.keys().cloned().collect();
+        assert_eq!(desk.0.called, all);
     }
 }
 
@@ -137,10 +122,10 @@ fn commands(desk: &mut Desk, id: &str) {
     // A cancelled call ends its command.
     let arguments = json!({"sandbox_id": id, "command": "sleep 1000"});
     let call =
-        desk.client.begin("tools/call", json!({"name": "command_run", "arguments": arguments}));
+        desk.0.client.begin("tools/call", json!({"name": "command_run", "arguments": arguments}));
     let sleeping = "while ! pgrep -f '^sleep 1000' > /dev/null; do sleep 0.05; done";
     desk.done("command_run", json!({"sandbox_id": id, "command": sleeping}));
-    desk.client.cancel(call);
+    desk.0.client.cancel(call);
     let ended = "while pgrep -f '^sleep 1000' > /dev/null; do sleep 0.05; done";
     desk.done("command_run", json!({"sandbox_id": id, "command": ended}));
 }
@@ -220,7 +205,9 @@ fn life(desk: &mut Desk, msb: &Msb, id: &str) {
         (&json!("a"), &json!(id))
     );
     // A server that was just started finds it, and uses it once it is connected.
-    *desk = Desk { called: desk.called.clone(), ..Desk::open(msb) };
+    let called = std::mem::take(&mut desk.0.called);
+    *desk = Desk::open(msb);
+    desk.0.called = called;
     let page = desk.done("sandbox_list", json!({"filter": {"metadata": {"team": "a"}}}));
     assert_eq!(
         (&page["sandbox_infos"][0]["id"], &page["pagination"]["total_items"]),

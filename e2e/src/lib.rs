@@ -4,9 +4,11 @@
 //! machine's own state. What it cannot test it says with [`skip`].
 
 pub mod debian;
+pub mod desk;
 pub mod forge;
 pub mod images;
 pub mod liar;
+pub mod listener;
 pub mod mcp;
 mod programs;
 pub mod registry;

@@ -1,0 +1,78 @@
+//! `msb server` in the background, and requests to it.
+
+use crate::Msb;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// A server in the background, which ends with this.
+#[derive(Debug)]
+pub struct Server<'a> {
+    msb: &'a Msb,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl<'a> Server<'a> {
+    /// Starts one on any port that is free, with these words more.
+    #[track_caller]
+    pub fn start(msb: &'a Msb, more: &str) -> Self {
+        let said = msb.words(&format!("server start -dp 0 {more}")).ok().stdout;
+        let address =
+            said.trim().strip_prefix("http://").expect("an address").parse().expect("it is there");
+        Self { msb, address }
+    }
+
+    /// One request; the status and what came back.
+    pub fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).expect("it is there");
+        let body = body.to_string();
+        let mut text = format!("POST {path} HTTP/1.1\r\nConnection: close\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            text.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("Content-Type: application/json\r\n");
+        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+        stream.write_all(text.as_bytes()).expect("it is there");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is there");
+        let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+        (status, answer)
+    }
+
+    /// A key of this namespace, as it is sent.
+    pub fn key(&self, namespace: &str) -> String {
+        let key = self.msb.run(["server", "keygen", "--expire", "1h", "-n", namespace]).line();
+        format!("Bearer {key}")
+    }
+
+    /// A call of `/api/v1/rpc`; its result.
+    #[track_caller]
+    pub fn call(&self, key: &str, method: &str, params: &Value) -> Value {
+        let body = json!({"jsonrpc": "2.0", "id": "1", "method": method, "params": params});
+        let (status, answer) = self.ask("/api/v1/rpc", &[("Authorization", key)], &body);
+        let body = answer.split_once("\r\n\r\n").expect("a body").1;
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(body).expect("it is there")
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _ = self.msb.words("server stop");
+    }
+}
+
+/// The first message of a session.
+pub fn begin() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "e2e", "version": "1"},
+    }})
+}
+
+/// What every client of MCP over HTTP says.
+pub const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
