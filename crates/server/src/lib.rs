@@ -5,7 +5,6 @@
 
 mod arguments;
 mod cancel;
-mod clock;
 mod dialect;
 mod dialects;
 mod exec;

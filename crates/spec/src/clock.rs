@@ -1,17 +1,19 @@
-//! Times as JSON writes them: ISO 8601 in UTC, to the millisecond.
+//! Times as JSON and people write them: ISO 8601 in UTC, to the millisecond.
+//!
+//! The only clock in this crate, and the only place where times are read and written.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: i64 = 86_400_000;
 
 /// Now, in milliseconds since 1970.
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970 as `2026-01-31T12:00:00.000Z`.
-pub(crate) fn written(ms: impl TryInto<i64>) -> String {
+pub fn written(ms: impl TryInto<i64>) -> String {
     let ms = ms.try_into().unwrap_or(i64::MAX / 2);
     let (days, rest) = (ms.div_euclid(DAY), ms.rem_euclid(DAY));
     let (year, month, day) = date(days);
@@ -22,7 +24,7 @@ pub(crate) fn written(ms: impl TryInto<i64>) -> String {
 
 /// Reads `2026-01-31`, `2026-01-31T12:00:00Z`, with parts of a second and an offset if there are.
 /// None if it is no time.
-pub(crate) fn read(text: &str) -> Option<i64> {
+pub fn read(text: &str) -> Option<i64> {
     let text = text.trim();
     let (day, time) = match text.split_once(['T', 't', ' ']) {
         Some((day, time)) => (day, Some(time)),
@@ -59,7 +61,7 @@ fn of_day(text: &str) -> Option<i64> {
     let mut parts = clock.splitn(3, ':').map(|part| digits(part, 2));
     let (hour, minute) = (parts.next()??, parts.next()??);
     let second = parts.next().unwrap_or(Some(0))?;
-    if hour > 24 || minute > 59 || second > 60 {
+    if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
     let milli = digits(&format!("{fraction:0<3}").chars().take(3).collect::<String>(), 3)?;

@@ -26,6 +26,7 @@ macro_rules! written_as_text {
     )*};
 }
 
+pub mod clock;
 pub mod env;
 mod error;
 mod exec;

@@ -13,10 +13,10 @@ use super::patches::PatchAsked;
 use super::rootfs::Rootfs;
 use super::selector::shown;
 use super::{Microsandbox, read};
-use crate::clock;
 use crate::dialect::Call;
 use crate::exec;
 use msb_api::{Api, Create};
+use msb_spec::clock;
 use msb_spec::{
     Bytes, Command, Cpus, Hostname, Kind, Name, Script, Span, Spec, UserRef, VolumeSpec,
 };

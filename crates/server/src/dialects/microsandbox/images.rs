@@ -3,9 +3,9 @@
 use super::envelope::{Done, Failure, Outcome};
 use super::selector::each;
 use super::{Microsandbox, read};
-use crate::clock;
 use crate::dialect::Call;
 use msb_api::{ImageInspection, ImageSummary};
+use msb_spec::clock;
 use msb_spec::{Prune, Reference};
 use serde::Deserialize;
 use serde_json::{Value, json};

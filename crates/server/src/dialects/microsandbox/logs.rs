@@ -6,9 +6,9 @@
 use super::envelope::{Done, Failure, Outcome, Truncation, cut};
 use super::selector::named;
 use super::{Microsandbox, labels, read};
-use crate::clock;
 use crate::dialect::Call;
 use msb_api::{Happened, LogFilter, LogLine, LogStream, Source, Summary};
+use msb_spec::clock;
 use msb_spec::{Ending, Name};
 use serde::Deserialize;
 use serde_json::{Value, json};

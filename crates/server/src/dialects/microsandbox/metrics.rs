@@ -3,10 +3,10 @@
 use super::envelope::{Done, Failure, Outcome};
 use super::selector::named;
 use super::{Microsandbox, labels, read};
-use crate::clock;
 use crate::dialect::Call;
 use msb_api::{Metrics, NetEvent, Status, Summary};
 use msb_spec::Name;
+use msb_spec::clock;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
