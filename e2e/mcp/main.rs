@@ -4,4 +4,5 @@ mod core;
 mod http;
 mod microsandbox;
 mod opensandbox;
+mod races;
 mod server;

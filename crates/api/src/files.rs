@@ -75,9 +75,12 @@ pub trait Files {
     fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()>;
 
     /// Copies a file or tree of this host in. If `to` is a directory there, below it by its name.
+    /// The path of the host is taken as it is written: a link in it is refused, so that whoever
+    /// judged it by where it leads has judged what is used.
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied>;
 
     /// Copies a file or tree out to this host. If `to` is a directory here, below it by its name.
+    /// The path of the host is taken as it is written, as above.
     fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied>;
 }
 

@@ -2,9 +2,10 @@
 
 mod exec;
 mod kept;
+mod judged;
 mod watched;
 
-use crate::files;
+use crate::files::{self, Links};
 use crate::images::{Credential, Fetching, Pull, Reach, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
@@ -39,7 +40,10 @@ impl Sandboxes for Engine {
 
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
         let progress = Watched::new(watch);
-        self.plan_with(spec, &Fetching { progress: &progress, ..Fetching::default() })
+        let fetching = Fetching { progress: &progress, ..Fetching::default() };
+        let plan = self.plan_with(spec, &fetching)?;
+        judged::check(spec, &plan)?;
+        Ok(plan)
     }
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
@@ -48,13 +52,14 @@ impl Sandboxes for Engine {
         let progress = Watched::new(watch);
         let reach = reach(&ask.registry);
         let mut plan = self.plan_with(&spec, &Fetching { reach, progress: &progress })?;
+        judged::check(&spec, &plan)?;
         if let Some(command) = &mut plan.command {
             // Whoever asks does not wait for it, and it goes on without them.
             command.detached = true;
         }
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, ask.replace)?;
-        if let Err(error) = self.begin(&plan, &mut caller) {
+        if let Err(error) = self.begin_through(&plan, &mut caller, Links::Refused) {
             // Half a sandbox is none.
             drop(caller);
             let _ = self.remove(&plan.name, true);
@@ -181,7 +186,7 @@ impl Execs for Engine {
         let mut caller = self.create(&plan, false)?;
         // Without changes to make, nobody waits between the start and the command.
         if !plan.patches.is_empty() {
-            self.begin(&plan, &mut caller)?;
+            self.begin_through(&plan, &mut caller, Links::Refused)?;
         }
         Ok((plan.name, Box::new(Local::first(caller.into_stream())?)))
     }
@@ -266,11 +271,11 @@ impl Files for Engine {
     }
 
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
-        self.files_at(at)?.push(from, to, true, &mut |_| {})
+        self.files_at(at)?.through_no_link().push(from, to, true, &mut |_| {})
     }
 
     fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied> {
-        self.files_at(at)?.pull(from, to, &mut |_| {})
+        self.files_at(at)?.through_no_link().pull(from, to, &mut |_| {})
     }
 }
 
@@ -374,7 +379,11 @@ impl Snapshots for Engine {
     }
 
     fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
-        self.restore_with(snapshot, name, changes).map(drop)
+        let plan = self.restore_with(snapshot, name, changes)?;
+        judged::check_mounts(&changes.mounts, &plan).inspect_err(|_| {
+            // It has not been started, so nobody has seen what it would show.
+            let _ = self.remove(name, true);
+        })
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {

@@ -4,17 +4,14 @@
 //! written below one open directory, through no link; see `pull.rs`.
 
 use crate::connection::Connection;
-use crate::pull;
 use crate::volumes::Served;
+use crate::{pull, push};
 pub use msb_api::Copied;
 use msb_spec::{Error, Kind, Patch, Result};
-use msb_wire::{
-    Entry, EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
-};
-use std::fs::{self, File, Metadata};
+use msb_wire::{FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header};
+use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// Told of every piece of a copy, for a progress bar.
@@ -26,15 +23,25 @@ pub struct Files {
     connection: Connection,
     /// Who serves it, if it is no sandbox. Dropped after the connection, whose end it waits for.
     served: Option<Served>,
+    links: Links,
+}
+
+/// What becomes of links in a path of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Whoever named it has all the rights that we have.
+    Followed,
+    /// It was judged by where it leads, and has to lead there still.
+    Refused,
 }
 
 impl Files {
     pub(crate) fn on(connection: Connection) -> Self {
-        Self { connection, served: None }
+        Self { connection, served: None, links: Links::Followed }
     }
 
     pub(crate) fn of_volume(connection: Connection, served: Served) -> Self {
-        Self { connection, served: Some(served) }
+        Self { connection, served: Some(served), links: Links::Followed }
     }
 
     fn ask(&mut self, request: &FileRequest) -> Result<()> {
@@ -138,6 +145,13 @@ impl Files {
         }
     }
 
+    /// The same, for a path of the host that was followed and judged before: if a link is in it by
+    /// now, somebody wants to lead us elsewhere, and it is refused.
+    #[must_use]
+    pub(crate) fn through_no_link(self) -> Self {
+        Self { links: Links::Refused, ..self }
+    }
+
     /// Copies a file or tree of the host in. If `to` is a directory inside, below it.
     pub fn push(
         mut self,
@@ -147,21 +161,19 @@ impl Files {
         progress: Progress<'_>,
     ) -> Result<Copied> {
         let about = |error| Error::host(format!("cannot copy `{}`", from.display()), error);
-        let root = fs::canonicalize(from).map_err(about)?;
+        let root = match self.links {
+            Links::Followed => fs::canonicalize(from).map_err(about)?,
+            Links::Refused => from.to_owned(),
+        };
+        let tree = push::Tree::open(&root)?;
         let name = std::path::absolute(from).map_err(about)?;
         let name = name.file_name().or(root.file_name()).unwrap_or_default().as_bytes().to_vec();
         // `dir/.` means what it holds, as with cp.
         let contents_only = from.as_os_str().as_bytes().ends_with(b"/.");
         let into = (below && !contents_only).then_some(name);
         self.ask(&FileRequest::Push { path: to.to_vec(), into })?;
-        let mut sender = Sender {
-            connection: &mut self.connection,
-            out: Vec::new(),
-            progress,
-            copied: Copied::default(),
-        };
-        let sent = sender.tree(&root, Path::new("")).and_then(|()| sender.end());
-        let copied = sender.copied;
+        let mut copied = Copied::default();
+        let sent = tree.send(&mut self.connection, &mut copied, progress);
         match sent {
             Ok(()) => {}
             // The guest says why it stopped listening.
@@ -178,7 +190,8 @@ impl Files {
     pub fn pull(mut self, from: &[u8], to: &Path, progress: Progress<'_>) -> Result<Copied> {
         self.ask(&FileRequest::Pull { path: from.to_vec() })?;
         let place = self.place();
-        let copied = pull::receive(&mut self.connection, place, (from, to), progress)?;
+        let to = (to, self.links);
+        let copied = pull::receive(&mut self.connection, place, from, to, progress)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
             _ => Err(nonsense()),
@@ -186,7 +199,7 @@ impl Files {
     }
 
     /// Makes one change that a Plan asks for.
-    pub(crate) fn patch(self, patch: &Patch) -> Result<()> {
+    pub(crate) fn patch(self, patch: &Patch, links: Links) -> Result<()> {
         let bytes = |path: &msb_spec::GuestPath| path.as_str().as_bytes().to_vec();
         match patch {
             Patch::Text { path, content, mode } => {
@@ -220,115 +233,10 @@ impl Files {
             }),
             Patch::Copy { from, to } => {
                 let below = from.is_file();
-                self.push(from, &bytes(to), below, &mut |_| {}).map(drop)
+                let files = Self { links, ..self };
+                files.push(from, &bytes(to), below, &mut |_| {}).map(drop)
             }
         }
-    }
-}
-
-/// Below this, gathering many files for one write beats sending each from its own pages.
-const SMALL: usize = 64 << 10;
-
-/// Fills a buffer from a file; what a shrunken one does not have stays as it is.
-fn read_fully(file: &mut File, mut buffer: &mut [u8]) -> std::io::Result<()> {
-    while !buffer.is_empty() {
-        match file.read(buffer)? {
-            0 => return Ok(()),
-            n => buffer = &mut buffer[n..],
-        }
-    }
-    Ok(())
-}
-
-/// Sends a tree of the host.
-struct Sender<'a, 'p> {
-    connection: &'a mut Connection,
-    out: Vec<u8>,
-    progress: Progress<'p>,
-    copied: Copied,
-}
-
-impl Sender<'_, '_> {
-    fn tree(&mut self, place: &Path, below: &Path) -> Result<()> {
-        let about = |error| Error::host(format!("cannot read `{}`", place.display()), error);
-        let meta = fs::symlink_metadata(place).map_err(about)?;
-        let kind = if meta.is_file() {
-            return self.file(place, below, &meta);
-        } else if meta.is_dir() {
-            EntryKind::Directory
-        } else if meta.is_symlink() {
-            EntryKind::Symlink(fs::read_link(place).map_err(about)?.as_os_str().as_bytes().to_vec())
-        } else {
-            self.copied.left_out += 1;
-            return Ok(());
-        };
-        self.entry(below, kind, &meta, 0)?;
-        if meta.is_dir() {
-            for entry in fs::read_dir(place).map_err(about)? {
-                let name = entry.map_err(about)?.file_name();
-                self.tree(&place.join(&name), &below.join(&name))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, below: &Path, kind: EntryKind, meta: &Metadata, size: u64) -> Result<()> {
-        let entry = Entry {
-            path: below.as_os_str().as_bytes().to_vec(),
-            kind,
-            mode: meta.permissions().mode() & 0o777,
-            size,
-            modified: meta.mtime().saturating_mul(1000) + meta.mtime_nsec() / 1_000_000,
-        };
-        self.copied.entries += 1;
-        self.send(&encode(FrameKind::Entry, &entry))
-    }
-
-    fn file(&mut self, place: &Path, below: &Path, meta: &Metadata) -> Result<()> {
-        let about = |error| Error::host(format!("cannot read `{}`", place.display()), error);
-        let mut file = File::open(place).map_err(about)?;
-        self.entry(below, EntryKind::File, meta, meta.len())?;
-        let mut left = meta.len();
-        while left > 0 {
-            let wanted = left.min(MAX_CHUNK as u64) as usize;
-            if wanted < SMALL {
-                let at = self.out.len();
-                self.out.extend_from_slice(&header(FrameKind::Bytes, wanted));
-                self.out.resize(at + HEADER + wanted, 0);
-                read_fully(&mut file, &mut self.out[at + HEADER..]).map_err(about)?;
-                self.flush_if_full()?;
-            } else {
-                self.flush()?;
-                let sent = self.connection.send_file(FrameKind::Bytes, &file, wanted)?;
-                // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
-                self.connection.send(&vec![0; wanted - sent])?;
-            }
-            left -= wanted as u64;
-            self.copied.bytes += wanted as u64;
-            (self.progress)(wanted as u64);
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let end = Entry { path: Vec::new(), kind: EntryKind::End, mode: 0, size: 0, modified: 0 };
-        self.send(&encode(FrameKind::Entry, &end))?;
-        self.flush()
-    }
-
-    fn send(&mut self, frame: &[u8]) -> Result<()> {
-        self.out.extend_from_slice(frame);
-        self.flush_if_full()
-    }
-
-    fn flush_if_full(&mut self) -> Result<()> {
-        if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        let sent = self.connection.send(&self.out);
-        self.out.clear();
-        sent
     }
 }
 
@@ -361,4 +269,10 @@ pub(crate) fn nonsense() -> Error {
 pub(crate) fn went_away() -> Error {
     Error::new(Kind::Protocol, "the guest stopped answering")
         .hint("the sandbox may have been stopped, or be at its limit of processes")
+}
+
+/// Somebody put a link where none was when the path was judged.
+pub(crate) fn through_a_link(path: &Path) -> Error {
+    Error::new(Kind::Denied, format!("a link is in the way of `{}`", path.display()))
+        .hint("it was none a moment ago; somebody may want to lead you elsewhere")
 }

@@ -23,6 +23,7 @@ mod metrics;
 mod network;
 mod planning;
 mod pull;
+mod push;
 pub mod registries;
 mod repair;
 mod sandboxes;

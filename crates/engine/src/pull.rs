@@ -4,7 +4,7 @@
 //! following a link, files are made anew, and permissions lose their setuid and setgid bits.
 
 use crate::connection::Connection;
-use crate::files::{Copied, Progress, nonsense, understand_in, went_away};
+use crate::files::{Copied, Links, Progress, nonsense, through_a_link, understand_in, went_away};
 use msb_spec::{Error, Result};
 use msb_wire::{Entry, EntryKind, FrameKind};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
@@ -22,7 +22,8 @@ const ENTRY_LIMIT: u64 = 10_000_000;
 pub(crate) fn receive(
     connection: &mut Connection,
     place: &str,
-    (from, to): (&[u8], &Path),
+    from: &[u8],
+    (to, links): (&Path, Links),
     progress: Progress<'_>,
 ) -> Result<Copied> {
     let mut tree: Option<Tree> = None;
@@ -49,7 +50,7 @@ pub(crate) fn receive(
         }
         let tree = match &mut tree {
             None if !entry.path.is_empty() => return Err(nonsense()),
-            None => tree.insert(Tree::open(from, to)?),
+            None => tree.insert(Tree::open(from, to, links)?),
             Some(tree) => tree,
         };
         copied.entries += 1;
@@ -90,23 +91,34 @@ struct Tree {
 }
 
 impl Tree {
-    fn open(from: &[u8], to: &Path) -> Result<Self> {
-        let about = |error: std::io::Error| {
-            Error::host(format!("cannot write to `{}`", to.display()), error)
+    fn open(from: &[u8], to: &Path, links: Links) -> Result<Self> {
+        let about = |error: Errno| match (error, links) {
+            (Errno::LOOP, Links::Refused) => through_a_link(to),
+            _ => Error::host(format!("cannot write to `{}`", to.display()), error),
         };
-        let (parent, name) = if to.is_dir() {
-            let trimmed = Path::new(OsStr::from_bytes(from));
-            let name = trimmed.file_name().unwrap_or(OsStr::new("root")).to_owned();
-            (to.to_owned(), name)
-        } else {
-            let name =
-                to.file_name().ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
-            let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-            (parent.unwrap_or(Path::new(".")).to_owned(), name.to_owned())
+        let open = |path: &Path| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let resolve = match links {
+                Links::Followed => ResolveFlags::empty(),
+                Links::Refused => ResolveFlags::NO_SYMLINKS,
+            };
+            rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let base = rustix::fs::openat(CWD, &parent, flags, Mode::empty())
-            .map_err(|error| about(error.into()))?;
+        let (base, name) = match open(to) {
+            Ok(base) => {
+                let trimmed = Path::new(OsStr::from_bytes(from));
+                (base, trimmed.file_name().unwrap_or(OsStr::new("root")).to_owned())
+            }
+            // What is no directory is replaced, if it is there.
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let name = to.file_name();
+                let name = name.ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
+                let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let base = open(parent.unwrap_or(Path::new("."))).map_err(about)?;
+                (base, name.to_owned())
+            }
+            Err(error) => return Err(about(error)),
+        };
         Ok(Self { base, root: PathBuf::from(name), directories: Vec::new() })
     }
 

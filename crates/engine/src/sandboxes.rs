@@ -1,7 +1,7 @@
 //! The Operations on sandboxes: every surface calls these and decides nothing itself.
 
 use crate::connection::Connection;
-use crate::files::Files;
+use crate::files::{Files, Links};
 use crate::host::User;
 use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
@@ -188,11 +188,21 @@ impl Engine {
     /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first
     /// command start.
     pub fn begin(&self, plan: &Plan, caller: &mut Caller) -> Result<()> {
+        self.begin_through(plan, caller, Links::Followed)
+    }
+
+    /// The same; what becomes of links in paths of the host.
+    pub(crate) fn begin_through(
+        &self,
+        plan: &Plan,
+        caller: &mut Caller,
+        links: Links,
+    ) -> Result<()> {
         caller
             .ready()
             .map_err(|error| error.under(format!("cannot start sandbox `{}`", plan.name)))?;
         for patch in &plan.patches {
-            let patched = self.files(&plan.name).and_then(|files| files.patch(patch));
+            let patched = self.files(&plan.name).and_then(|files| files.patch(patch, links));
             patched.map_err(|error| {
                 error.under(format!("cannot prepare sandbox `{}`", plan.name)).at(Stage::Boot)
             })?;

@@ -25,6 +25,7 @@ use msb_spec::{Error, Result};
 
 pub(crate) use notes::forget as forget_sent;
 pub(crate) use registry::repair;
+pub(crate) use source::{Sort, Source, Stamp};
 
 /// The argument with which `msb` becomes a sync.
 pub const SYNC_ARGUMENT: &str = "__sync";

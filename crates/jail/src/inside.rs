@@ -10,7 +10,8 @@ use crate::layers::{self, Source};
 use crate::network::{self, Outward};
 use crate::{capabilities, disk, idmap, landlock, storage, syscalls, workspace};
 use msb_spec::{
-    By, Error, IdRange, Ids, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper, UserRef,
+    By, Error, IdRange, Ids, ImageRef, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper,
+    UserRef,
 };
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process::{self, Fork};
@@ -19,7 +20,6 @@ use rustix::mount::MountPropagationFlags;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Programs such as browsers and databases want more than the usual 64 MiB; it is only used up
@@ -191,7 +191,7 @@ fn shifted_layers(plan: &Plan, range: IdRange, namespace: BorrowedFd<'_>) -> Res
     let mut carriers: Vec<(u32, OwnedFd)> = Vec::new();
     for held in layers::held(&owned(plan)) {
         let Some(path) = held.base else { continue };
-        let mount = layers::detach(path, false)?;
+        let mount = layers::detach_found(&layer(plan, path)?, false)?;
         // What another sandbox wrote has the ids of that one; what this one wrote has its own.
         if held.shift != 0 && held.shift != range.start {
             let known = carriers.iter().any(|(shift, _)| *shift == held.shift);
@@ -236,10 +236,19 @@ fn owned(plan: &Plan) -> Vec<(&Path, u32)> {
 
 /// A host path whose owner is the sandbox's user and where nobody else exists.
 pub(crate) fn shifted_mount(mount: &PlannedMount, user: (u32, u32)) -> Result<OwnedFd> {
+    shifted_tree(mount, &layers::found(&mount.host)?, user)
+}
+
+/// The same of what is open.
+pub(crate) fn shifted_tree(
+    mount: &PlannedMount,
+    found: &OwnedFd,
+    user: (u32, u32),
+) -> Result<OwnedFd> {
     let about = |error| Error::host(format!("cannot mount `{}`", mount.host.display()), error);
-    let owner = std::fs::metadata(&mount.host).map_err(about)?;
-    let namespace = idmap::carrier((owner.uid(), user.0, 1), (owner.gid(), user.1, 1))?;
-    let tree = layers::detach(&mount.host, true)?;
+    let owner = rustix::fs::fstat(found).map_err(|error| about(error.into()))?;
+    let namespace = idmap::carrier((owner.st_uid, user.0, 1), (owner.st_gid, user.1, 1))?;
+    let tree = layers::detach_found(found, true)?;
     let shown = Attributes {
         read_only: mount.read_only,
         no_suid: true,
@@ -417,6 +426,14 @@ pub(crate) fn take_ids(ids: &Ids, outside: &OwnedFd) -> Result<()> {
     process::become_root().map_err(failed)
 }
 
+/// A layer. An image that is a directory was named by the user, and others may write there.
+fn layer(plan: &Plan, path: &Path) -> Result<OwnedFd> {
+    match &plan.image {
+        ImageRef::Path(image) if image == path => layers::found(path),
+        _ => layers::state(path),
+    }
+}
+
 /// Layers of the root, opened.
 struct Sources {
     lowers: Vec<Vec<Source>>,
@@ -432,7 +449,7 @@ fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
     for overlay in &plan.rootfs.overlays {
         let open = |lower: &msb_spec::Lower| {
             let Some(held) = (shifted && lower.owned).then(|| held.next()).flatten() else {
-                return Source::open(&lower.path);
+                return layer(plan, &lower.path).map(Source::Open);
             };
             let rest = held.rest.to_owned();
             match held.base {
@@ -464,7 +481,7 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
         if let Some(volume) = &mount.volume {
             return storage::own(mount, volume);
         }
-        let tree = layers::detach(&mount.host, true)?;
+        let tree = layers::detach_found(&layers::found(&mount.host)?, true)?;
         let shown = Attributes {
             read_only: mount.read_only,
             no_suid: true,

@@ -2,7 +2,7 @@
 
 use msb_spec::{Error, Overlay, Result, Upper};
 use msb_sys::mount::{Attributes, set_attributes};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -75,6 +75,36 @@ pub(crate) fn detach(path: &Path, recursive: bool) -> Result<OwnedFd> {
     }
     rustix::mount::open_tree(CWD, path, flags)
         .map_err(|error| Error::host(format!("cannot take hold of `{}`", path.display()), error))
+}
+
+/// Something of the user's by the path in a Plan, where planning has followed every link. One that
+/// is in it by now was put there by somebody who can write there, perhaps a sandbox.
+pub(crate) fn found(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(
+        |error| {
+            let error = Error::host(format!("cannot open `{}`", path.display()), error);
+            error.hint("it must be there, and no part of the path may have become a link")
+        },
+    )
+}
+
+/// Something of ours, in a state directory that may lie behind a link.
+pub(crate) fn state(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
+}
+
+/// A private tree of mounts of what is open.
+pub(crate) fn detach_found(found: &OwnedFd, recursive: bool) -> Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(found, "", flags)
+        .map_err(|error| Error::host("cannot take hold of a mount", error))
 }
 
 /// The same of one directory, which is not found through a link.

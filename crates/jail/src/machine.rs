@@ -42,6 +42,8 @@ pub struct Shown {
     /// Its name in the root of the process, without a slash; a file may be in a directory of its
     /// own.
     pub to: String,
+    /// Whether the user named it, and planning has followed its links: there is none since.
+    pub named: bool,
     /// Whether it is a single file.
     pub file: bool,
     /// Whether writing is refused.
@@ -52,6 +54,12 @@ pub struct Shown {
     pub workspace: Option<PlannedWorkspace>,
     /// The volume whose directory it is, if it is one.
     pub volume: Option<PlannedVolume>,
+}
+
+impl Shown {
+    fn open(&self) -> Result<OwnedFd> {
+        if self.named { layers::found(&self.from) } else { layers::state(&self.from) }
+    }
 }
 
 /// Starts a process that sees what is `shown` and nothing else, and becomes a machine.
@@ -112,7 +120,7 @@ fn shifted(shown: &Shown, range: IdRange, namespace: BorrowedFd<'_>) -> Result<O
         return storage::shifted(&mount(), volume, range);
     }
     if shown.ids == Ids::Owner {
-        return inside::shifted_mount(&mount(), (range.start, range.start));
+        return inside::shifted_tree(&mount(), &shown.open()?, (range.start, range.start));
     }
     let tree = layers::detach(&shown.from, true)?;
     let id_map = (shown.ids == Ids::Sandbox).then_some(namespace);
@@ -204,7 +212,7 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
         }
         let tree = match shown.volume {
             Some(_) => layers::detach_itself(&shown.from)?,
-            None => layers::detach(&shown.from, true)?,
+            None => layers::detach_found(&shown.open()?, true)?,
         };
         set_attributes(tree.as_fd(), &closed(shown)).map_err(|error| about(shown, error))?;
         Ok(Taken::Tree(tree))

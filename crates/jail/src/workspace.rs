@@ -10,7 +10,6 @@ use msb_spec::{Error, Ids, PlannedWorkspace, Result};
 use msb_sys::mount::{Attributes, set_attributes};
 use rustix::fs::{AtFlags, CWD, Mode};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The two directories that a workspace is made of.
@@ -24,10 +23,11 @@ pub(crate) struct Parts {
 /// inside and where nobody else exists, and the one that holds the changes.
 pub(crate) fn shifted(workspace: &PlannedWorkspace, user: (u32, u32)) -> Result<[OwnedFd; 2]> {
     let about = |error: std::io::Error| about(workspace, error);
-    let owner = std::fs::metadata(&workspace.host).map_err(about)?;
-    let namespace = idmap::carrier((owner.uid(), user.0, 1), (owner.gid(), user.1, 1))?;
+    let found = layers::found(&workspace.host)?;
+    let owner = rustix::fs::fstat(&found).map_err(|error| about(error.into()))?;
+    let namespace = idmap::carrier((owner.st_uid, user.0, 1), (owner.st_gid, user.1, 1))?;
     // What is mounted below it is not part of an overlay's layer.
-    let host = layers::detach(&workspace.host, false)?;
+    let host = layers::detach_found(&found, false)?;
     let closed = Attributes {
         read_only: true,
         no_suid: true,
@@ -51,7 +51,8 @@ pub(crate) fn take(workspace: &PlannedWorkspace, ids: &Ids, outside: &OwnedFd) -
         let next = || inside::receive(outside).map(|(_, mount)| Source::Detached(mount));
         return Ok(Parts { host: next()?, changes: next()? });
     }
-    Ok(Parts { host: Source::open(&workspace.host)?, changes: Source::open(&workspace.changes)? })
+    let host = Source::Open(layers::found(&workspace.host)?);
+    Ok(Parts { host, changes: Source::open(&workspace.changes)? })
 }
 
 /// Mounts the overlay where the root is put together, and gives it to be attached anywhere.

@@ -4,7 +4,9 @@ use crate::compromised;
 use crate::relay::Relay;
 use crate::wired::Wired;
 use msb_jail::{Confined, Shown, ShownIds};
-use msb_spec::{Error, MachineBase, Plan, Profile, Result, Stage, Stored, Upper, UserRef, env};
+use msb_spec::{
+    Error, ImageRef, MachineBase, Plan, Profile, Result, Stage, Stored, Upper, UserRef, env,
+};
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
@@ -286,6 +288,7 @@ impl Laid {
         let file = |from: &Path, to: &str, read_only: bool| Shown {
             from: from.to_owned(),
             to: to.to_owned(),
+            named: false,
             file: true,
             read_only,
             ids: ShownIds::Owner,
@@ -307,7 +310,8 @@ impl Laid {
         let lasting = !plan.ephemeral;
         let mut upper = None;
         if let MachineBase::Image { path, .. } = &planned.base {
-            shown.push(file(path, "image", true));
+            let named = is_named(plan, path);
+            shown.push(Shown { named, ..file(path, "image", true) });
             machine.disks.push(Disk { path: "/image".into(), read_only: true, lasting: false });
         }
         if let Upper::Disk { path } = &plan.rootfs.upper {
@@ -368,6 +372,11 @@ fn device(index: usize) -> String {
     format!("vd{letter}")
 }
 
+/// Whether a root filesystem is the user's own, and not one of our store.
+fn is_named(plan: &Plan, path: &Path) -> bool {
+    matches!(&plan.image, ImageRef::Path(image) if image == path)
+}
+
 /// Directories below the root, each a share of its own.
 fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) -> Vec<ShareOverlay> {
     let mut count = 0;
@@ -378,7 +387,8 @@ fn lowers(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         let from = lower.path.clone();
         let to = tag.clone();
         let (volume, workspace) = (None, None);
-        shown.push(Shown { from, to, file: false, read_only: true, ids, volume, workspace });
+        let (named, file) = (is_named(plan, &from), false);
+        shown.push(Shown { from, to, named, file, read_only: true, ids, volume, workspace });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only: true, owner: None });
         tag
@@ -402,7 +412,16 @@ fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
             let path = Path::new("/").join(&tag);
             let ids = ShownIds::Owner;
             let (volume, workspace) = (None, None);
-            shown.push(Shown { from, to: tag, file: true, read_only, ids, volume, workspace });
+            shown.push(Shown {
+                from,
+                to: tag,
+                named: false,
+                file: true,
+                read_only,
+                ids,
+                volume,
+                workspace,
+            });
             let tag = device(machine.disks.len());
             machine.disks.push(Disk { path, read_only, lasting: true });
             mounts.push(MachineMount { tag, disk: true, guest, read_only, file: None });
@@ -416,7 +435,8 @@ fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         // share gives them to the user inside.
         let ids = ShownIds::Owner;
         let workspace = None;
-        shown.push(Shown { from, to, file: mount.file, read_only, ids, volume, workspace });
+        let (named, file_alone) = (volume.is_none(), mount.file);
+        shown.push(Shown { from, to, named, file: file_alone, read_only, ids, volume, workspace });
         let path = Path::new("/").join(&tag);
         machine.shares.push(Share { tag: tag.clone(), path, read_only, owner: Some(owner) });
         mounts.push(MachineMount { tag, disk: false, guest, read_only, file });
@@ -426,6 +446,7 @@ fn mounts(plan: &Plan, shown: &mut Vec<Shown>, machine: &mut msb_vm::Machine) ->
         shown.push(Shown {
             from: workspace.host.clone(),
             to: tag.clone(),
+            named: true,
             file: false,
             read_only: false,
             ids: ShownIds::Owner,

@@ -81,6 +81,16 @@ impl Source {
         Ok(Self { path: path.to_owned(), stamp, root: Some(root) })
     }
 
+    /// One that is open.
+    pub(crate) fn held(path: &Path, root: OwnedFd, stamp: Stamp) -> Self {
+        Self { path: path.to_owned(), stamp, root: Some(root) }
+    }
+
+    /// What something open is.
+    pub(crate) fn described(fd: impl AsFd) -> io::Result<(Sort, Stamp)> {
+        Ok(described(&rustix::fs::fstat(fd)?))
+    }
+
     /// Opens it again if it was let go. False if it is no longer there.
     pub(crate) fn hold(&mut self) -> bool {
         if self.root.is_none() {

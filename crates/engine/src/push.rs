@@ -1,0 +1,219 @@
+//! Sending a tree of the host to a guest.
+//!
+//! Its root is opened by a path without links, and all else below that descriptor and through no link:
+//! a sandbox that writes to a directory while it is copied leads nobody to other files of the host.
+
+use crate::connection::Connection;
+use crate::files::{Copied, Progress, through_a_link};
+use crate::sync::{Sort, Source, Stamp};
+use msb_spec::{Error, Result};
+use msb_wire::{Entry, EntryKind, FrameKind, HEADER, MAX_CHUNK, encode, header};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Below this, gathering many files for one write beats sending each from its own pages.
+const SMALL: usize = 64 << 10;
+
+/// Something of the host that is open.
+pub(crate) struct Tree {
+    path: PathBuf,
+    root: Root,
+}
+
+enum Root {
+    File(File, Stamp),
+    Directory(Source, Stamp),
+    /// A device, socket or pipe, which is left out.
+    Other,
+}
+
+impl Tree {
+    /// Opens what lies at a path that has no link in it.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let about = |error: std::io::Error| {
+            let loops = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+            if loops { through_a_link(path) } else { failed(path, error) }
+        };
+        let opened = |flags: OFlags| -> std::io::Result<_> {
+            let flags = flags | OFlags::CLOEXEC;
+            Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
+        };
+        // Only looked at: a device may do something when it is opened.
+        let (sort, _) = Source::described(&opened(OFlags::PATH).map_err(about)?).map_err(about)?;
+        let root = match sort {
+            Sort::Directory => {
+                let directory = opened(OFlags::RDONLY | OFlags::DIRECTORY).map_err(about)?;
+                let (_, stamp) = Source::described(&directory).map_err(about)?;
+                Root::Directory(Source::held(path, directory, stamp), stamp)
+            }
+            Sort::File => {
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+                let file = opened(flags).map_err(about)?;
+                match Source::described(&file).map_err(about)? {
+                    (Sort::File, stamp) => Root::File(File::from(file), stamp),
+                    _ => Root::Other,
+                }
+            }
+            Sort::Symlink => return Err(through_a_link(path)),
+            Sort::Other => Root::Other,
+        };
+        Ok(Self { path: path.to_owned(), root })
+    }
+
+    /// Sends all of it.
+    pub(crate) fn send(
+        self,
+        connection: &mut Connection,
+        copied: &mut Copied,
+        progress: Progress<'_>,
+    ) -> Result<()> {
+        let Self { path, root } = self;
+        let mut sender = Sender { connection, out: Vec::new(), progress, copied, root: path };
+        match root {
+            Root::File(file, stamp) => sender.file(&[], file, &stamp)?,
+            Root::Directory(source, stamp) => sender.directory(&source, &[], &stamp)?,
+            Root::Other => sender.copied.left_out += 1,
+        }
+        sender.end()
+    }
+}
+
+struct Sender<'a, 'p> {
+    connection: &'a mut Connection,
+    out: Vec<u8>,
+    progress: Progress<'p>,
+    copied: &'a mut Copied,
+    /// For errors.
+    root: PathBuf,
+}
+
+impl Sender<'_, '_> {
+    fn directory(&mut self, source: &Source, below: &[u8], stamp: &Stamp) -> Result<()> {
+        self.entry(below, EntryKind::Directory, stamp, 0)?;
+        for (name, kind) in listed(source, below).map_err(|error| self.failed(below, error))? {
+            let mut path = below.to_vec();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+            self.one(source, &path, kind)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, source: &Source, path: &[u8], kind: FileType) -> Result<()> {
+        // Most are files, which need no look before they are opened.
+        if kind == FileType::RegularFile
+            && let Ok(Some((file, stamp))) = source.file(path)
+        {
+            return self.file(path, file, &stamp);
+        }
+        let look = source.look(path).map_err(|error| self.failed(path, error))?;
+        match look.sort {
+            Sort::Directory => self.directory(source, path, &look.stamp),
+            Sort::Symlink => {
+                let target = look.link().map_err(|error| self.failed(path, error))?;
+                self.entry(path, EntryKind::Symlink(target), &look.stamp, 0)
+            }
+            Sort::File => match source.file(path).map_err(|error| self.failed(path, error))? {
+                Some((file, stamp)) => self.file(path, file, &stamp),
+                None => self.left_out(),
+            },
+            Sort::Other => self.left_out(),
+        }
+    }
+
+    fn left_out(&mut self) -> Result<()> {
+        self.copied.left_out += 1;
+        Ok(())
+    }
+
+    fn entry(&mut self, below: &[u8], kind: EntryKind, stamp: &Stamp, size: u64) -> Result<()> {
+        let (mode, modified) = (stamp.mode, stamp.modified_ms());
+        let entry = Entry { path: below.to_vec(), kind, mode, size, modified };
+        self.copied.entries += 1;
+        self.send(&encode(FrameKind::Entry, &entry))
+    }
+
+    fn file(&mut self, below: &[u8], mut file: File, stamp: &Stamp) -> Result<()> {
+        self.entry(below, EntryKind::File, stamp, stamp.size)?;
+        let mut left = stamp.size;
+        while left > 0 {
+            let wanted = left.min(MAX_CHUNK as u64) as usize;
+            if wanted < SMALL {
+                let at = self.out.len();
+                self.out.extend_from_slice(&header(FrameKind::Bytes, wanted));
+                self.out.resize(at + HEADER + wanted, 0);
+                read_fully(&mut file, &mut self.out[at + HEADER..])
+                    .map_err(|error| self.failed(below, error))?;
+                self.flush_if_full()?;
+            } else {
+                self.flush()?;
+                let sent = self.connection.send_file(FrameKind::Bytes, &file, wanted)?;
+                // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
+                self.connection.send(&vec![0; wanted - sent])?;
+            }
+            left -= wanted as u64;
+            self.copied.bytes += wanted as u64;
+            (self.progress)(wanted as u64);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let end = Entry { path: Vec::new(), kind: EntryKind::End, mode: 0, size: 0, modified: 0 };
+        self.send(&encode(FrameKind::Entry, &end))?;
+        self.flush()
+    }
+
+    fn send(&mut self, frame: &[u8]) -> Result<()> {
+        self.out.extend_from_slice(frame);
+        self.flush_if_full()
+    }
+
+    fn flush_if_full(&mut self) -> Result<()> {
+        if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let sent = self.connection.send(&self.out);
+        self.out.clear();
+        sent
+    }
+
+    fn failed(&self, below: &[u8], error: std::io::Error) -> Error {
+        failed(&self.root.join(OsStr::from_bytes(below)), error)
+    }
+}
+
+/// What a directory holds. It is closed before anything in it is opened: trees are deep.
+fn listed(source: &Source, below: &[u8]) -> std::io::Result<Vec<(Vec<u8>, FileType)>> {
+    let mut all = Vec::new();
+    for entry in Dir::new(source.directory(below)?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            all.push((name.to_vec(), entry.file_type()));
+        }
+    }
+    Ok(all)
+}
+
+/// Fills a buffer from a file; what a shrunken one does not have stays as it is.
+fn read_fully(file: &mut File, mut buffer: &mut [u8]) -> std::io::Result<()> {
+    while !buffer.is_empty() {
+        match file.read(buffer)? {
+            0 => return Ok(()),
+            n => buffer = &mut buffer[n..],
+        }
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::host(format!("cannot read `{}`", path.display()), error)
+}
