@@ -4,12 +4,13 @@
 //! so the names that a request says it is for and comes from are looked at before anything else.
 
 use crate::cancel::Cancel;
+use crate::dialect::Who;
 use crate::dialects::Named;
 use crate::keys::Refused;
 use crate::mcp;
 use crate::rest;
 use crate::rpc;
-use crate::site::{Caller, Site};
+use crate::site::Site;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -103,10 +104,9 @@ const RPC: &str = "/api/v1/rpc";
 /// Calls of the microsandbox server's own API.
 async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let Some(caller) = parts.extensions.get::<Caller>() else {
+    let Some(who) = parts.extensions.get::<Who>().cloned() else {
         return answered(rpc::refused(Refused::Missing));
     };
-    let who = caller.who.clone();
     let body = match axum::body::to_bytes(body, LARGEST_CALL).await {
         Ok(body) => body,
         Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "too much at once"),
@@ -191,17 +191,16 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let caller = match gate.site.caller(token) {
-        Ok(caller) => caller,
+    let who = match gate.site.caller(token) {
+        Ok(who) => who,
         Err(reason) if request.uri().path() == RPC => return answered(rpc::refused(reason)),
         Err(reason) => return refused(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str()),
     };
     let session = headers.get(SESSION).and_then(|value| value.to_str().ok());
-    if session.is_some_and(|session| gate.site.is_foreign(session, &caller.who)) {
+    if session.is_some_and(|session| gate.site.is_foreign(session, &who)) {
         return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
     }
-    let who = caller.who.clone();
-    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(who.clone());
     let response = next.run(request).await;
     if let Some(id) = response.headers().get(SESSION).and_then(|value| value.to_str().ok()) {
         gate.site.begin_session(id, &who);

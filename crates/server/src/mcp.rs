@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::dialect::{Answer, Call, Dialect, Tool, Who};
 use crate::dialects::Named;
-use crate::site::{Caller, Site};
+use crate::site::Site;
 use msb_api::{Part, Watch};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Extensions,
@@ -74,9 +74,9 @@ impl Service {
         };
         let parts = extensions.get::<axum::http::request::Parts>();
         let caller = parts
-            .and_then(|parts| parts.extensions.get::<Caller>())
+            .and_then(|parts| parts.extensions.get::<Who>())
             .ok_or_else(|| ErrorData::internal_error("nobody knows who sent this request", None))?;
-        Ok((site.dialect(*named, &caller.reaches), caller.who.clone()))
+        Ok((site.dialect(*named, &caller.reaches), caller.clone()))
     }
 }
 

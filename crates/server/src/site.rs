@@ -11,13 +11,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// Who sent a request, as far as its key tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caller {
-    pub(crate) who: Who,
-    pub(crate) reaches: Reaches,
-}
-
 /// How one gets in.
 #[derive(Debug)]
 pub enum Door {
@@ -75,14 +68,13 @@ impl Site {
     }
 
     /// Who shows this key. The word says why nobody does.
-    pub(crate) fn caller(&self, token: Option<&str>) -> Result<Caller, Refused> {
+    pub(crate) fn caller(&self, token: Option<&str>) -> Result<Who, Refused> {
         let keys = match &self.door {
-            Door::Open => return Ok(Caller { who: Who::default(), reaches: Reaches::All }),
+            Door::Open => return Ok(Who::default()),
             Door::Keys(keys) => keys,
         };
         let key = keys.verify(token.unwrap_or_default())?;
-        let who = Who { key: Some(key.id), reaches: key.reaches.clone() };
-        Ok(Caller { who, reaches: key.reaches })
+        Ok(Who { key: Some(key.id), reaches: key.reaches })
     }
 
     /// The dialect for whoever reaches this far.
