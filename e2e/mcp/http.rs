@@ -106,3 +106,54 @@ fn clients_of_the_old_server_get_plain_json() {
     assert!(answer.to_lowercase().contains("content-type: application/json"), "{answer}");
     assert!(body.contains("sandbox_run_code"), "{answer}");
 }
+
+/// In every dialect a key of one namespace has the directory of its name, and nothing else of the host.
+#[test]
+fn namespaces_share_no_files_of_the_host() {
+    let msb = Msb::new();
+    msb.file("shown/red/own", "red's");
+    msb.file("shown/blue/own", "blue's");
+    let shown = msb.scratch().join("shown");
+    let server = Server::start(&msb, &format!("--host-path {}", shown.display()));
+    let red = server.key("red");
+    for (dialect, tool, mount) in [
+        ("server", "sandbox_start", "volumes"),
+        ("core", "sandbox_create", "mounts"),
+        ("microsandbox", "sandbox_create", "mounts"),
+    ] {
+        let path = format!("/mcp/{dialect}");
+        let headers = [ACCEPT, ("Authorization", red.as_str())];
+        let (_, hello) = server.ask(&path, &headers, &begin());
+        let session = hello.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        let session = session.expect("a session");
+        let make = |name: &str, directory: &str| {
+            let from = shown.join(directory);
+            let text = format!("{}:/m", from.display());
+            let arguments = match dialect {
+                "server" => json!({
+                    "sandbox": name, "config": {"image": "host", (mount): [text]}
+                }),
+                "core" => json!({"name": name, (mount): [text]}),
+                _ => json!({"name": name, (mount): [
+                    {"kind": "bind", "hostPath": from, "guestPath": "/m"}
+                ]}),
+            };
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+                "name": tool, "arguments": arguments,
+            }});
+            let headers = [ACCEPT, ("Authorization", red.as_str()), ("Mcp-Session-Id", session)];
+            server.ask(&path, &headers, &call).1
+        };
+        for other in ["blue", ".", "red/../blue"] {
+            let said = make("other", other);
+            assert!(said.contains("\"isError\":true"), "{dialect} {other}: {said}");
+        }
+        let said = make(&format!("own-{dialect}"), "red");
+        assert!(!said.contains("\"isError\":true"), "{dialect}: {said}");
+    }
+    let made = msb.words("ls -q").ok().stdout;
+    assert_eq!(made.lines().count(), 3, "{made}");
+    for name in made.lines() {
+        msb.words(&format!("rm -f {name}")).ok();
+    }
+}

@@ -2,7 +2,14 @@
 //!
 //! A path is followed to where it really leads before it is compared, as far as it exists; what
 //! does not exist yet must lie in a directory that does. So a link in the middle leads nobody out.
+//! Whoever uses the path that was found follows no link any more: one that is there by then was put
+//! there meanwhile.
+//!
+//! A key of one namespace has, below each directory, the one that bears its namespace's name, if there is
+//! one: two namespaces never share a file of the host, and none has any before somebody makes the
+//! directory.
 
+use crate::namespace::Namespace;
 use msb_spec::{Error, Kind, Result};
 use std::path::{Component, Path, PathBuf};
 
@@ -11,6 +18,8 @@ use std::path::{Component, Path, PathBuf};
 pub struct HostPaths {
     /// None is all of them.
     roots: Option<Vec<PathBuf>>,
+    /// The namespace whose directory below each root it is, if it is not all of it.
+    namespace: Option<Namespace>,
     /// What says so, for the hint.
     said_by: String,
 }
@@ -19,12 +28,23 @@ impl HostPaths {
     /// Those below these directories. Ones that do not exist allow nothing.
     pub fn below(roots: impl IntoIterator<Item = PathBuf>, said_by: impl Into<String>) -> Self {
         let roots = roots.into_iter().filter_map(|root| root.canonicalize().ok()).collect();
-        Self { roots: Some(roots), said_by: said_by.into() }
+        Self { roots: Some(roots), namespace: None, said_by: said_by.into() }
     }
 
     /// All.
     pub fn unrestricted() -> Self {
-        Self { roots: None, said_by: String::new() }
+        Self { roots: None, namespace: None, said_by: String::new() }
+    }
+
+    /// Those that a key of this namespace may name. Where all may be named, it may name none.
+    #[must_use]
+    pub fn of_namespace(&self, namespace: &Namespace) -> Self {
+        let said_by = match self.roots {
+            Some(_) => self.said_by.clone(),
+            None => "`--host-path`".to_owned(),
+        };
+        let roots = Some(self.roots.clone().unwrap_or_default());
+        Self { roots, namespace: Some(namespace.clone()), said_by }
     }
 
     /// The directories; none is all.
@@ -36,14 +56,20 @@ impl HostPaths {
     /// directory.
     pub fn check(&self, path: &Path) -> Result<PathBuf> {
         let real = real(path)?;
-        match &self.roots {
-            Some(roots) if !roots.iter().any(|root| real.starts_with(root)) => {
-                let shown = path.display();
-                Err(Error::new(Kind::Denied, format!("host path `{shown}` is not allowed"))
-                    .hint(format!("{} lists the directories that are", self.said_by)))
-            }
-            _ => Ok(real),
+        // If the directory of the namespace is a link, nothing that was followed begins with it.
+        let below = |root: &PathBuf| match &self.namespace {
+            Some(namespace) => real.starts_with(root.join(namespace.as_str())),
+            None => real.starts_with(root),
+        };
+        if self.roots.as_ref().is_none_or(|roots| roots.iter().any(below)) {
+            return Ok(real);
         }
+        let (shown, said_by) = (path.display(), &self.said_by);
+        let hint = match &self.namespace {
+            Some(own) => format!("below those that {said_by} lists, those in `{own}` are"),
+            None => format!("{said_by} lists the directories that are"),
+        };
+        Err(Error::new(Kind::Denied, format!("host path `{shown}` is not allowed")).hint(hint))
     }
 }
 
@@ -98,6 +124,27 @@ mod tests {
         }
         assert!(HostPaths::below([place.join("none")], "x").check(&place).is_err());
         assert!(HostPaths::unrestricted().check(&outside).is_ok());
+        fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn a_namespace_has_the_directory_of_its_name() {
+        let place = std::env::temp_dir().join(format!("msb-paths-own-{}", std::process::id()));
+        let (red, blue) = (place.join("red"), place.join("blue"));
+        fs::create_dir_all(&red).unwrap();
+        symlink(&red, &blue).unwrap();
+        let paths = HostPaths::below([place.clone()], "--host-paths");
+        let of = |name: &str| paths.of_namespace(&Namespace::parse(name).unwrap());
+        for allowed in [red.clone(), red.join("new"), blue.join("new")] {
+            assert!(of("red").check(&allowed).is_ok(), "{allowed:?}");
+        }
+        assert!(of("red").check(&place).is_err());
+        assert!(of("red").check(&place.join("redder")).is_err());
+        // A link in place of its directory gives it nothing of another's.
+        assert!(of("blue").check(&red).is_err());
+        assert!(of("blue").check(&blue).is_err());
+        let all = HostPaths::unrestricted().of_namespace(&Namespace::parse("red").unwrap());
+        assert!(all.check(&red).is_err());
         fs::remove_dir_all(place).unwrap();
     }
 }

@@ -83,6 +83,7 @@ impl Site {
         let made = dialects.entry((named, reaches.clone())).or_insert_with(|| {
             let mut world = self.world.clone();
             if let Reaches::One(namespace) = reaches {
+                world.paths = Arc::new(world.paths.of_namespace(namespace));
                 let scoped = Scoped::new(world.api, namespace.clone());
                 world.api = Arc::new(scoped.with_host_paths(Arc::clone(&world.paths)));
             }

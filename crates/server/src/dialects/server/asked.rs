@@ -136,9 +136,9 @@ impl Server {
         let api = Arc::clone(&self.world.api);
         let chosen = namespace.map(Reaches::parse).transpose()?;
         match (&who.reaches, chosen) {
-            (Reaches::One(own), None) => Ok(scoped(Scoped::new(api, own.clone()))),
+            (Reaches::One(own), None) => Ok(self.own(api, own.clone())),
             (Reaches::One(own), Some(Reaches::One(chosen))) if *own == chosen => {
-                Ok(scoped(Scoped::new(api, chosen)))
+                Ok(self.own(api, chosen))
             }
             (Reaches::One(_), Some(_)) => Err(Refused::Namespace.into()),
             // What the CLI sees, so that both mean the same.
@@ -152,6 +152,14 @@ impl Server {
                 Ok(scoped(Scoped::new(api, chosen).with_host_paths(Arc::clone(&self.world.paths))))
             }
         }
+    }
+}
+
+impl Server {
+    /// What a key of one namespace sees.
+    fn own(&self, api: Arc<dyn Api>, namespace: Namespace) -> View {
+        let paths = Arc::new(self.world.paths.of_namespace(&namespace));
+        scoped(Scoped::new(api, namespace).with_host_paths(paths))
     }
 }
 

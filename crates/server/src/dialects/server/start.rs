@@ -129,8 +129,8 @@ impl Server {
         Ok(spec)
     }
 
-    /// A path of the host, if clients may name it. Keys of one namespace may not at all, which their
-    /// view says by itself.
+    /// A path of the host, if clients may name it. Of those, keys of one namespace may name a part,
+    /// which their view says by itself.
     fn host_path(&self, path: &Path) -> Result<PathBuf> {
         self.world.paths.check(path)
     }
