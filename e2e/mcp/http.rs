@@ -107,6 +107,18 @@ fn clients_of_the_old_server_get_plain_json() {
     assert!(body.contains("sandbox_run_code"), "{answer}");
 }
 
+/// A server with a secret of its own has keys of its own.
+#[test]
+fn keys_are_made_for_a_secret_of_its_own() {
+    let msb = Msb::new();
+    let secret = "0123456789abcdef0123456789abcdef";
+    let server = Server::start(&msb, &format!("-k {secret}"));
+    let own = msb.words(&format!("server keygen -k {secret} --expire 1h")).line();
+    let ask = |key: &str| server.ask("/mcp/core", &[ACCEPT, ("Authorization", key)], &begin()).0;
+    assert_eq!(ask(&format!("Bearer {own}")), 200);
+    assert_eq!(ask(&server.key("*")), 401, "that of the state directory is another");
+}
+
 /// In every dialect a key of one namespace has the directory of its name, and nothing else of the host.
 #[test]
 fn namespaces_share_no_files_of_the_host() {

@@ -77,6 +77,9 @@ pub(crate) struct Keygen {
     /// The namespace that it is for; `*` is all
     #[arg(long, short, value_name = "NAME", default_value = "*")]
     namespace: String,
+    /// The secret that it is signed with: that of a server which was started with one of its own
+    #[arg(long, short, value_name = "SECRET")]
+    key: Option<String>,
 }
 
 /// What a server writes down about itself.
@@ -226,7 +229,10 @@ impl Act for Status {
 impl Act for Keygen {
     fn act(self) -> Outcome {
         let home = bare_engine()?.home().clone();
-        let keys = Keys::open(home.path())?;
+        let keys = match &self.key {
+            Some(secret) => Keys::of(secret.as_bytes())?,
+            None => Keys::open(home.path())?,
+        };
         let expire = self.expire.map_or(USUAL_EXPIRY, |span| span.0);
         let made = keys.keygen(expire, &Reaches::parse(&self.namespace)?)?;
         words::say(made.token);
