@@ -150,3 +150,21 @@ fn fewer_tools_are_shown_and_no_others_work() {
     let gave = msb.words("mcp --dialect cor");
     assert!(gave.stderr.contains("`core`"), "{gave:#?}");
 }
+
+/// A flag that would do nothing is refused by its name.
+#[test]
+fn flags_of_another_dialect_are_refused() {
+    let msb = Msb::new();
+    let values = ["--api-key k", "--domain d", "--protocol http", "--request-timeout 3"];
+    for flags in values.into_iter().chain(["--use-server-proxy"]) {
+        for dialect in ["core", "microsandbox", "server"] {
+            let gave = msb.words(&format!("mcp --dialect {dialect} {flags}"));
+            assert_ne!(gave.code, 0, "{gave:#?}");
+            let flag = flags.split(' ').next().expect("a flag");
+            let named = format!("`{flag}` means nothing to the dialect `{dialect}`");
+            assert!(gave.stderr.contains(&named), "{gave:#?}");
+        }
+    }
+    let gave = msb.words("mcp --port 80");
+    assert!(gave.stderr.contains("`--port` means nothing on stdin and stdout"), "{gave:#?}");
+}

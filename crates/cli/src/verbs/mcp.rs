@@ -10,6 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// That of OpenSandbox's server, too.
+const USUAL_PORT: u16 = 8000;
+
 /// Speaks MCP on stdin and stdout, for a client that starts this program, or over HTTP.
 ///
 /// A dialect is a set of tools; clients that were written for another server find its own here.
@@ -22,12 +25,12 @@ pub(crate) struct Mcp {
     /// How the client comes here
     #[arg(long, value_enum, default_value = "stdio", value_name = "HOW")]
     transport: Transport,
-    /// Where to listen; only loopback needs no key
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    host: IpAddr,
-    /// The port to listen on
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
-    port: u16,
+    /// Where to listen; 127.0.0.1 if nothing is given, and only loopback needs no key
+    #[arg(long, value_name = "ADDRESS")]
+    host: Option<IpAddr>,
+    /// The port to listen on; 8000 if none is given
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
     /// Show only these tools, as in `run,file_*`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     tools: Vec<String>,
@@ -60,6 +63,20 @@ struct OpenSandboxArgs {
 }
 
 impl OpenSandboxArgs {
+    /// The first of them that was given.
+    fn given(&self) -> Option<&'static str> {
+        // Every field by name: a new one has to be thought about.
+        let Self { api_key, domain, protocol, request_timeout, use_server_proxy } = self;
+        let all = [
+            ("--api-key", api_key.is_some()),
+            ("--domain", domain.is_some()),
+            ("--protocol", protocol.is_some()),
+            ("--request-timeout", request_timeout.is_some()),
+            ("--use-server-proxy", *use_server_proxy),
+        ];
+        all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+
     /// These and the variables of that server. One elsewhere cannot be spoken to yet, which is told.
     fn settings(self) -> Result<OpenSandboxSettings> {
         let seconds = |seconds: f64| {
@@ -94,6 +111,21 @@ enum Transport {
 
 impl Act for Mcp {
     fn act(self) -> Outcome {
+        if self.dialect != Named::OpenSandbox
+            && let Some(flag) = self.opensandbox.given()
+        {
+            let dialect = self.dialect.as_str();
+            let error = format!("`{flag}` means nothing to the dialect `{dialect}`");
+            return Err(Error::invalid(error).hint("it is for `--dialect opensandbox`").into());
+        }
+        if self.transport == Transport::Stdio {
+            let given = [("--host", self.host.is_some()), ("--port", self.port.is_some())];
+            if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+                let error = format!("`{flag}` means nothing on stdin and stdout");
+                let hint = "it is for `--transport streamable-http`";
+                return Err(Error::invalid(error).hint(hint).into());
+            }
+        }
         let mut world = world(self.host_paths)?;
         if self.dialect == Named::OpenSandbox {
             world.opensandbox = self.opensandbox.settings()?;
@@ -104,7 +136,8 @@ impl Act for Mcp {
                 block_on(serve_stdio(dialect))?;
             }
             Transport::StreamableHttp => {
-                let listener = open(self.host, self.port)?;
+                let host = self.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                let listener = open(host, self.port.unwrap_or(USUAL_PORT))?;
                 let address = listener.local_addr();
                 let address = address.map_err(|error| Error::host("cannot listen", error))?;
                 words::note(format!("MCP at http://{address}/mcp"));
