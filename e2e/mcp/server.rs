@@ -27,6 +27,9 @@ fn an_interpreter_keeps_what_it_knows() {
         let metrics = client.call("sandbox_get_metrics", json!({"sandbox": "py"}));
         let metrics: Value = serde_json::from_str(&text(&metrics)).expect("it is there");
         assert_eq!(metrics["sandboxes"][0]["running"], true, "{metrics}");
+        // What travels between the interpreter and us is nobody's output.
+        let logged = msb.words("logs py").ok().stdout;
+        assert_eq!(logged, "out\n");
         let stopped = client.call("sandbox_stop", json!({"sandbox": "py"}));
         assert!(text(&stopped).contains("stopped successfully"), "{stopped}");
         let prompts = client.ask("prompts/list", json!({}));

@@ -185,6 +185,9 @@ pub struct Command {
     pub rlimits: Vec<Rlimit>,
     /// Whether it goes on when its caller leaves.
     pub detached: bool,
+    /// Whether what it says is kept out of the log: it is for a program of ours, not for people.
+    #[serde(default)]
+    pub unlogged: bool,
 }
 
 /// Why something ended other than by itself.

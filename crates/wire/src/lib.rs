@@ -30,7 +30,7 @@ pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, 
 pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

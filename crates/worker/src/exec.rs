@@ -26,6 +26,7 @@ pub(crate) struct Exec {
     pub(crate) workdir: Option<String>,
     pub(crate) tty: bool,
     pub(crate) detached: bool,
+    pub(crate) unlogged: bool,
     /// Whether it has begun; until then the guest may still refuse it.
     pub(crate) running: bool,
     /// Milliseconds since 1970.
@@ -116,6 +117,7 @@ impl Exec {
             workdir: command.workdir.clone(),
             tty: command.tty.is_some(),
             detached: command.detached,
+            unlogged: command.unlogged,
             running: false,
             started: crate::log::now_ms(),
             deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),

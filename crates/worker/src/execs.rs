@@ -219,7 +219,9 @@ pub(crate) fn tell(
         Stream::Stdout => (Source::Stdout, FrameKind::Stdout),
         Stream::Stderr => (Source::Stderr, FrameKind::Stderr),
     };
-    log.output(source, exec.id, bytes);
+    if !exec.unlogged {
+        log.output(source, exec.id, bytes);
+    }
     for watcher in &exec.watchers {
         if let Some(client) = clients.get_mut(watcher) {
             client.output(kind, bytes);

@@ -62,6 +62,7 @@ impl Act for Exec {
             timeout: self.timeout,
             rlimits: self.rlimits,
             detached: self.detach,
+            unlogged: false,
         };
         let connection = engine.exec(&name, command)?;
         let part = Part { stdin, tty, leave_at_once: self.detach };

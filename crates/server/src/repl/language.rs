@@ -48,7 +48,9 @@ impl Language {
     pub(super) fn start(self, api: &dyn Api, name: &Name) -> Result<Box<dyn Exec>> {
         let mut missing = None;
         for argv in self.commands() {
-            let command = Command { argv, stdin: Stdin::Streamed, ..Command::default() };
+            // Its output are frames, which people who read the log have no use for.
+            let stdin = Stdin::Streamed;
+            let command = Command { argv, stdin, unlogged: true, ..Command::default() };
             match api.exec_start(name, &command) {
                 Err(error) if error.kind() == Kind::CommandNotFound => missing = Some(error),
                 started => return started,

@@ -117,6 +117,7 @@ impl Asked {
             timeout: limit.map(Span),
             rlimits: self.rlimits.iter().map(LimitAsked::limit).collect::<Result<_, _>>()?,
             detached: false,
+            unlogged: false,
         })
     }
 
