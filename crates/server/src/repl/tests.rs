@@ -211,8 +211,14 @@ fn cancelled_code_is_interrupted() {
     let Some(here) = Here::new(Language::Python) else { return };
     here.run("x = 1");
     let cancel = Cancel::default();
+    let pipe = std::env::temp_dir().join(format!("msb-repl-{}", std::process::id()));
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, 0o600.into(), 0).unwrap();
+    let endless = format!("open({:?}, 'w').close()\nwhile True: pass", pipe.display());
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| here.ask("while True: pass", None, &cancel));
+        let running = scope.spawn(|| here.ask(&endless, None, &cancel));
+        // Opens when the code does: it runs now, and what comes next waits for it.
+        std::fs::File::open(&pipe).unwrap();
         let waiting = scope.spawn(|| here.ask("x = 2", None, &cancel));
         cancel.cancel();
         for ended in [running.join().unwrap(), waiting.join().unwrap()] {
@@ -222,6 +228,7 @@ fn cancelled_code_is_interrupted() {
             }
         }
     });
+    std::fs::remove_file(pipe).unwrap();
     assert_eq!(here.said("x"), ["o 1"]);
 }
 
