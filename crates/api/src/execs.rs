@@ -4,6 +4,7 @@ use crate::Watch;
 use msb_spec::{Command, Error, Exit, Kind, Name, Result, Spec, TermSize};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The Operations on Execs.
 pub trait Execs {
@@ -20,8 +21,33 @@ pub trait Execs {
     /// Sends a signal to an Exec and to what it started.
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()>;
 
+    /// Waits for the end of an Exec; none if that has not come within the limit.
+    ///
+    /// This looks again and again, for those who have no better way.
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        let until = Instant::now() + limit;
+        loop {
+            let all = self.exec_list(name)?;
+            let found = all.iter().find(|entry| entry.id == id);
+            let exit = found.ok_or_else(|| no_exec(name, id))?.exit;
+            let left = until.saturating_duration_since(Instant::now());
+            if exit.is_some() || left.is_zero() {
+                return Ok(exit);
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
     /// Every Exec of a sandbox that is recorded, the oldest first.
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>>;
+}
+
+/// How often somebody looks who cannot wait.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// There is none by that number, and never was.
+pub fn no_exec(name: &Name, id: u64) -> Error {
+    Error::new(Kind::NotFound, format!("sandbox `{name}` has no exec {id}"))
 }
 
 /// A command that runs. Dropping it kills the command, unless it was started to go on alone.

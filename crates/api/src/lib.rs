@@ -25,7 +25,7 @@ pub use msb_wire::{
 
 pub use bytes::{spelled, unspelled};
 pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
-pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture};
+pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec};
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
     DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,

@@ -10,16 +10,16 @@ use crate::images::{Credential, Fetching, Pull, Reach, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
-use exec::{Begun, Local};
+use exec::{Begun, End, Local};
 use msb_api::{
     Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
     Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
     Metrics, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots, Summary,
-    Verified, Volume, Volumes, Watch,
+    Verified, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
-    Command, Error, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
-    Spec, Stdin, VolumeName, VolumeSpec,
+    Command, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result,
+    Rule, Spec, Stdin, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, Stopped};
@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watched::Watched;
 
-/// How often somebody who waits with a limit looks.
-const LOOK: Duration = Duration::from_millis(20);
+/// After how long to look again at something that has just ended, and may be written down any moment.
+const AGAIN: Duration = Duration::from_millis(5);
 
 impl Sandboxes for Engine {
     fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
@@ -113,15 +113,7 @@ impl Sandboxes for Engine {
         let Some(limit) = limit else {
             return self.wait(name).map(Some);
         };
-        let since = Instant::now();
-        self.existing(name)?;
-        while self.is_running(name) {
-            if since.elapsed() >= limit {
-                return Ok(None);
-            }
-            std::thread::sleep(LOOK.min(limit));
-        }
-        self.wait(name).map(Some)
+        self.wait_within(name, limit)
     }
 
     fn sandbox_metrics(&self, name: &Name) -> Result<Metrics> {
@@ -193,6 +185,30 @@ impl Execs for Engine {
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {
         self.kill(name, id, signal)
+    }
+
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        let until = Instant::now() + limit;
+        loop {
+            let all = self.execs(name)?;
+            let found = all.iter().find(|entry| entry.id == id).ok_or_else(|| no_exec(name, id))?;
+            let left = until.saturating_duration_since(Instant::now());
+            if found.exit.is_some() || left.is_zero() {
+                return Ok(found.exit);
+            }
+            match self.connect(name, &Request::Attach { id }) {
+                Ok(connection) => match exec::end_of(connection, until)? {
+                    End::Told(exit) => return Ok(Some(exit)),
+                    End::NotYet => return Ok(None),
+                    // Between two looks; what is recorded tells how.
+                    End::Gone => std::thread::sleep(left.min(AGAIN)),
+                },
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::State) => {
+                    std::thread::sleep(left.min(AGAIN));
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>> {

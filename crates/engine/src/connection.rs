@@ -3,10 +3,22 @@
 use crate::launch::greet;
 use msb_spec::{Error, Kind, Name, Result, state};
 use msb_wire::{Decoder, Frame, FrameKind, MAX_CHUNK, MAX_REQUEST, Malformed, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
+
+/// What came while somebody waited.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    Frame(Frame),
+    /// The other side has closed.
+    Closed,
+    /// Nothing, in that time.
+    TooLong,
+}
 
 /// One request and what comes back.
 #[derive(Debug)]
@@ -49,6 +61,32 @@ impl Connection {
             self.buffer.resize(MAX_CHUNK, 0);
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Ok(None),
+                Ok(n) => self.decoder.push(&self.buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(gone(error)),
+            }
+        }
+    }
+
+    /// The next frame, if it comes before then.
+    pub(crate) fn frame_before(&mut self, until: Instant) -> Result<Waited> {
+        loop {
+            let frame = self.decoder.next_frame();
+            if let Some(frame) = frame.map_err(|error| gone(io::Error::other(error)))? {
+                return Ok(Waited::Frame(frame));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).ok();
+            let mut there = [PollFd::new(&self.stream, PollFlags::IN)];
+            match rustix::event::poll(&mut there, left.as_ref()) {
+                Ok(0) => return Ok(Waited::TooLong),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(gone(error.into())),
+            }
+            self.buffer.resize(MAX_CHUNK, 0);
+            match self.stream.read(&mut self.buffer) {
+                Ok(0) => return Ok(Waited::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(gone(error)),

@@ -1,6 +1,6 @@
 //! The Operations on sandboxes: every surface calls these and decides nothing itself.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Waited};
 use crate::files::{Files, Links};
 use crate::host::User;
 use crate::images::Fetching;
@@ -402,6 +402,26 @@ impl Engine {
         repair::one(&self.home, name)?;
         Ok(stopped(&self.home.directory(name))
             .unwrap_or(Stopped { ending: Ending::Crashed, exit: None }))
+    }
+
+    /// The same, but no longer than this; none if it runs on.
+    pub(crate) fn wait_within(&self, name: &Name, limit: Duration) -> Result<Option<Stopped>> {
+        self.existing(name)?;
+        if self.home.is_running(name) {
+            let until = Instant::now() + limit;
+            let worker = self.connect(name, &Request::Wait);
+            match worker.and_then(|mut worker| worker.frame_before(until)) {
+                Ok(Waited::TooLong) => return Ok(None),
+                Ok(Waited::Frame(frame)) => {
+                    if let Ok(Reply::Stopped(stopped)) = frame.value() {
+                        return Ok(Some(stopped));
+                    }
+                }
+                // It is ending while we ask.
+                Ok(Waited::Closed) | Err(_) => {}
+            }
+        }
+        self.wait(name).map(Some)
     }
 
     /// Every sandbox, sorted by name.

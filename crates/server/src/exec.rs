@@ -2,8 +2,9 @@
 
 use crate::cancel::Cancel;
 use msb_api::{Api, Captured, Exec, capture};
-use msb_spec::{Command, Name, Result, Stdin};
+use msb_spec::{Command, Exit, Name, Result, Stdin};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Killed at once.
 const KILL: i32 = 9;
@@ -40,4 +41,26 @@ pub(crate) fn finish(
         }
         capture(exec, limit)
     })
+}
+
+/// How soon it is noticed that a call was cancelled.
+const NOTICE: Duration = Duration::from_millis(200);
+
+/// Waits for the end of a command that runs by itself; none if it has not come within the limit, or
+/// nobody waits any more.
+pub(crate) fn end(
+    api: &dyn Api,
+    name: &Name,
+    id: u64,
+    limit: Duration,
+    cancel: &Cancel,
+) -> Result<Option<Exit>> {
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let exit = api.exec_wait(name, id, left.min(NOTICE))?;
+        if exit.is_some() || left.is_zero() || cancel.is_cancelled() {
+            return Ok(exit);
+        }
+    }
 }

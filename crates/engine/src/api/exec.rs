@@ -1,15 +1,16 @@
 //! One Exec, on its connection to the worker.
 
 use super::gone;
-use crate::connection::Connection;
+use crate::connection::{Connection, Waited};
 use msb_api::{Exec, ExecEvent, ExecInput};
-use msb_spec::{Error, Kind, Result, TermSize};
+use msb_spec::{Error, Exit, Kind, Result, TermSize};
 use msb_wire::{FrameKind, Reply, encode, header};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The largest piece of stdin in one frame: what the worker keeps for a slow reader.
 const STDIN_PIECE: usize = 64 << 10;
@@ -26,6 +27,36 @@ pub(super) enum Begun {
     ByUs,
     /// We only take part in it.
     ByOthers,
+}
+
+/// What was heard of the end of a command.
+pub(super) enum End {
+    /// How it ended.
+    Told(Exit),
+    /// It goes on.
+    NotYet,
+    /// The worker does not know of it any more.
+    Gone,
+}
+
+/// Waits for the end of a command that somebody takes part in.
+pub(super) fn end_of(mut connection: Connection, until: Instant) -> Result<End> {
+    loop {
+        let frame = match connection.frame_before(until) {
+            Ok(Waited::Frame(frame)) => frame,
+            Ok(Waited::TooLong) => return Ok(End::NotYet),
+            Ok(Waited::Closed) | Err(_) => return Ok(End::Gone),
+        };
+        if frame.kind != FrameKind::Reply {
+            continue;
+        }
+        match frame.value().map_err(gone)? {
+            Reply::Exited(exit) => return Ok(End::Told(exit)),
+            Reply::Failed(error) if error.kind() == Kind::NotFound => return Ok(End::Gone),
+            Reply::Failed(error) => return Err(error),
+            _ => {}
+        }
+    }
 }
 
 /// A command in a sandbox of this machine.

@@ -2,7 +2,8 @@
 
 use super::Scoped;
 use msb_api::{Exec, ExecEntry, Execs, Watch};
-use msb_spec::{Command, Name, Result, Spec};
+use msb_spec::{Command, Exit, Name, Result, Spec};
+use std::time::Duration;
 
 impl Execs for Scoped {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
@@ -21,6 +22,10 @@ impl Execs for Scoped {
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {
         self.told(self.api.exec_signal(&self.inner(name)?, id, signal))
+    }
+
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        self.told(self.api.exec_wait(&self.inner(name)?, id, limit))
     }
 
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>> {

@@ -66,6 +66,7 @@ const OPERATIONS: &[Operation] = &[
     ("exec_attach", |api, name| drop(api.exec_attach(name, 1))),
     ("exec_run", |api, name| drop(api.exec_run(&spec(name), &Unwatched))),
     ("exec_signal", |api, name| drop(api.exec_signal(name, 1, 9))),
+    ("exec_wait", |api, name| drop(api.exec_wait(name, 1, Duration::ZERO))),
     ("exec_list", |api, name| drop(api.exec_list(name))),
     ("file_read", |api, name| both(name, |at| api.file_read(at, b"/", 0, None, &mut |_| Ok(())))),
     ("file_write", |api, name| {

@@ -9,12 +9,11 @@ use msb_spec::{Bytes, Command, Ending, Error, Exit, ImageRef, Kind, Name, Result
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TIMEOUT: f64 = 120.0;
 /// Nobody waits longer for an answer than this.
 const MOST_WAITING: f64 = 60.0;
-const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,19 +151,13 @@ impl Core {
             api.exec_signal(sandbox, *exec, signal as i32)?;
         }
         let limit = span(arguments.wait_seconds.min(MOST_WAITING))?.0;
-        let since = Instant::now();
-        let exit = loop {
-            let all = api.exec_list(sandbox)?;
-            let found = all.iter().find(|entry| entry.id == *exec).ok_or_else(|| {
-                Error::new(Kind::NotFound, format!("sandbox `{sandbox}` has no exec {exec}"))
-                    .hint("`exec` with `background` gives the number")
-            })?;
-            let over = found.exit.is_some() || since.elapsed() >= limit;
-            if over || call.cancel.is_cancelled() {
-                break found.exit;
+        let exit = exec::end(api, sandbox, *exec, limit, &call.cancel);
+        let exit = exit.map_err(|error| match error.kind() {
+            Kind::NotFound if error.advice().is_none() => {
+                error.hint("`exec` with `background` gives the number")
             }
-            std::thread::sleep(LOOK);
-        };
+            _ => error,
+        })?;
         let filter = LogFilter { exec: Some(*exec), ..LogFilter::default() };
         let mut log = api.sandbox_logs(sandbox, &filter)?;
         let mut bytes: Vec<u8> = log.more()?.into_iter().flat_map(|line| line.bytes).collect();

@@ -1,12 +1,12 @@
 //! Running commands, and ending them.
 
 use super::arguments::{Interrupt, Run};
-use super::health::pause;
 use super::measure::now;
 use super::shown::{Complete, Execution, ExecutionError, Line, Logs};
 use super::{Said, Surface, wrong};
 use crate::cancel::Cancel;
 use crate::dialect::Call;
+use crate::exec;
 use msb_api::{Exec, ExecEvent};
 use msb_spec::{Command, Error, Exit, Kind, Name, Result, Stdin};
 use std::sync::Arc;
@@ -22,8 +22,6 @@ const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 /// How long a command may take to end after each of the signals.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// How often somebody looks whether it has.
-const LOOK: Duration = Duration::from_millis(10);
 
 impl Surface {
     pub(super) fn run(&self, call: &Call, arguments: Run) -> Result<Said> {
@@ -100,12 +98,15 @@ impl Surface {
                 Err(error) if error.kind() == Kind::NotFound => break,
                 signalled => signalled?,
             }
-            let since = Instant::now();
-            while self.runs(&used.name, id)? && since.elapsed() < PATIENCE {
-                pause(LOOK, &call.cancel)?;
-            }
-            if !self.runs(&used.name, id)? {
-                return Said::status("interrupted");
+            match exec::end(self.api(), &used.name, id, PATIENCE, &call.cancel) {
+                Ok(Some(_)) => return Said::status("interrupted"),
+                // Nobody remembers it any more.
+                Err(error) if error.kind() == Kind::NotFound => break,
+                Err(error) => return Err(error),
+                Ok(None) if call.cancel.is_cancelled() => {
+                    return Err(Error::new(Kind::Timeout, "the call was cancelled"));
+                }
+                Ok(None) => {}
             }
         }
         match self.runs(&used.name, id)? {
