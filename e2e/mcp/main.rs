@@ -2,6 +2,7 @@
 
 mod core;
 mod http;
+mod load;
 mod microsandbox;
 mod opensandbox;
 mod races;

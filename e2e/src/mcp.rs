@@ -52,6 +52,11 @@ impl Client {
         client
     }
 
+    /// The server's process; that of `msb` itself where the test's own user runs it.
+    pub fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
     fn send(&mut self, message: &Value) {
         let stdin = self.stdin.as_mut().expect("it is open");
         writeln!(stdin, "{message}").expect("the server reads");
