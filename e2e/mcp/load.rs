@@ -14,14 +14,21 @@ const COMMANDS: usize = 64;
 #[test]
 fn five_hundred_calls_at_once_are_answered_rightly() {
     let msb = Msb::new();
-    let server = Server::start(&msb, "--dev");
-    msb.words("run -dn box -- sleep 600").ok();
+    // Fewer than there will be connections.
+    let server = Server::start_with_files(&msb, 256);
     let (_, hello) = server.ask("/mcp/core", &[ACCEPT], &begin());
     let session = hello.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
     let session = session.expect("a session");
     let headers = [ACCEPT, ("Mcp-Session-Id", session)];
     let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     server.ask("/mcp/core", &headers, &ready);
+    let create = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "sandbox_create", "arguments": {"name": "box"},
+    }});
+    let (_, made) = server.ask("/mcp/core", &headers, &create);
+    assert_eq!(message(&made)["result"]["isError"], false, "{made}");
+    let limit = msb.run(["exec", "box", "--", "sh", "-c", "ulimit -Sn"]).line();
+    assert_eq!(limit, "256", "commands have the limit that the server was started with");
     let call = |number: usize| -> (u16, String) {
         let params = match number % CALLS.div_ceil(COMMANDS) {
             0 => json!({"name": "exec", "arguments": {

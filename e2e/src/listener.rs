@@ -1,6 +1,6 @@
 //! `msb server` in the background, and requests to it.
 
-use crate::Msb;
+use crate::{Gave, Msb, gives, shared};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,10 +17,16 @@ impl<'a> Server<'a> {
     /// Starts one on any port that is free, with these words more.
     #[track_caller]
     pub fn start(msb: &'a Msb, more: &str) -> Self {
-        let said = msb.words(&format!("server start -dp 0 {more}")).ok().stdout;
-        let address =
-            said.trim().strip_prefix("http://").expect("an address").parse().expect("it is there");
-        Self { msb, address }
+        Self { msb, address: address(&msb.words(&format!("server start -dp 0 {more}")).ok()) }
+    }
+
+    /// The same with a limit of open files that is as low as this.
+    #[track_caller]
+    pub fn start_with_files(msb: &'a Msb, files: u32) -> Self {
+        let line = format!("ulimit -Sn {files}; exec \"$0\" server start --dev -dp 0");
+        let mut command = msb.as_whom("/bin/sh");
+        command.arg("-c").arg(line).arg(shared().join("msb"));
+        Self { msb, address: address(&gives(&mut command).ok()) }
     }
 
     /// One request; the status and what came back.
@@ -64,6 +70,12 @@ impl Drop for Server<'_> {
     fn drop(&mut self) {
         let _ = self.msb.words("server stop");
     }
+}
+
+#[track_caller]
+fn address(said: &Gave) -> SocketAddr {
+    let address = said.stdout.trim().strip_prefix("http://").expect("an address");
+    address.parse().expect("an address")
 }
 
 /// The first message of a session.

@@ -2,18 +2,19 @@
 
 use crate::verbs::tidy_up;
 use msb_engine::{Engine, Launcher};
-use msb_server::{Dialect, HostPaths, MicrosandboxSettings, Selected, World};
+use msb_server::{Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Selected, World};
 use msb_spec::{Error, NetworkSpec, Result, Spec, env};
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Calls block, each on a thread of its own; these many at a time.
-const MOST_CALLS: usize = 1024;
+/// Threads beside those of calls: for what is read, and for names that are looked up.
+const MORE_THREADS: usize = 64;
 
 /// The sandboxes of this machine, for clients that may name files of the host below these
 /// directories, or below the current one if there are none.
 pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
+    msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?;
     tidy_up(&engine);
@@ -61,7 +62,7 @@ pub(crate) fn selected(dialect: Arc<dyn Dialect>, tools: &[String]) -> Result<Ar
 pub(crate) fn block_on(work: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(MOST_CALLS)
+        .max_blocking_threads(MOST_CALLS + MORE_THREADS)
         .enable_all()
         .build()
         .map_err(|error| Error::host("cannot start a runtime", error))?;

@@ -5,6 +5,7 @@ use crate::store::Claim;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// Everything a worker begins with.
@@ -79,6 +81,28 @@ struct Letter {
     secrets: Vec<Zeroizing<Vec<u8>>>,
     /// How many locks follow, each with a byte of its own.
     held: usize,
+    /// The limit of open files that the worker and its commands have, if ours is another.
+    files: Option<u64>,
+}
+
+/// What the limit of open files was before it was raised.
+static FILES: OnceLock<u64> = OnceLock::new();
+
+/// Lets this process have as many files open as the host allows: one that serves many has several for
+/// each call. Workers get the limit of before: commands inherit it, and some close all that they could have.
+pub fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Some(soft) = limit.current.filter(|soft| limit.maximum.is_none_or(|hard| *soft < hard)) {
+        FILES.get_or_init(|| soft);
+        let raised = Rlimit { current: limit.maximum, ..limit };
+        // What it has may be enough; a call that finds none says so.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
+fn lower_file_limit(soft: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(soft), ..limit });
 }
 
 /// The connection to a worker that we have started.
@@ -134,8 +158,9 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
+            let (files, count) = (FILES.get().copied(), held.len());
             let letter =
-                Letter { plan, directory, last_event, last_exec, secrets, held: held.len() };
+                Letter { plan, directory, last_event, last_exec, secrets, held: count, files };
             let text = serde_json::to_vec(&letter).expect("our own types always serialise");
             let text = Zeroizing::new(text);
             let length = (text.len() as u64).to_le_bytes();
@@ -175,6 +200,9 @@ pub fn receive_start() -> Result<WorkerStart> {
         }
     }
     silence().map_err(about)?;
+    if let Some(soft) = letter.files {
+        lower_file_limit(soft);
+    }
     let Letter { plan, directory, last_event, last_exec, secrets, .. } = letter;
     Ok(WorkerStart { plan, directory, lock, held, caller, last_event, last_exec, secrets })
 }

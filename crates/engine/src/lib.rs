@@ -36,7 +36,7 @@ pub mod workspace;
 
 pub use connection::Connection;
 pub use installed::Recipe;
-pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, receive_start};
+pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, raise_file_limit, receive_start};
 pub use msb_api::{
     DEFAULT_EXCLUDES, ExecEntry, Inspection, Metrics, PrunedVolumes, Status, Summary, SyncSpec,
     SyncState, SyncStatus, SyncSummary, Volume,

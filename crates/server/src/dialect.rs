@@ -3,6 +3,7 @@
 use crate::cancel::Cancel;
 use crate::namespace::Reaches;
 use msb_api::{Part, Watch};
+use msb_spec::Error;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -20,6 +21,14 @@ pub trait Dialect: Send + Sync {
     /// Calls a tool. What fails is an answer too: whoever called is a model, and reads it. A tool that
     /// does not exist comes here as well, because dialects differ in what they say then.
     fn call(&self, call: &Call) -> Answer;
+
+    /// What is said to somebody whose call is not even begun.
+    fn refused(&self, error: &Error) -> Answer {
+        Answer::failed(match error.advice() {
+            Some(hint) => format!("{error}\nhint: {hint}"),
+            None => error.to_string(),
+        })
+    }
 
     /// What can be read.
     fn resources(&self) -> Vec<Resource> {

@@ -114,7 +114,14 @@ async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Respons
     let cancel = Cancel::default();
     // Whoever hangs up wants no answer any more.
     let gone = Gone(cancel.clone());
-    let called = tokio::task::spawn_blocking(move || rpc::rpc(site.server(), &body, &who, &cancel));
+    let seat = match site.room().take() {
+        Ok(seat) => seat,
+        Err(error) => return answered(rpc::failed(&error)),
+    };
+    let called = tokio::task::spawn_blocking(move || {
+        let _seat = seat;
+        rpc::rpc(site.server(), &body, &who, &cancel)
+    });
     let reply = called.await;
     drop(gone);
     match reply {

@@ -3,6 +3,7 @@
 use crate::cancel::Cancel;
 use crate::dialect::{Answer, Call, Dialect, Tool, Who};
 use crate::dialects::Named;
+use crate::room::Room;
 use crate::site::Site;
 use msb_api::{Part, Watch};
 use rmcp::model::{
@@ -22,7 +23,7 @@ use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
 pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
-    let service = Service { dialect, site: None };
+    let service = Service { dialect, site: None, room: Room::default() };
     let failed = |error: &dyn std::fmt::Display| {
         let text = "the client did not begin as MCP wants";
         msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)
@@ -50,7 +51,11 @@ pub(crate) fn over_http(
         .with_json_response(!sessions)
         .with_max_request_body_bytes(LARGEST_BODY);
     settings.cancellation_token = site.stopping().clone();
-    let service = Service { dialect: site.plain(named), site: Some((Arc::clone(site), named)) };
+    let service = Service {
+        dialect: site.plain(named),
+        site: Some((Arc::clone(site), named)),
+        room: site.room().clone(),
+    };
     StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), settings)
 }
 
@@ -64,6 +69,7 @@ pub(crate) struct Service {
     dialect: Arc<dyn Dialect>,
     /// Where each caller has a dialect of its own, if that is so.
     site: Option<(Arc<Site>, Named)>,
+    room: Room,
 }
 
 impl Service {
@@ -122,7 +128,14 @@ impl ServerHandler for Service {
             cancel: cancel.clone(),
             watch,
         };
-        let mut answer = tokio::task::spawn_blocking(move || dialect.call(&call));
+        let seat = match self.room.take() {
+            Ok(seat) => seat,
+            Err(error) => return Ok(result(dialect.refused(&error)).into()),
+        };
+        let mut answer = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            dialect.call(&call)
+        });
         let mut last = 0.0;
         loop {
             tokio::select! {

@@ -137,7 +137,7 @@ fn with<T: DeserializeOwned>(params: Value, act: impl Fn(&T) -> Result<Value>) -
 }
 
 /// A failure, with the status and the code that its clients expect.
-fn failed(error: &Error) -> Reply {
+pub(crate) fn failed(error: &Error) -> Reply {
     let (status, code) = match error.kind() {
         Kind::Invalid => (400, 2001),
         Kind::Denied => (403, 3001),

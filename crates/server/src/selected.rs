@@ -1,6 +1,7 @@
 //! A dialect with fewer tools.
 
 use crate::dialect::{About, Answer, Call, Dialect, Prompt, Resource, Tool, Who};
+use msb_spec::Error;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -50,6 +51,10 @@ impl Dialect for Selected {
 
     fn tools(&self) -> &[Tool] {
         &self.tools
+    }
+
+    fn refused(&self, error: &Error) -> Answer {
+        self.dialect.refused(error)
     }
 
     fn call(&self, call: &Call) -> Answer {

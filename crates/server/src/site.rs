@@ -4,6 +4,7 @@ use crate::dialect::{Dialect, Who};
 use crate::dialects::{Named, Server, World};
 use crate::keys::{Keys, Refused};
 use crate::namespace::Reaches;
+use crate::room::Room;
 use crate::scoped::Scoped;
 use crate::selected::Selected;
 use msb_api::Api;
@@ -32,6 +33,7 @@ pub struct Site {
     /// Which key each MCP session belongs to.
     sessions: Mutex<HashMap<String, Who>>,
     stopping: CancellationToken,
+    room: Room,
 }
 
 /// Sessions that are remembered; beyond that the list is begun anew, and clients begin again.
@@ -48,6 +50,7 @@ impl Site {
             dialects: Mutex::default(),
             sessions: Mutex::default(),
             stopping: CancellationToken::new(),
+            room: Room::default(),
         }
     }
 
@@ -61,6 +64,11 @@ impl Site {
     /// The dialect of the microsandbox server, which its other API works on, too.
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
+    }
+
+    /// For the calls of everybody.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {

@@ -38,7 +38,7 @@ use crate::dialect::{About, Answer, Call, Dialect, Resource, Tool, Who};
 use crate::{arguments, listed, schema};
 use envelope::{Failure, Outcome, answer};
 use metrics::Measured;
-use msb_spec::Name;
+use msb_spec::{Error, Name};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sessions::Sessions;
@@ -178,6 +178,10 @@ impl Dialect for Microsandbox {
 
     fn tools(&self) -> &[Tool] {
         &self.tools
+    }
+
+    fn refused(&self, error: &Error) -> Answer {
+        answer(&Err(Failure::from(error.clone()).retryable()))
     }
 
     fn call(&self, call: &Call) -> Answer {
