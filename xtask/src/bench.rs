@@ -25,6 +25,7 @@ mod registry;
 mod review;
 mod rounds;
 mod runner;
+mod server;
 mod start;
 mod stopwatch;
 mod storage;
@@ -89,6 +90,7 @@ const CHAPTERS: &[Chapter] = &[
     ("library", |place, them, asked| {
         Ok(library::table(place, them, asked.rounds)?.into_iter().collect())
     }),
+    ("server", |place, them, asked| server::tables(place, them, asked.rounds)),
     ("idle", |place, them, _| Ok(vec![idle::table(place, them)?])),
     ("network", |place, them, asked| network::tables(place, them, asked.rounds)),
     ("storage", |place, them, asked| storage::tables(place, them, asked.rounds)),

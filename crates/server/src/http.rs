@@ -18,6 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
+use axum::serve::ListenerExt;
 use msb_spec::{Error, Result};
 use serde_json::json;
 use std::net::{IpAddr, TcpListener};
@@ -48,6 +49,9 @@ pub async fn serve_http(
     let address = listener.local_addr().map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    // An answer is a few small writes; the later ones would wait 40 ms for the client's kernel to
+    // acknowledge the first.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
     let gate = Gate { site: Arc::clone(&site), loopback: address.ip().is_loopback() };
     let router = routes(&site, shown).layer(from_fn_with_state(gate, guard));
     let stopping = site.stopping().clone();

@@ -5,7 +5,6 @@
 //! stdin, runs `/bin/true` in it once and prints how many nanoseconds that took. At the end of
 //! stdin it removes the sandbox.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -31,27 +30,32 @@ pub(super) fn table(
         eprintln!("warning: the library is not measured: there is no `{source}`");
         return Ok(None);
     }
-    let example = place.program(EXAMPLE, &build()?)?;
-    let mut command = place.user.command(View::Plain);
-    command.arg(example).arg(place.path("rootfs"));
-    let link = RefCell::new(Link::start(&mut command)?);
-    let measure = || {
-        let answer = link.borrow_mut().ask("")?;
-        let nanoseconds: f64 =
-            answer.parse().with_context(|| format!("no number of nanoseconds: `{answer}`"))?;
-        Ok(nanoseconds / 1e6)
-    };
+    let measure = latency(place)?;
     let spawn = "spawn on the host";
     let series = rounds::play(
         rounds,
         vec![
-            Entrant { name: "library Exec", ours: true, measure: Box::new(measure) },
+            Entrant { name: "library Exec", ours: true, measure },
             Entrant::timed(spawn, place.runner(View::Plain), contenders.host_true()),
         ],
     )?;
     let work = "Exec of true from the library";
     let goal = Some(Goal::Ratio(1.5));
     Ok(Some(Table::new(work, Unit::Milliseconds, spawn, goal, &series)))
+}
+
+/// Measures an Exec in a sandbox that was made for it.
+pub(super) fn latency<'a>(place: &Place) -> Result<Box<dyn FnMut() -> Result<f64> + 'a>> {
+    let example = place.program(EXAMPLE, &build()?)?;
+    let mut command = place.user.command(View::Plain);
+    command.arg(example).arg(place.path("rootfs"));
+    let link = Link::start(&mut command)?;
+    Ok(Box::new(move || {
+        let answer = link.ask("")?;
+        let nanoseconds: f64 =
+            answer.parse().with_context(|| format!("no number of nanoseconds: `{answer}`"))?;
+        Ok(nanoseconds / 1e6)
+    }))
 }
 
 fn build() -> Result<PathBuf> {
