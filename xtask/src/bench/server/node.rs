@@ -35,7 +35,16 @@ impl Node {
         let install = |below: &str, name: &str| -> Result<String, String> {
             let at = format!("{directory}/{below}");
             let mut npm = Command::new("npm");
-            npm.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix", &at, name]);
+            npm.args([
+                "install",
+                "--loglevel",
+                "error",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                &at,
+                name,
+            ]);
             let output = npm.output().map_err(|error| format!("npm: {error}"))?;
             match output.status.success() {
                 true => Ok(at),
