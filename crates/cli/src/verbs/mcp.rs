@@ -19,7 +19,7 @@ const USUAL_PORT: u16 = 8000;
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp [OPTIONS]\n       msb mcp COMMAND [OPTIONS]")]
 pub(crate) struct Mcp {
-    /// Which tools to show: `core`, `microsandbox`, `server` or `opensandbox` or `microsandbox`
+    /// Which tools to show: `core`, `microsandbox`, `server` or `opensandbox`
     #[arg(long, value_name = "NAME", default_value = "microsandbox")]
     dialect: Named,
     /// How the client comes here
