@@ -212,7 +212,12 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
         return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
     }
     request.extensions_mut().insert(who.clone());
-    let response = next.run(request).await;
+    let ends = request.method() == Method::DELETE && request.uri().path().starts_with("/mcp");
+    let mut response = next.run(request).await;
+    if ends && response.status() == StatusCode::ACCEPTED {
+        // It is done, not taken on; clients complain of what is neither 200 nor 204.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
     if let Some(id) = response.headers().get(SESSION).and_then(|value| value.to_str().ok()) {
         gate.site.begin_session(id, &who);
     }
