@@ -1,6 +1,7 @@
 //! What a dialect is, without a word of MCP's own types.
 
 use crate::cancel::Cancel;
+use crate::content::{Block, Content};
 use crate::namespace::Reaches;
 use msb_api::{Part, Watch};
 use msb_spec::Error;
@@ -35,8 +36,14 @@ pub trait Dialect: Send + Sync {
         Vec::new()
     }
 
-    /// Reads a resource: its type and text; none if there is no such one.
-    fn read(&self, uri: &str, who: &Who) -> Option<msb_spec::Result<(String, String)>> {
+    /// What can be read where the reader says part of the place.
+    fn templates(&self) -> Vec<Template> {
+        Vec::new()
+    }
+
+    /// Reads a resource; none if there is no such one. Who wants to know when it changes is told once
+    /// two readings differ, so what differs every time does not belong in it.
+    fn read(&self, uri: &str, who: &Who) -> Option<msb_spec::Result<Content>> {
         let _ = (uri, who);
         None
     }
@@ -46,10 +53,20 @@ pub trait Dialect: Send + Sync {
         Vec::new()
     }
 
-    /// The text of a prompt, as its user would say it; none if there is no such one.
-    fn prompt(&self, name: &str, arguments: &Map<String, Value>) -> Option<Result<String, String>> {
+    /// A prompt, as its user would say it; none if there is no such one.
+    fn prompt(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Option<Result<Vec<Block>, String>> {
         let _ = (name, arguments);
         None
+    }
+
+    /// What an argument of a prompt may be, if it begins like this.
+    fn complete(&self, prompt: &str, argument: &str, typed: &str, who: &Who) -> Vec<String> {
+        let _ = (prompt, argument, typed, who);
+        Vec::new()
     }
 }
 
@@ -99,6 +116,7 @@ pub struct Hints {
 }
 
 /// One call of a tool.
+#[derive(Clone)]
 pub struct Call {
     /// Which.
     pub tool: String,
@@ -110,6 +128,24 @@ pub struct Call {
     pub cancel: Cancel,
     /// Told how far it is, if the client wants to know.
     pub watch: Arc<dyn Watch>,
+    /// Whoever waits for the answer.
+    pub client: Arc<dyn Client>,
+}
+
+/// Whoever waits for the answer to a call, and may be asked something meanwhile.
+pub trait Client: Send + Sync {
+    /// Sends a request of MCP and waits for its result. The word says why there is none.
+    fn ask(&self, method: &str, params: Value) -> Result<Value, String>;
+}
+
+/// Nobody who could be asked.
+#[derive(Debug)]
+pub struct Unasked;
+
+impl Client for Unasked {
+    fn ask(&self, method: &str, _: Value) -> Result<Value, String> {
+        Err(format!("nobody can be asked for `{method}`"))
+    }
 }
 
 impl Call {
@@ -121,6 +157,7 @@ impl Call {
             who: Who::default(),
             cancel: Cancel::default(),
             watch: Arc::new(msb_api::Unwatched),
+            client: Arc::new(Unasked),
         }
     }
 
@@ -148,10 +185,12 @@ pub struct Who {
 }
 
 /// What a tool answers.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
     /// Blocks of text.
     pub text: Vec<String>,
+    /// Blocks of other kinds, which follow.
+    pub more: Vec<Block>,
     /// The same with a structure.
     pub structured: Option<Value>,
     /// Whether it failed.
@@ -161,17 +200,17 @@ pub struct Answer {
 impl Answer {
     /// One block of text.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { text: vec![text.into()], structured: None, failed: false }
+        Self { text: vec![text.into()], ..Self::default() }
     }
 
     /// A structure, and the same as text for clients that do not know structures.
     pub fn structured(value: Value) -> Self {
-        Self { text: vec![value.to_string()], structured: Some(value), failed: false }
+        Self { text: vec![value.to_string()], structured: Some(value), ..Self::default() }
     }
 
     /// A failure.
     pub fn failed(text: impl Into<String>) -> Self {
-        Self { text: vec![text.into()], structured: None, failed: true }
+        Self { text: vec![text.into()], failed: true, ..Self::default() }
     }
 }
 
@@ -184,6 +223,19 @@ pub struct Resource {
     pub name: &'static str,
     /// Its name for people.
     pub title: Option<&'static str>,
+    /// What it is, for a model.
+    pub description: &'static str,
+    /// Its type.
+    pub mime_type: &'static str,
+}
+
+/// Where something can be read once the reader has filled in the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Where, with names in braces for what is to be filled in.
+    pub uri: &'static str,
+    /// Its name.
+    pub name: &'static str,
     /// What it is, for a model.
     pub description: &'static str,
     /// Its type.

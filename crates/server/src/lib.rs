@@ -5,6 +5,7 @@
 
 mod arguments;
 mod cancel;
+mod content;
 mod dialect;
 mod dialects;
 mod exec;
@@ -26,7 +27,10 @@ mod selected;
 mod site;
 
 pub use cancel::{Cancel, Hook};
-pub use dialect::{About, Answer, Call, Dialect, Hints, Prompt, Resource, Tool, Who};
+pub use content::{Block, Body, Content};
+pub use dialect::{
+    About, Answer, Call, Client, Dialect, Hints, Prompt, Resource, Template, Tool, Unasked, Who,
+};
 pub use dialects::{
     MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, Server, World,
 };

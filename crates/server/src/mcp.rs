@@ -1,29 +1,40 @@
-//! MCP itself, through rmcp: the only file that names its types.
+//! MCP itself, through rmcp: only this file and those below it name its types.
+
+mod call;
+mod content;
+mod session;
+#[cfg(test)]
+mod tests;
 
 use crate::cancel::Cancel;
-use crate::dialect::{Answer, Call, Dialect, Tool, Who};
+use crate::dialect::{Call, Dialect, Who};
 use crate::dialects::Named;
 use crate::room::Room;
 use crate::site::Site;
-use msb_api::{Part, Watch};
+use call::{Listener, Told, WARNING, Waiting, result};
+use content::{block, contents, listed};
+use msb_api::Watch;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Extensions,
-    GetPromptRequestParams, GetPromptResponse, GetPromptResult, Implementation, ListPromptsResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
-    Prompt, PromptArgument, PromptMessage, ReadResourceRequestParams, ReadResourceResponse,
-    ReadResourceResult, Resource, ResourceContents, Role, ServerCapabilities, ServerConfig,
-    ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CompletionInfo,
+    ErrorData, Extensions, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
+    Implementation, JsonObject, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, Prompt, PromptArgument,
+    PromptMessage, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference,
+    Resource, ResourceTemplate, Role, ServerCapabilities, ServerConfig, SubscribeRequestParams,
+    SubscriptionFilter, UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, ServiceExt};
+use session::{Session, Watched};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
 pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
-    let service = Service { dialect, site: None, room: Room::default() };
+    let service = Service { dialect, site: None, room: Room::default(), session: Some(Arc::default()) };
     let failed = |error: &dyn std::fmt::Display| {
         let text = "the client did not begin as MCP wants";
         msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)
@@ -51,12 +62,14 @@ pub(crate) fn over_http(
         .with_json_response(!sessions)
         .with_max_request_body_bytes(LARGEST_BODY);
     settings.cancellation_token = site.stopping().clone();
-    let service = Service {
-        dialect: site.plain(named),
-        site: Some((Arc::clone(site), named)),
-        room: site.room().clone(),
+    let (site, dialect) = (Arc::clone(site), site.plain(named));
+    let begin = move || {
+        let session = sessions.then(Arc::default);
+        let room = site.room().clone();
+        let site = Some((site.clone(), named));
+        Ok(Service { dialect: dialect.clone(), site, room, session })
     };
-    StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), settings)
+    StreamableHttpService::new(begin, Arc::default(), settings)
 }
 
 /// Files travel in arguments.
@@ -70,6 +83,8 @@ pub(crate) struct Service {
     /// Where each caller has a dialect of its own, if that is so.
     site: Option<(Arc<Site>, Named)>,
     room: Room,
+    /// What its client wants to hear of; none where every request stands alone.
+    session: Option<Arc<Session>>,
 }
 
 impl Service {
@@ -84,6 +99,18 @@ impl Service {
             .ok_or_else(|| ErrorData::internal_error("nobody knows who sent this request", None))?;
         Ok((site.dialect(*named, &caller.reaches), caller.clone()))
     }
+
+    fn watched(&self, extensions: &Extensions, uri: String) -> Result<Watched, ErrorData> {
+        let (dialect, who) = self.for_caller(extensions)?;
+        Ok(Watched { dialect, who, uri })
+    }
+
+    /// What the client keeps here, where it can keep something.
+    fn session(&self, method: &str) -> Result<&Session, ErrorData> {
+        let method_not_found = rmcp::model::ErrorCode::METHOD_NOT_FOUND;
+        let none = || ErrorData::new(method_not_found, method.to_owned(), None);
+        self.session.as_deref().ok_or_else(none)
+    }
 }
 
 impl ServerHandler for Service {
@@ -92,6 +119,13 @@ impl ServerHandler for Service {
         let mut capabilities = ServerCapabilities::builder().enable_tools().build();
         capabilities.resources = about.resources.then(Default::default);
         capabilities.prompts = about.prompts.then(Default::default);
+        capabilities.completions = about.prompts.then(JsonObject::new);
+        if self.session.is_some() {
+            capabilities.logging = Some(JsonObject::new());
+            if let Some(resources) = &mut capabilities.resources {
+                resources.subscribe = Some(true);
+            }
+        }
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new(about.name, env!("CARGO_PKG_VERSION"));
         info.server_info.title = about.title.map(str::to_owned);
@@ -115,11 +149,19 @@ impl ServerHandler for Service {
     ) -> Result<CallToolResponse, ErrorData> {
         let (dialect, who) = self.for_caller(&context.extensions)?;
         let (told, mut steps) = mpsc::unbounded_channel();
-        let token = context.meta.get_progress_token();
-        let watch: Arc<dyn Watch> = match token {
-            Some(_) => Arc::new(Told(told)),
-            None => Arc::new(msb_api::Unwatched),
+        let level = self.session.as_deref().and_then(Session::level);
+        let mut listener = Listener {
+            peer: context.peer.clone(),
+            token: context.meta.get_progress_token(),
+            level: context.meta.log_level().or(level),
+            logger: self.dialect.about().name,
+            last: 0.0,
         };
+        let watch: Arc<dyn Watch> = match listener.wants_anything() {
+            true => Arc::new(Told(told)),
+            false => Arc::new(msb_api::Unwatched),
+        };
+        let (peer, ended) = (context.peer.clone(), context.ct.clone());
         let cancel = Cancel::default();
         let call = Call {
             tool: request.name.into_owned(),
@@ -127,36 +169,69 @@ impl ServerHandler for Service {
             who,
             cancel: cancel.clone(),
             watch,
+            client: Arc::new(Waiting { peer, ended, runtime: Handle::current() }),
         };
         let seat = match self.room.take() {
             Ok(seat) => seat,
             Err(error) => return Ok(result(dialect.refused(&error)).into()),
         };
+        let tool = call.tool.clone();
         let mut answer = tokio::task::spawn_blocking(move || {
             let _seat = seat;
             dialect.call(&call)
         });
-        let mut last = 0.0;
         loop {
             tokio::select! {
                 // Steps first: the last of them are told before the answer.
                 biased;
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                Some(step) = steps.recv() => {
-                    if let Some(token) = &token {
-                        let progress = step.progress(&mut last, token.clone());
-                        // A client that does not listen still gets its answer.
-                        let _ = context.peer.notify_progress(progress).await;
-                    }
-                }
+                Some(step) = steps.recv() => listener.step(step).await,
                 answer = &mut answer => {
                     let answer = answer.map_err(|error| {
                         ErrorData::internal_error(format!("the tool broke: {error}"), None)
                     })?;
+                    if answer.failed {
+                        listener.log(WARNING, &format!("`{tool}` failed")).await;
+                    }
                     return Ok(result(answer).into());
                 }
             }
         }
+    }
+
+    #[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.session("logging/setLevel")?.set_level(request.level);
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let Reference::Prompt(prompt) = request.r#ref else {
+            return Ok(CompleteResult::default());
+        };
+        let (dialect, who) = self.for_caller(&context.extensions)?;
+        let argument = request.argument;
+        let fitting = tokio::task::spawn_blocking(move || {
+            dialect.complete(&prompt.name, &argument.name, &argument.value, &who)
+        });
+        let mut values = fitting
+            .await
+            .map_err(|error| ErrorData::internal_error(format!("it broke: {error}"), None))?;
+        let (all, most) = (values.len(), CompletionInfo::MAX_VALUES);
+        values.truncate(most);
+        let internal = |text| ErrorData::internal_error(text, None);
+        let total = u32::try_from(all).ok();
+        let completion =
+            CompletionInfo::with_pagination(values, total, all > most).map_err(internal)?;
+        Ok(CompleteResult::new(completion))
     }
 
     async fn list_resources(
@@ -180,20 +255,72 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let (dialect, who) = self.for_caller(&context.extensions)?;
-        let uri = request.uri.clone();
-        let read = tokio::task::spawn_blocking(move || dialect.read(&uri, &who)).await;
-        let internal =
-            |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
-        let (mime_type, text) = match read.map_err(|error| internal(&error))? {
-            Some(read) => read.map_err(|error| internal(&error))?,
-            None => {
-                let text = format!("Resource {} not found", request.uri);
-                return Err(ErrorData::invalid_params(text, None));
-            }
-        };
-        let (uri, mime_type, meta) = (request.uri, Some(mime_type), None);
-        let contents = ResourceContents::TextResourceContents { uri, mime_type, text, meta };
-        Ok(ReadResourceResult::new(vec![contents]).into())
+        let read = session::read(dialect, who, request.uri.clone()).await?;
+        Ok(ReadResourceResult::new(vec![contents(request.uri, read)]).into())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let templates = self.dialect.templates().into_iter().map(|template| {
+            ResourceTemplate::new(template.uri, template.name)
+                .with_description(template.description)
+                .with_mime_type(template.mime_type)
+        });
+        Ok(ListResourceTemplatesResult::with_all_items(templates.collect()))
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let watched = self.watched(&context.extensions, request.uri)?;
+        self.session("resources/subscribe")?.watch(watched, context.peer.clone()).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.session("resources/unsubscribe")?.unwatch(&request.uri);
+        Ok(())
+    }
+
+    /// How newer clients subscribe: with one request for all, which lasts.
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        self.session.as_ref()?;
+        let known = |uri: &String| self.dialect.resources().iter().any(|it| it.uri == uri);
+        let mut accepted = SubscriptionFilter::new();
+        let asked = requested.resource_subscriptions.as_ref();
+        accepted.resource_subscriptions =
+            asked.map(|uris| uris.iter().filter(|uri| known(uri)).cloned().collect());
+        Some(accepted)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut telling = tokio::task::JoinSet::new();
+        let extensions = &context.request_context().extensions;
+        for uri in context.accepted().resource_subscriptions.iter().flatten() {
+            let watched = self.watched(extensions, uri.clone())?;
+            let (mut last, sink) = (watched.seen().await?, context.sink().clone());
+            telling.spawn(async move {
+                loop {
+                    last = watched.changed(last).await;
+                    if sink.notify_resource_updated(&watched.uri).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        context.cancelled().await;
+        Ok(())
     }
 
     async fn list_prompts(
@@ -216,8 +343,8 @@ impl ServerHandler for Service {
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
-        let text = match self.dialect.prompt(&request.name, &arguments) {
-            Some(text) => text.map_err(|error| ErrorData::invalid_params(error, None))?,
+        let said = match self.dialect.prompt(&request.name, &arguments) {
+            Some(said) => said.map_err(|error| ErrorData::invalid_params(error, None))?,
             None => {
                 let text = format!("no prompt `{}`", request.name);
                 return Err(ErrorData::invalid_params(text, None));
@@ -225,73 +352,9 @@ impl ServerHandler for Service {
         };
         let prompts = self.dialect.prompts();
         let about = prompts.iter().find(|prompt| prompt.name == request.name);
-        let mut result = GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]);
+        let said = said.into_iter().map(|said| PromptMessage::new(Role::User, block(said)));
+        let mut result = GetPromptResult::new(said.collect());
         result.description = about.map(|prompt| prompt.description.to_owned());
         Ok(result.into())
     }
-}
-
-/// A step of the work, on its way to the client.
-struct Step {
-    what: String,
-    part: Option<Part>,
-}
-
-impl Step {
-    /// As MCP wants it: a number that grows with every message.
-    fn progress(
-        self,
-        last: &mut f64,
-        token: rmcp::model::ProgressToken,
-    ) -> ProgressNotificationParam {
-        #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
-        let (done, total) = match self.part {
-            Some(part) if part.of > 0 => (part.done as f64 / part.of as f64, Some(1.0)),
-            _ => (*last, None),
-        };
-        const LEAST: f64 = 1e-6;
-        *last = if done > *last { done } else { *last + LEAST };
-        let mut progress = ProgressNotificationParam::new(token, *last);
-        progress.total = total;
-        progress.message = Some(self.what);
-        progress
-    }
-}
-
-struct Told(mpsc::UnboundedSender<Step>);
-
-impl Watch for Told {
-    fn step(&self, what: &str, part: Option<Part>) {
-        let _ = self.0.send(Step { what: what.to_owned(), part });
-    }
-}
-
-fn listed(tool: &Tool) -> rmcp::model::Tool {
-    let description = tool.description.clone();
-    let mut listed =
-        rmcp::model::Tool::new(tool.name.clone(), description, Arc::clone(&tool.input));
-    listed.title.clone_from(&tool.title);
-    listed.output_schema.clone_from(&tool.output);
-    let hints = tool.hints;
-    if hints != crate::dialect::Hints::default() {
-        // Its title is the tool's own, not a hint.
-        listed.annotations = Some(ToolAnnotations::from_raw(
-            None,
-            hints.read_only,
-            hints.destructive,
-            hints.idempotent,
-            hints.open_world,
-        ));
-    }
-    listed
-}
-
-fn result(answer: Answer) -> CallToolResult {
-    let content = answer.text.into_iter().map(ContentBlock::text).collect();
-    let mut result = match answer.failed {
-        true => CallToolResult::error(content),
-        false => CallToolResult::success(content),
-    };
-    result.structured_content = answer.structured;
-    result
 }

@@ -1,6 +1,7 @@
 //! A dialect with fewer tools.
 
-use crate::dialect::{About, Answer, Call, Dialect, Prompt, Resource, Tool, Who};
+use crate::content::{Block, Content};
+use crate::dialect::{About, Answer, Call, Dialect, Prompt, Resource, Template, Tool, Who};
 use msb_spec::Error;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -71,7 +72,11 @@ impl Dialect for Selected {
         self.dialect.resources()
     }
 
-    fn read(&self, uri: &str, who: &Who) -> Option<msb_spec::Result<(String, String)>> {
+    fn templates(&self) -> Vec<Template> {
+        self.dialect.templates()
+    }
+
+    fn read(&self, uri: &str, who: &Who) -> Option<msb_spec::Result<Content>> {
         self.dialect.read(uri, who)
     }
 
@@ -79,8 +84,16 @@ impl Dialect for Selected {
         self.dialect.prompts()
     }
 
-    fn prompt(&self, name: &str, arguments: &Map<String, Value>) -> Option<Result<String, String>> {
+    fn prompt(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Option<Result<Vec<Block>, String>> {
         self.dialect.prompt(name, arguments)
+    }
+
+    fn complete(&self, prompt: &str, argument: &str, typed: &str, who: &Who) -> Vec<String> {
+        self.dialect.complete(prompt, argument, typed, who)
     }
 }
 

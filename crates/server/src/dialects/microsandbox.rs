@@ -34,6 +34,7 @@ mod fake;
 mod tests;
 
 use super::World;
+use crate::content::Content;
 use crate::dialect::{About, Answer, Call, Dialect, Resource, Tool, Who};
 use crate::{arguments, listed, schema};
 use envelope::{Failure, Outcome, answer};
@@ -202,13 +203,7 @@ impl Dialect for Microsandbox {
                 tool.name
             ));
         }
-        let call = Call {
-            tool: call.tool.clone(),
-            arguments,
-            who: call.who.clone(),
-            cancel: call.cancel.clone(),
-            watch: call.watch.clone(),
-        };
+        let call = Call { arguments, ..call.clone() };
         answer(&self.outcome(&call))
     }
 
@@ -216,7 +211,7 @@ impl Dialect for Microsandbox {
         resources::all()
     }
 
-    fn read(&self, uri: &str, _: &Who) -> Option<msb_spec::Result<(String, String)>> {
+    fn read(&self, uri: &str, _: &Who) -> Option<msb_spec::Result<Content>> {
         self.resource(uri)
     }
 }

@@ -132,13 +132,7 @@ impl OpenSandbox {
     fn call_within(&self, call: &Call, limit: Duration) -> Answer {
         let (answer, answered) = mpsc::channel();
         let surface = Arc::clone(&self.surface);
-        let copy = Call {
-            tool: call.tool.clone(),
-            arguments: call.arguments.clone(),
-            who: call.who.clone(),
-            cancel: call.cancel.clone(),
-            watch: Arc::clone(&call.watch),
-        };
+        let copy = call.clone();
         std::thread::spawn(move || answer.send(surface.call(&copy)));
         answered.recv_timeout(limit).unwrap_or_else(|_| {
             call.cancel.cancel();
@@ -184,11 +178,12 @@ impl Surface {
         };
         match said {
             Ok(Said::One { text, value }) => {
-                Answer { text: vec![text], structured: Some(value), failed: false }
+                Answer { text: vec![text], structured: Some(value), ..Answer::default() }
             }
             Ok(Said::Many(values)) => {
                 let (text, values): (Vec<String>, Vec<Value>) = values.into_iter().unzip();
-                Answer { text, structured: Some(json!({ "result": values })), failed: false }
+                let structured = Some(json!({ "result": values }));
+                Answer { text, structured, ..Answer::default() }
             }
             Err(error) => failed(&call.tool, &error),
         }

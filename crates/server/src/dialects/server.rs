@@ -12,9 +12,12 @@ pub(crate) use asked::{Asked, Code, Line, Measured, Sandbox, Start};
 
 use super::World;
 use crate::arguments;
-use crate::dialect::{About, Answer, Call, Dialect, Prompt, Tool};
+use crate::content::Block;
+use crate::dialect::{About, Answer, Call, Dialect, Prompt, Tool, Who};
 use crate::listed;
+use crate::namespace::{Reaches, split};
 use crate::repl::Repls;
+use msb_api::Summary;
 use msb_spec::Error;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -138,13 +141,32 @@ impl Dialect for Server {
         &self,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Option<std::result::Result<String, String>> {
+    ) -> Option<std::result::Result<Vec<Block>, String>> {
         let (what, image) = match name {
             "create_python_sandbox" => ("Python", "microsandbox/python"),
             "create_node_sandbox" => ("Node.js", "microsandbox/node"),
             _ => return None,
         };
-        Some(prompt(what, image, arguments))
+        Some(prompt(what, image, arguments).map(|text| vec![Block::Text(text)]))
+    }
+
+    fn complete(&self, _: &str, argument: &str, typed: &str, who: &Who) -> Vec<String> {
+        if argument != "namespace" {
+            return Vec::new();
+        }
+        let mut all = match &who.reaches {
+            Reaches::One(namespace) => vec![namespace.as_str().to_owned()],
+            // One that cannot be listed now can still be typed.
+            Reaches::All => self.world.api.sandbox_list().map_or(Vec::new(), |sandboxes| {
+                let one = |sandbox: &Summary| split(sandbox.name.as_str()).0.to_owned();
+                sandboxes.iter().map(one).collect()
+            }),
+        };
+        // The empty one is of names that are in none.
+        all.retain(|namespace| !namespace.is_empty() && namespace.starts_with(typed));
+        all.sort();
+        all.dedup();
+        all
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::envelope::pretty;
 use super::{Microsandbox, images, snapshots, volumes};
+use crate::content::Content;
 use crate::dialect::Resource;
 use msb_spec::Result;
 use serde_json::{Value, json};
@@ -66,8 +67,8 @@ pub(super) fn all() -> Vec<Resource> {
 }
 
 impl Microsandbox {
-    /// The type and the text of a resource; none if there is no such one.
-    pub(super) fn resource(&self, uri: &str) -> Option<Result<(String, String)>> {
+    /// What a resource holds; none if there is no such one.
+    pub(super) fn resource(&self, uri: &str) -> Option<Result<Content>> {
         let api = &self.world.api;
         let found = match uri.strip_prefix("microsandbox://")? {
             "runtime" => Ok(self.runtime()),
@@ -81,7 +82,7 @@ impl Microsandbox {
             "schemas/sandbox-create" => Ok(self.create_schema()),
             _ => return None,
         };
-        Some(found.map(|value: Value| (JSON.to_owned(), pretty(&value))))
+        Some(found.map(|value: Value| Content::text(JSON, pretty(&value))))
     }
 
     /// What `sandbox_create` takes, in the newer dialect of JSON Schema, where it is the same.

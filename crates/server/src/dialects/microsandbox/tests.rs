@@ -5,6 +5,7 @@ mod properties;
 
 use super::fake::Fake;
 use super::{Microsandbox, Settings};
+use crate::content::Body;
 use crate::dialect::{Answer, Call, Dialect, Who};
 use crate::dialects::World;
 use crate::paths::HostPaths;
@@ -461,8 +462,9 @@ fn an_archive_is_a_snapshot_by_its_path() {
 fn resources_are_bare() {
     let bench = Bench::new();
     let read = |uri: &str| -> Value {
-        let (mime_type, text) = bench.dialect.read(uri, &Who::default()).unwrap().unwrap();
-        assert_eq!(mime_type, "application/json");
+        let read = bench.dialect.read(uri, &Who::default()).unwrap().unwrap();
+        assert_eq!(read.mime_type, "application/json");
+        let Body::Text(text) = read.body else { panic!("{read:?}") };
         serde_json::from_str(&text).unwrap()
     };
     for resource in bench.dialect.resources() {

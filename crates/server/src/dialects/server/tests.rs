@@ -1,9 +1,8 @@
 //! What each argument of each tool does, and what is answered.
 
 use super::*;
-use crate::dialect::Who;
 use crate::fake::{Fake, Runs, name};
-use crate::namespace::{Namespace, Reaches};
+use crate::namespace::Namespace;
 use crate::paths::HostPaths;
 use msb_spec::{Spec, VolumeName};
 use serde_json::json;
@@ -275,17 +274,36 @@ fn prompts_say_what_to_make() {
         ("create_node_sandbox", "microsandbox/node"),
     ] {
         let text = server.prompt(prompt, &arguments(json!({"sandbox_name": "box"})));
-        let text = text.unwrap().unwrap();
+        let Block::Text(text) = &text.unwrap().unwrap()[0] else { panic!("no text") };
         for part in ["`box`", image, "512 MiB", "1 CPU", "/workspace"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let with = arguments(json!({"sandbox_name": "box", "namespace": "team"}));
-        assert!(server.prompt(prompt, &with).unwrap().unwrap().contains("`team`"));
+        let said = server.prompt(prompt, &with).unwrap().unwrap();
+        assert!(format!("{said:?}").contains("`team`"));
         for wrong in [json!({}), json!({"sandbox_name": 3}), json!({"sandbox_name": "a b"})] {
             assert!(server.prompt(prompt, &arguments(wrong)).unwrap().is_err());
         }
     }
     assert!(server.prompt("other", &Map::new()).is_none());
+}
+
+#[test]
+fn a_namespace_completes_to_those_that_the_caller_reaches() {
+    let api = Arc::new(Fake::with_sandboxes(&["red--a", "red--b", "rose--a", "web", "a---b"]));
+    let paths = Arc::new(HostPaths::below([], "nothing"));
+    let server = Server::new(World::new(api, paths, Spec::with_defaults()));
+    let complete = |argument: &str, typed: &str, who: &Who| {
+        server.complete("create_python_sandbox", argument, typed, who)
+    };
+    let all = Who { reaches: Reaches::All, ..Who::default() };
+    assert_eq!(complete("namespace", "", &all), ["default", "red", "rose"]);
+    assert_eq!(complete("namespace", "re", &all), ["red"]);
+    assert_eq!(complete("sandbox_name", "", &all), [""; 0]);
+    let reaches = Reaches::One(Namespace::parse("blue").unwrap());
+    let blue = Who { reaches, ..Who::default() };
+    assert_eq!(complete("namespace", "", &blue), ["blue"]);
+    assert_eq!(complete("namespace", "r", &blue), [""; 0]);
 }
 
 #[test]
