@@ -4,6 +4,7 @@
 mod plan;
 mod process;
 
+#[cfg(test)]
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{

@@ -9,8 +9,11 @@ mod content;
 mod dialect;
 mod dialects;
 mod exec;
-#[cfg(test)]
+#[cfg(any(test, feature = "fixture"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the fixture asks it for nothing"))]
 mod fake;
+#[cfg(feature = "fixture")]
+pub mod fixture;
 mod http;
 mod keys;
 mod listed;

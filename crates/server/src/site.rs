@@ -54,6 +54,16 @@ impl Site {
         }
     }
 
+    /// Serves a dialect in the place of another.
+    #[cfg(feature = "fixture")]
+    #[must_use]
+    pub(crate) fn with_dialect(self, named: Named, dialect: Arc<dyn Dialect>) -> Self {
+        let mut dialects = self.dialects.lock().unwrap_or_else(PoisonError::into_inner);
+        dialects.insert((named, Reaches::All), dialect);
+        drop(dialects);
+        self
+    }
+
     /// Shows only the tools that fit one of these patterns; all if there are none.
     #[must_use]
     pub fn with_tools(mut self, patterns: Vec<String>) -> Self {
