@@ -53,6 +53,9 @@ const NEEDS: &[Need] = &[
     Need::Command("curl", "curl"),
     Need::Command("ping", "iputils-ping"),
     Need::Package("python3-requests"),
+    // With those two the tests install clients that others wrote.
+    Need::Package("python3-venv"),
+    Need::Command("npm", "npm"),
 ];
 
 pub(crate) fn command() -> ExitCode {
@@ -102,10 +105,17 @@ fn sdk(msb: &Path) -> Result<Tally> {
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
     command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "mcp"]);
-    command.args(["--test", "network"]);
+    command.args(["--test", "network", "--test", "clients"]);
     command.env("MSB_BIN", msb);
+    command.env("MSB_CONFORMANCE_BIN", conformance()?);
     if let Some(user) = test_user::ensure()? {
         command.env("MSB_TEST_USER", user);
     }
     tally::cargo_test(&mut command)
+}
+
+/// The server that the conformance suite of MCP is held against.
+fn conformance() -> Result<PathBuf> {
+    let example = ["--package", "msb-server", "--features", "fixture", "--example", "conformance"];
+    workspace::build(&[&["--profile", "ci"][..], &example].concat(), "conformance")
 }

@@ -1,0 +1,10 @@
+//! The server as clients see it that nobody here wrote: packages of npm and PyPI, by their names
+//! and versions.
+//!
+//! They judge how MCP is spoken, which does not depend on the user: so they run once.
+
+mod conformance;
+mod inspector;
+mod installed;
+mod python;
+mod served;

@@ -1,0 +1,60 @@
+//! Servers for the clients, which end with their tests.
+
+use msb_e2e::{Gave, Msb};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+/// All of them.
+pub(crate) const DIALECTS: [&str; 4] = ["core", "microsandbox", "server", "opensandbox"];
+
+/// `msb mcp` over HTTP.
+pub(crate) struct Mcp {
+    server: Child,
+    pub(crate) url: String,
+}
+
+impl Mcp {
+    pub(crate) fn start(msb: &Msb, dialect: &str) -> Self {
+        let words = ["mcp", "--dialect", dialect, "--transport", "streamable-http", "--port", "0"];
+        let mut server =
+            msb.command(words).stderr(Stdio::piped()).spawn().expect("msb can be executed");
+        let mut said = String::new();
+        let mut stderr = BufReader::new(server.stderr.take().expect("a pipe"));
+        stderr.read_line(&mut said).expect("a line");
+        let at = said.find("http://").unwrap_or_else(|| panic!("no address: {said}"));
+        let url = said[at..].trim().to_owned();
+        // It says more, and must not wait for a reader.
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Self { server, url }
+    }
+}
+
+impl Drop for Mcp {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// `msb server` in the background.
+pub(crate) struct Site<'a> {
+    msb: &'a Msb,
+    pub(crate) url: String,
+}
+
+impl<'a> Site<'a> {
+    pub(crate) fn start(msb: &'a Msb) -> Self {
+        let url = msb.words("server start -dp 0").line();
+        Self { msb, url }
+    }
+
+    pub(crate) fn key(&self, namespace: &str) -> String {
+        self.msb.run(["server", "keygen", "--expire", "1h", "-n", namespace]).line()
+    }
+}
+
+impl Drop for Site<'_> {
+    fn drop(&mut self) {
+        let _: Gave = self.msb.words("server stop");
+    }
+}
