@@ -81,8 +81,8 @@ impl Fixture {
             "test_error_handling" => {
                 return Err("This tool intentionally returns an error for testing".to_owned());
             }
-            "test_sampling" => {
-                let content = json!({"type": "text", "text": said("prompt")?});
+            "test_sampling" | "test_missing_capability" => {
+                let content = json!({"type": "text", "text": said("prompt").unwrap_or("Hello")});
                 let messages = json!([{"role": "user", "content": content}]);
                 let params = json!({"messages": messages, "maxTokens": 100});
                 let got = call.client.ask("sampling/createMessage", params)?;

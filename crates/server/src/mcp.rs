@@ -7,7 +7,7 @@ mod session;
 mod tests;
 
 use crate::cancel::Cancel;
-use crate::dialect::{Call, Dialect, Who};
+use crate::dialect::{Call, Client, Dialect, Who};
 use crate::dialects::Named;
 use crate::room::Room;
 use crate::site::Site;
@@ -29,7 +29,6 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use rmcp::{RoleServer, ServerHandler, ServiceExt};
 use session::{Session, Watched};
 use std::sync::Arc;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
@@ -107,10 +106,23 @@ impl Service {
 
     /// What the client keeps here, where it can keep something.
     fn session(&self, method: &str) -> Result<&Session, ErrorData> {
-        let method_not_found = rmcp::model::ErrorCode::METHOD_NOT_FOUND;
-        let none = || ErrorData::new(method_not_found, method.to_owned(), None);
-        self.session.as_deref().ok_or_else(none)
+        self.session.as_deref().ok_or_else(|| unknown(method))
     }
+
+    /// What it did not say that it has, it does not know either: an empty list would be another answer.
+    fn has(&self, method: &str) -> Result<(), ErrorData> {
+        let about = self.dialect.about();
+        let has = match method.split_once('/') {
+            Some(("resources", _)) => about.resources,
+            Some(("prompts" | "completion", _)) => about.prompts,
+            _ => true,
+        };
+        if has { Ok(()) } else { Err(unknown(method)) }
+    }
+}
+
+fn unknown(method: &str) -> ErrorData {
+    ErrorData::new(rmcp::model::ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None)
 }
 
 impl ServerHandler for Service {
@@ -161,7 +173,7 @@ impl ServerHandler for Service {
             true => Arc::new(Told(told)),
             false => Arc::new(msb_api::Unwatched),
         };
-        let (peer, ended) = (context.peer.clone(), context.ct.clone());
+        let waiting = Arc::new(Waiting::new(&context));
         let cancel = Cancel::default();
         let call = Call {
             tool: request.name.into_owned(),
@@ -169,7 +181,7 @@ impl ServerHandler for Service {
             who,
             cancel: cancel.clone(),
             watch,
-            client: Arc::new(Waiting { peer, ended, runtime: Handle::current() }),
+            client: Arc::clone(&waiting) as Arc<dyn Client>,
         };
         let seat = match self.room.take() {
             Ok(seat) => seat,
@@ -190,6 +202,9 @@ impl ServerHandler for Service {
                     let answer = answer.map_err(|error| {
                         ErrorData::internal_error(format!("the tool broke: {error}"), None)
                     })?;
+                    if let Some(missing) = waiting.missing() {
+                        return Err(ErrorData::missing_required_client_capability(missing));
+                    }
                     if answer.failed {
                         listener.log(WARNING, &format!("`{tool}` failed")).await;
                     }
@@ -214,6 +229,7 @@ impl ServerHandler for Service {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
+        self.has("completion/complete")?;
         let Reference::Prompt(prompt) = request.r#ref else {
             return Ok(CompleteResult::default());
         };
@@ -239,6 +255,7 @@ impl ServerHandler for Service {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        self.has("resources/list")?;
         let resources = self.dialect.resources().into_iter().map(|resource| {
             let mut listed = Resource::new(resource.uri, resource.name);
             listed.title = resource.title.map(str::to_owned);
@@ -254,6 +271,7 @@ impl ServerHandler for Service {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        self.has("resources/read")?;
         let (dialect, who) = self.for_caller(&context.extensions)?;
         let read = session::read(dialect, who, request.uri.clone()).await?;
         Ok(ReadResourceResult::new(vec![contents(request.uri, read)]).into())
@@ -264,6 +282,7 @@ impl ServerHandler for Service {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        self.has("resources/templates/list")?;
         let templates = self.dialect.templates().into_iter().map(|template| {
             ResourceTemplate::new(template.uri, template.name)
                 .with_description(template.description)
@@ -277,6 +296,7 @@ impl ServerHandler for Service {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        self.has("resources/subscribe")?;
         let watched = self.watched(&context.extensions, request.uri)?;
         self.session("resources/subscribe")?.watch(watched, context.peer.clone()).await
     }
@@ -328,6 +348,7 @@ impl ServerHandler for Service {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
+        self.has("prompts/list")?;
         let prompts = self.dialect.prompts().into_iter().map(|prompt| {
             let arguments = prompt.arguments.iter().map(|(name, description, required)| {
                 PromptArgument::new(*name).with_description(*description).with_required(*required)
@@ -342,6 +363,7 @@ impl ServerHandler for Service {
         request: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
+        self.has("prompts/get")?;
         let arguments = request.arguments.unwrap_or_default();
         let said = match self.dialect.prompt(&request.name, &arguments) {
             Some(said) => said.map_err(|error| ErrorData::invalid_params(error, None))?,

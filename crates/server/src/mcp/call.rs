@@ -5,10 +5,12 @@ use crate::dialect::{Answer, Client};
 use msb_api::{Part, Watch};
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolResult, CustomRequest, ProgressNotificationParam, ProgressToken, ServerRequest,
+    CallToolResult, ClientCapabilities, CustomRequest, ProgressNotificationParam, ProgressToken,
+    ProtocolVersion, ServerRequest,
 };
-use rmcp::service::Peer;
+use rmcp::service::{Peer, RequestContext};
 use serde_json::Value;
+use std::sync::OnceLock;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -94,19 +96,72 @@ impl Watch for Told {
 
 /// The client that waits for a call, to be asked from the thread that works on it.
 pub(super) struct Waiting {
-    pub(super) peer: Peer<RoleServer>,
-    pub(super) ended: CancellationToken,
-    pub(super) runtime: Handle,
+    peer: Peer<RoleServer>,
+    ended: CancellationToken,
+    runtime: Handle,
+    /// What it said that it can be asked for.
+    can: ClientCapabilities,
+    /// Whether it speaks a revision in which only clients ask.
+    newer: bool,
+    missing: OnceLock<ClientCapabilities>,
+}
+
+impl Waiting {
+    pub(super) fn new(context: &RequestContext<RoleServer>) -> Self {
+        let newest = ProtocolVersion::V_2026_07_28;
+        let version = context.protocol_version();
+        Self {
+            peer: context.peer.clone(),
+            ended: context.ct.clone(),
+            runtime: Handle::current(),
+            can: context.client_capabilities().unwrap_or_default(),
+            newer: version.is_some_and(|version| version.as_str() >= newest.as_str()),
+            missing: OnceLock::new(),
+        }
+    }
+
+    /// What it was to be asked for and cannot be, where the protocol has an error for that.
+    pub(super) fn missing(&self) -> Option<ClientCapabilities> {
+        self.missing.get().filter(|_| self.newer).cloned()
+    }
 }
 
 impl Client for Waiting {
     fn ask(&self, method: &str, params: Value) -> Result<Value, String> {
+        if let Some(missing) = missing(&self.can, method) {
+            let _ = self.missing.set(missing);
+            return Err(format!("this client cannot be asked for `{method}`"));
+        }
+        if self.newer {
+            return Err("this client cannot be asked while it waits".to_owned());
+        }
         let request = CustomRequest::new(method, Some(params));
         let asking = self.peer.send_request(ServerRequest::CustomRequest(request));
         let said = self.runtime.block_on(self.ended.run_until_cancelled(asking));
         let said = said.ok_or("the call was cancelled")?.map_err(|error| error.to_string())?;
         serde_json::to_value(said).map_err(|error| error.to_string())
     }
+}
+
+/// What somebody who can be asked for this says, if this one does not.
+fn missing(can: &ClientCapabilities, method: &str) -> Option<ClientCapabilities> {
+    let mut needed = ClientCapabilities::default();
+    let has = match method.split_once('/').map_or(method, |(what, _)| what) {
+        "sampling" => {
+            needed.sampling = Some(Default::default());
+            can.sampling.is_some()
+        }
+        "elicitation" => {
+            needed.elicitation = Some(Default::default());
+            can.elicitation.is_some()
+        }
+        "roots" => {
+            needed.roots = Some(Default::default());
+            can.roots.is_some()
+        }
+        _ => true,
+    };
+    (!has).then_some(needed)
 }
 
 pub(super) fn result(answer: Answer) -> CallToolResult {
@@ -128,6 +183,16 @@ mod tests {
     fn levels_are_wanted_from_the_one_that_was_said() {
         assert!(wants(INFO, INFO) && wants(INFO, WARNING));
         assert!(!wants(WARNING, INFO));
+    }
+
+    #[test]
+    fn only_what_a_client_offers_is_asked_for() {
+        let mut can = ClientCapabilities::default();
+        assert!(missing(&can, "sampling/createMessage").is_some_and(|it| it.sampling.is_some()));
+        assert!(missing(&can, "ping").is_none());
+        can.elicitation = Some(Default::default());
+        assert_eq!(missing(&can, "elicitation/create"), None);
+        assert!(missing(&can, "roots/list").is_some_and(|it| it.roots.is_some()));
     }
 
     #[test]

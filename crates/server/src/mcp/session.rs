@@ -130,12 +130,13 @@ pub(super) async fn read(
     who: Who,
     uri: String,
 ) -> Result<Content, ErrorData> {
-    let missing = format!("Resource {uri} not found");
+    let text = format!("Resource {uri} not found");
+    let missing = ErrorData::invalid_params(text, Some(serde_json::json!({"uri": uri})));
     let read = tokio::task::spawn_blocking(move || dialect.read(&uri, &who)).await;
     let internal =
         |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
     match read.map_err(|error| internal(&error))? {
         Some(read) => read.map_err(|error| internal(&error)),
-        None => Err(ErrorData::invalid_params(missing, None)),
+        None => Err(missing),
     }
 }

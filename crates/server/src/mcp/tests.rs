@@ -47,9 +47,14 @@ struct Desk {
 
 impl Desk {
     async fn open(session: bool) -> Self {
+        Self::of(Arc::new(Counter::default()), session).await
+    }
+
+    async fn of(dialect: Arc<dyn Dialect>, session: bool) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let keeps = session;
         let session = session.then(Arc::default);
-        let service = Service { dialect: Arc::new(Counter::default()), site: None, session };
+        let service = Service { dialect, site: None, session };
         tokio::spawn(async move {
             let running = service.serve(theirs).await.unwrap();
             running.waiting().await.unwrap();
@@ -62,14 +67,9 @@ impl Desk {
             "clientInfo": {"name": "test", "version": "1"},
         });
         let about = desk.ask("initialize", params).await;
-        let has = &about["result"]["capabilities"];
-        assert_eq!(has["logging"].is_object(), desk.keeps(&about), "{about}");
+        assert_eq!(about["result"]["capabilities"]["logging"].is_object(), keeps, "{about}");
         desk.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
         desk
-    }
-
-    fn keeps(&self, about: &Value) -> bool {
-        about["result"]["capabilities"]["resources"]["subscribe"] == true
     }
 
     async fn send(&mut self, message: &Value) {
@@ -124,6 +124,7 @@ async fn who_watches_a_resource_hears_that_it_changed() {
     let mut desk = Desk::open(true).await;
     let said = desk.ask("resources/subscribe", json!({"uri": "count://other"})).await;
     assert_eq!(said["error"]["message"], "Resource count://other not found");
+    assert_eq!(said["error"]["data"], json!({"uri": "count://other"}));
     let said = desk.ask("resources/subscribe", json!({"uri": "count://"})).await;
     assert_eq!(said["result"], json!({}));
     desk.ask("tools/call", json!({"name": "counts"})).await;
@@ -144,6 +145,38 @@ async fn where_nothing_is_kept_nothing_can_be_watched() {
         ("resources/subscribe", json!({"uri": "count://"})),
         ("resources/unsubscribe", json!({"uri": "count://"})),
         ("logging/setLevel", json!({"level": "debug"})),
+    ] {
+        assert_eq!(desk.ask(method, params).await["error"]["code"], -32601, "{method}");
+    }
+}
+
+/// Without prompts and resources, as `core`.
+struct Bare;
+
+impl Dialect for Bare {
+    fn about(&self) -> About {
+        About { name: "bare", title: None, instructions: None, resources: false, prompts: false }
+    }
+
+    fn tools(&self) -> &[Tool] {
+        &[]
+    }
+
+    fn call(&self, _: &Call) -> Answer {
+        Answer::default()
+    }
+}
+
+#[tokio::test]
+async fn what_a_dialect_has_not_it_does_not_know() {
+    let mut desk = Desk::of(Arc::new(Bare), true).await;
+    for (method, params) in [
+        ("resources/list", json!({})),
+        ("resources/templates/list", json!({})),
+        ("resources/read", json!({"uri": "count://"})),
+        ("resources/subscribe", json!({"uri": "count://"})),
+        ("prompts/list", json!({})),
+        ("prompts/get", json!({"name": "any"})),
     ] {
         assert_eq!(desk.ask(method, params).await["error"]["code"], -32601, "{method}");
     }
