@@ -12,8 +12,12 @@ use std::sync::LazyLock;
 const PYTHON: &[&str] = &["mcp==2.3.0", "fastmcp==4.1.2", "agno==3.1.10", "microsandbox==0.1.8"];
 
 /// From npm, with a Node.js that is new enough for them.
-const NODE: &[&str] =
-    &["@modelcontextprotocol/inspector@2.12.0", "@modelcontextprotocol/conformance@0.1.16"];
+const NODE: &[&str] = &[
+    "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/conformance@0.1.16",
+    // The only one that knows the revision 2026-07-28.
+    "@modelcontextprotocol/conformance-next@npm:@modelcontextprotocol/conformance@0.2.0-alpha.12",
+];
 const NODE_VERSION: &str = "22.23.3";
 
 static PYTHON_AT: LazyLock<PathBuf> = LazyLock::new(|| {
