@@ -1,5 +1,6 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
+use crate::at::At;
 use crate::fetching::{Bars, FetchArgs};
 use crate::network_arguments::NetworkArgs;
 use crate::selection::pair;
@@ -28,7 +29,7 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "PLATFORM")]
     platform: Option<Platform>,
     #[command(flatten)]
-    fetch: FetchArgs,
+    pub(crate) fetch: FetchArgs,
     /// Name of the sandbox
     #[arg(long, short, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -171,7 +172,7 @@ impl SandboxArgs {
     /// image on the way.
     pub(crate) fn check(mut self, engine: &Engine) -> Result<()> {
         self.env.retain(|flag| flag.contains('='));
-        let spec = self.spec()?;
+        let spec = self.spec(&At::Here)?;
         spec.validate()?;
         // What is shown to it is found from where it is called.
         let spec = Spec {
@@ -185,7 +186,7 @@ impl SandboxArgs {
     }
 
     /// The Spec that the flags, a file and the environment make together.
-    pub(crate) fn spec(&self) -> Result<Spec> {
+    pub(crate) fn spec(&self, at: &At) -> Result<Spec> {
         let mut spec = match &self.conf {
             Some(path) => from_file(path)?,
             None => Spec::with_defaults(),
@@ -204,7 +205,7 @@ impl SandboxArgs {
         spec.network = Some(self.network.network(spec.network.take())?);
         self.limits(&mut spec);
         self.inside(&mut spec)?;
-        self.files(&mut spec)?;
+        self.files(&mut spec, at)?;
         Ok(spec)
     }
 
@@ -271,13 +272,14 @@ impl SandboxArgs {
         Ok(())
     }
 
-    fn files(&self, spec: &mut Spec) -> Result<()> {
+    fn files(&self, spec: &mut Spec, at: &At) -> Result<()> {
         if self.workspace.is_some() {
             spec.workspace.clone_from(&self.workspace);
         }
         spec.mounts.extend(self.volumes.iter().cloned());
         for mount in &self.mount_file {
-            if let MountSource::Path(path) = &mount.source
+            // What a server has at its paths only it can see.
+            if let (At::Here, MountSource::Path(path)) = (at, &mount.source)
                 && !path.is_file()
             {
                 let message = format!("not a file: `{}`", path.display());

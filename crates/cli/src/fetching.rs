@@ -2,8 +2,9 @@
 
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use msb_api::{Part, Registry, Watch};
 use msb_engine::images::{Mirror, Progress, Reach, Step};
-use msb_spec::Digest;
+use msb_spec::{Bytes, Digest, Error, Result};
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -41,6 +42,53 @@ pub(crate) struct FetchArgs {
 impl FetchArgs {
     pub(crate) fn reach(&self) -> Reach {
         Reach { mirrors: self.mirrors.clone(), ..self.reach.reach() }
+    }
+}
+
+impl FetchArgs {
+    /// The same for a server, which reaches registries in its own way.
+    pub(crate) fn registry(&self) -> Result<Registry> {
+        let flag = match (&self.reach.ca, self.mirrors.is_empty()) {
+            (Some(_), _) => "ca",
+            (None, false) => "mirror",
+            (None, true) => {
+                return Ok(Registry { insecure: self.reach.insecure, ..Registry::default() });
+            }
+        };
+        Err(Error::unsupported(format!("`--{flag}` cannot be done through a server"))
+            .hint("the config.toml of the machine where the server is can say it for good"))
+    }
+}
+
+/// One line on a terminal that tells what a server does; silent elsewhere.
+#[derive(Debug)]
+pub(crate) struct Steps(ProgressBar);
+
+impl Steps {
+    pub(crate) fn new(quiet: bool) -> Self {
+        if quiet || !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let style = ProgressStyle::with_template("{spinner} {msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
+        Self(ProgressBar::new_spinner().with_style(style))
+    }
+}
+
+impl Watch for Steps {
+    fn step(&self, what: &str, done: Option<Part>) {
+        let what = msb_spec::shown(what);
+        self.0.set_message(match done {
+            Some(Part { done, of }) => format!("{what}, {} of {}", Bytes(done), Bytes(of)),
+            None => what,
+        });
+        self.0.tick();
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -4,8 +4,10 @@
 //! the help of everything else.
 
 mod arguments;
+mod at;
 mod change_text;
 mod clock;
+mod elsewhere;
 mod fetching;
 mod gateway;
 mod image_text;
@@ -17,6 +19,7 @@ mod plan_text;
 mod selection;
 mod serving;
 mod session;
+mod session_elsewhere;
 mod table;
 mod terminal;
 mod verbs;

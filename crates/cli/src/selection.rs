@@ -2,7 +2,7 @@
 
 use crate::words::{self, Failure, Outcome};
 use clap::Args;
-use msb_engine::Engine;
+use msb_api::{Api, Summary};
 use msb_spec::{Error, Name, Result};
 
 /// Sandboxes by name or label.
@@ -23,43 +23,43 @@ impl Selection {
     }
 
     /// The sandboxes; at least one must be meant.
-    pub(crate) fn required(&self, engine: &Engine) -> Result<Vec<Name>> {
+    pub(crate) fn required(&self, api: &dyn Api) -> Result<Vec<Name>> {
         if !self.is_given() {
             return Err(
                 Error::invalid("no sandbox was named").hint("give a name, or `--label key=value`")
             );
         }
-        self.optional(engine)
+        self.optional(api)
     }
 
     /// The sandboxes; all of them if none was named.
-    pub(crate) fn optional(&self, engine: &Engine) -> Result<Vec<Name>> {
+    pub(crate) fn optional(&self, api: &dyn Api) -> Result<Vec<Name>> {
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         if !self.names.is_empty() {
             let names: Vec<Name> =
                 self.names.iter().map(|name| Name::parse(name)).collect::<Result<_>>()?;
             for name in &names {
-                engine.summary(name)?;
+                api.sandbox_summary(name)?;
             }
             return Ok(names);
         }
-        let matches = |summary: &msb_engine::Summary| {
+        let matches = |summary: &Summary| {
             labels
                 .iter()
                 .all(|(key, value)| summary.labels.get(*key).is_some_and(|own| own == value))
         };
-        Ok(engine.list().into_iter().filter(matches).map(|summary| summary.name).collect())
+        Ok(api.sandbox_list()?.into_iter().filter(matches).map(|summary| summary.name).collect())
     }
 
     /// Does something to each; one that fails does not keep the others from it.
     pub(crate) fn each(
         &self,
-        engine: &Engine,
+        api: &dyn Api,
         mut act: impl FnMut(&Name) -> std::result::Result<(), Failure>,
     ) -> Outcome {
         let mut failed = false;
         let names = self.names.iter().map(|name| Name::parse(name)).collect::<Result<Vec<_>>>()?;
-        let names = if names.is_empty() { self.required(engine)? } else { names };
+        let names = if names.is_empty() { self.required(api)? } else { names };
         let several = names.len() > 1;
         for name in names {
             match act(&name) {

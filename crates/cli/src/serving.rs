@@ -1,6 +1,6 @@
 //! What serving needs, whatever is served: sandboxes, a runtime, what is usual.
 
-use crate::verbs::tidy_up;
+use crate::at::tidy_up;
 use msb_engine::{Engine, Launcher};
 use msb_server::{Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Selected, World};
 use msb_spec::{Error, NetworkSpec, Result, Spec, env};

@@ -1,29 +1,62 @@
 //! Every verb in one table: help, completions and dispatch all come from it.
 
+use crate::at::{self, At};
 use crate::verbs;
 use crate::words::{self, Failure, Outcome};
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use msb_spec::Error;
 use std::ffi::OsString;
 
-/// What a verb does with its flags.
+/// What a verb does with its flags on this machine.
 pub(crate) trait Act: CommandFactory + FromArgMatches {
     fn act(self) -> Outcome;
+}
+
+/// What a verb does with its flags wherever the sandboxes are.
+pub(crate) trait ActAt: CommandFactory + FromArgMatches {
+    fn act_at(self, at: &At) -> Outcome;
 }
 
 struct Verb {
     name: &'static str,
     group: &'static str,
     about: &'static str,
+    scope: Scope,
     command: fn() -> Command,
-    act: fn(&ArgMatches) -> Outcome,
+    act: fn(&ArgMatches, &At) -> Outcome,
 }
 
-const fn verb<T: Act>(group: &'static str, name: &'static str, about: &'static str) -> Verb {
-    Verb { name, group, about, command: T::command, act: act::<T> }
+/// What a verb is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Sandboxes, here or behind a server.
+    Anywhere,
+    /// This machine.
+    Here,
+    /// The program itself, whatever it is pointed at.
+    Program,
 }
 
-fn act<T: Act>(matches: &ArgMatches) -> Outcome {
+/// A verb that works through a server, too.
+const fn anywhere<T: ActAt>(group: &'static str, name: &'static str, about: &'static str) -> Verb {
+    Verb { name, group, about, scope: Scope::Anywhere, command: T::command, act: act_at::<T> }
+}
+
+/// A verb for this machine alone.
+const fn here<T: Act>(group: &'static str, name: &'static str, about: &'static str) -> Verb {
+    Verb { name, group, about, scope: Scope::Here, command: T::command, act: act::<T> }
+}
+
+/// A verb that is not about sandboxes at all.
+const fn program<T: Act>(group: &'static str, name: &'static str, about: &'static str) -> Verb {
+    Verb { name, group, about, scope: Scope::Program, command: T::command, act: act::<T> }
+}
+
+fn act_at<T: ActAt>(matches: &ArgMatches, at: &At) -> Outcome {
+    T::from_arg_matches(matches).map_err(Failure::from)?.act_at(at)
+}
+
+fn act<T: Act>(matches: &ArgMatches, _: &At) -> Outcome {
     T::from_arg_matches(matches).map_err(Failure::from)?.act()
 }
 
@@ -65,109 +98,130 @@ const TABLE: Table = Table {
         Family { name: "volume", group: STATE, about: "Keep files beyond sandboxes" },
     ],
     verbs: &[
-        verb::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
-        verb::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
-        verb::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
-        verb::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
-        verb::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),
-        verb::<verbs::sync::Start>(
+        anywhere::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
+        anywhere::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
+        anywhere::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
+        anywhere::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
+        anywhere::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),
+        anywhere::<verbs::sync::Start>(
             STATE,
             "sync start",
             "Copy a directory in, and what changes in it",
         ),
-        verb::<verbs::sync::Ls>(STATE, "sync ls", "List what is kept in step"),
-        verb::<verbs::sync::Stop>(STATE, "sync stop", "End a sync; what it has sent stays"),
-        verb::<verbs::create::Create>(LIFE, "create", "Make a sandbox and keep it running"),
-        verb::<verbs::life::Start>(LIFE, "start", "Start sandboxes that have stopped"),
-        verb::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),
-        verb::<verbs::life::Restart>(LIFE, "restart", "Stop sandboxes and start them again"),
-        verb::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
-        verb::<verbs::life::Pause>(LIFE, "pause", "Stop everything inside where it is"),
-        verb::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
-        verb::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
-        verb::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
-        verb::<verbs::snapshot::Create>(STATE, "snapshot create", "Save the files of a sandbox"),
-        verb::<verbs::snapshot::Ls>(STATE, "snapshot ls", "List snapshots"),
-        verb::<verbs::snapshot::Inspect>(STATE, "snapshot inspect", "Show a snapshot"),
-        verb::<verbs::snapshot::Verify>(STATE, "snapshot verify", "Look for a single changed bit"),
-        verb::<verbs::snapshot::Save>(STATE, "snapshot save", "Write a snapshot to a file"),
-        verb::<verbs::snapshot::Load>(STATE, "snapshot load", "Read a snapshot from a file"),
-        verb::<verbs::snapshot::Tag>(STATE, "snapshot tag", "Give a snapshot one more name"),
-        verb::<verbs::snapshot::Rm>(STATE, "snapshot rm", "Remove snapshots"),
-        verb::<verbs::snapshot::Restore>(STATE, "restore", "Make a sandbox from a snapshot"),
-        verb::<verbs::snapshot::Rollback>(STATE, "rollback", "Put a sandbox back to a snapshot"),
-        verb::<verbs::snapshot::Clone>(STATE, "clone", "Make a second sandbox of one"),
-        verb::<verbs::snapshot::Reset>(STATE, "reset", "Put a sandbox back to its image"),
-        verb::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
-        verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
-        verb::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
-        verb::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
-        verb::<verbs::events::Events>(LOOK, "events", "Show what has happened to a sandbox"),
-        verb::<verbs::net::Net>(LOOK, "net", "Show and change whom a sandbox reaches"),
-        verb::<verbs::port::Add>(LIFE, "port add", "Open a port of the host"),
-        verb::<verbs::port::Rm>(LIFE, "port rm", "Close a port of the host"),
-        verb::<verbs::port::Ls>(LIFE, "port ls", "List the ports that lead inside"),
-        verb::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
-        verb::<verbs::diff::Diff>(STATE, "diff", "Show what was changed in a workspace"),
-        verb::<verbs::apply::Apply>(STATE, "apply", "Bring changes of a workspace to the host"),
-        verb::<verbs::discard::Discard>(STATE, "discard", "Forget changes of a workspace"),
-        verb::<verbs::volume::Create>(STATE, "volume create", "Make a volume"),
-        verb::<verbs::volume::Ls>(STATE, "volume ls", "List volumes, or the files of one"),
-        verb::<verbs::volume::Inspect>(STATE, "volume inspect", "Show all about a volume"),
-        verb::<verbs::volume::Rm>(STATE, "volume rm", "Remove volumes with all they hold"),
-        verb::<verbs::volume::Cp>(STATE, "volume cp", "Copy files in and out of a volume"),
-        verb::<verbs::volume::Cat>(STATE, "volume cat", "Write a file of a volume to stdout"),
-        verb::<verbs::build::Build>(IMAGES, "build", "Build an image from a Containerfile"),
-        verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
-        verb::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
-        verb::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
-        verb::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
-        verb::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
-        verb::<verbs::image::Inspect>(IMAGES, "image inspect", "Show everything about an image"),
-        verb::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
-        verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
-        verb::<verbs::bootstrap::Bootstrap>(
+        anywhere::<verbs::sync::Ls>(STATE, "sync ls", "List what is kept in step"),
+        anywhere::<verbs::sync::Stop>(STATE, "sync stop", "End a sync; what it has sent stays"),
+        anywhere::<verbs::create::Create>(LIFE, "create", "Make a sandbox and keep it running"),
+        anywhere::<verbs::life::Start>(LIFE, "start", "Start sandboxes that have stopped"),
+        anywhere::<verbs::life::Stop>(LIFE, "stop", "Stop sandboxes; what they wrote stays"),
+        anywhere::<verbs::life::Restart>(LIFE, "restart", "Stop sandboxes and start them again"),
+        anywhere::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
+        anywhere::<verbs::life::Pause>(LIFE, "pause", "Stop everything inside where it is"),
+        anywhere::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
+        anywhere::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
+        anywhere::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
+        anywhere::<verbs::snapshot::Create>(
+            STATE,
+            "snapshot create",
+            "Save the files of a sandbox",
+        ),
+        anywhere::<verbs::snapshot::Ls>(STATE, "snapshot ls", "List snapshots"),
+        anywhere::<verbs::snapshot::Inspect>(STATE, "snapshot inspect", "Show a snapshot"),
+        anywhere::<verbs::snapshot::Verify>(
+            STATE,
+            "snapshot verify",
+            "Look for a single changed bit",
+        ),
+        anywhere::<verbs::snapshot::Save>(STATE, "snapshot save", "Write a snapshot to a file"),
+        anywhere::<verbs::snapshot::Load>(STATE, "snapshot load", "Read a snapshot from a file"),
+        anywhere::<verbs::snapshot::Tag>(STATE, "snapshot tag", "Give a snapshot one more name"),
+        anywhere::<verbs::snapshot::Rm>(STATE, "snapshot rm", "Remove snapshots"),
+        anywhere::<verbs::snapshot::Restore>(STATE, "restore", "Make a sandbox from a snapshot"),
+        anywhere::<verbs::snapshot::Rollback>(
+            STATE,
+            "rollback",
+            "Put a sandbox back to a snapshot",
+        ),
+        anywhere::<verbs::snapshot::Clone>(STATE, "clone", "Make a second sandbox of one"),
+        anywhere::<verbs::snapshot::Reset>(STATE, "reset", "Put a sandbox back to its image"),
+        anywhere::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
+        anywhere::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
+        anywhere::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
+        anywhere::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
+        anywhere::<verbs::events::Events>(LOOK, "events", "Show what has happened to a sandbox"),
+        anywhere::<verbs::net::Net>(LOOK, "net", "Show and change whom a sandbox reaches"),
+        anywhere::<verbs::port::Add>(LIFE, "port add", "Open a port of the host"),
+        anywhere::<verbs::port::Rm>(LIFE, "port rm", "Close a port of the host"),
+        anywhere::<verbs::port::Ls>(LIFE, "port ls", "List the ports that lead inside"),
+        anywhere::<verbs::metrics::Metrics>(LOOK, "metrics", "Show how much sandboxes use"),
+        anywhere::<verbs::diff::Diff>(STATE, "diff", "Show what was changed in a workspace"),
+        anywhere::<verbs::apply::Apply>(STATE, "apply", "Bring changes of a workspace to the host"),
+        anywhere::<verbs::discard::Discard>(STATE, "discard", "Forget changes of a workspace"),
+        anywhere::<verbs::volume::Create>(STATE, "volume create", "Make a volume"),
+        anywhere::<verbs::volume::Ls>(STATE, "volume ls", "List volumes, or the files of one"),
+        anywhere::<verbs::volume::Inspect>(STATE, "volume inspect", "Show all about a volume"),
+        anywhere::<verbs::volume::Rm>(STATE, "volume rm", "Remove volumes with all they hold"),
+        anywhere::<verbs::volume::Cp>(STATE, "volume cp", "Copy files in and out of a volume"),
+        anywhere::<verbs::volume::Cat>(STATE, "volume cat", "Write a file of a volume to stdout"),
+        here::<verbs::build::Build>(IMAGES, "build", "Build an image from a Containerfile"),
+        anywhere::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
+        here::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
+        here::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
+        here::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
+        anywhere::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
+        anywhere::<verbs::image::Inspect>(
+            IMAGES,
+            "image inspect",
+            "Show everything about an image",
+        ),
+        anywhere::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
+        anywhere::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
+        here::<verbs::bootstrap::Bootstrap>(
             IMAGES,
             "image bootstrap",
             "Make one from this host's packages",
         ),
-        verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
-        verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
-        verb::<verbs::registry::Login>(IMAGES, "registry login", "Keep a login to a registry"),
-        verb::<verbs::registry::Logout>(IMAGES, "registry logout", "Forget a login to a registry"),
-        verb::<verbs::registry::Ls>(IMAGES, "registry ls", "List logins, without their secrets"),
-        verb::<verbs::install::Install>(IMAGES, "install", "Make an image a command of this host"),
-        verb::<verbs::install::Uninstall>(IMAGES, "uninstall", "Remove such a command"),
-        verb::<verbs::doctor::Doctor>(
+        anywhere::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
+        here::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
+        here::<verbs::registry::Login>(IMAGES, "registry login", "Keep a login to a registry"),
+        here::<verbs::registry::Logout>(IMAGES, "registry logout", "Forget a login to a registry"),
+        here::<verbs::registry::Ls>(IMAGES, "registry ls", "List logins, without their secrets"),
+        here::<verbs::install::Install>(IMAGES, "install", "Make an image a command of this host"),
+        here::<verbs::install::Uninstall>(IMAGES, "uninstall", "Remove such a command"),
+        here::<verbs::doctor::Doctor>(
             MORE,
             "doctor",
             "Tell what this host can do, and how to mend it",
         ),
-        verb::<verbs::mcp::Mcp>(MORE, "mcp", "Serve sandboxes to an MCP client"),
-        verb::<verbs::mcp_install::Install>(
+        here::<verbs::mcp::Mcp>(MORE, "mcp", "Serve sandboxes to an MCP client"),
+        here::<verbs::mcp_install::Install>(
             MORE,
             "mcp install",
             "Add msb to the settings of an MCP client",
         ),
-        verb::<verbs::mcp_install::Uninstall>(
+        here::<verbs::mcp_install::Uninstall>(
             MORE,
             "mcp uninstall",
             "Take it out of the settings again",
         ),
-        verb::<verbs::skill::Install>(MORE, "skill install", "Give the skill to an agent"),
-        verb::<verbs::skill::Uninstall>(MORE, "skill uninstall", "Take it away again"),
-        verb::<verbs::skill::Show>(MORE, "skill show", "Print the skill"),
-        verb::<verbs::server::Start>(MORE, "server start", "Listen for clients"),
-        verb::<verbs::server::Stop>(MORE, "server stop", "End the server; sandboxes go on"),
-        verb::<verbs::server::Status>(MORE, "server status", "Tell whether one runs, and where"),
-        verb::<verbs::server::Keygen>(MORE, "server keygen", "Make a key for clients"),
-        verb::<verbs::setup::Vm>(MORE, "setup vm", "Find or build the kernel of microVMs"),
-        verb::<verbs::completion::Completion>(MORE, "completion", "Print completions for a shell"),
+        program::<verbs::skill::Install>(MORE, "skill install", "Give the skill to an agent"),
+        program::<verbs::skill::Uninstall>(MORE, "skill uninstall", "Take it away again"),
+        program::<verbs::skill::Show>(MORE, "skill show", "Print the skill"),
+        here::<verbs::server::Start>(MORE, "server start", "Listen for clients"),
+        here::<verbs::server::Stop>(MORE, "server stop", "End the server; sandboxes go on"),
+        here::<verbs::server::Status>(MORE, "server status", "Tell whether one runs, and where"),
+        here::<verbs::server::Keygen>(MORE, "server keygen", "Make a key for clients"),
+        here::<verbs::setup::Vm>(MORE, "setup vm", "Find or build the kernel of microVMs"),
+        program::<verbs::completion::Completion>(
+            MORE,
+            "completion",
+            "Print completions for a shell",
+        ),
     ],
 };
 
 /// Runs what the command line asks for.
 pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
+    let before = leading(&mut rest)?;
     let word = |at: usize| {
         rest.get(at).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     };
@@ -203,9 +257,41 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
                 command = command.after_help(below);
             }
             let matches = command.try_get_matches_from(rest.split_off(words - 1))?;
-            (verb.act)(&matches)
+            let after = matches.get_one::<String>(at::FLAG).cloned();
+            if before.is_some() && after.is_some() {
+                return Err(Error::invalid(format!("`--{}` is given twice", at::FLAG)).into());
+            }
+            let at = At::chosen(before.or(after));
+            match (&at, verb.scope) {
+                (At::There(server), Scope::Here) => {
+                    Err(server.refuse(&format!("`msb {}`", verb.name)).into())
+                }
+                _ => (verb.act)(&matches, &at),
+            }
         }
     }
+}
+
+/// Takes the flags before the verb, which are about all of them.
+fn leading(rest: &mut Vec<OsString>) -> Result<Option<String>, Error> {
+    let flag = format!("--{}", at::FLAG);
+    let Some(first) = rest.first().and_then(|word| word.to_str()) else { return Ok(None) };
+    let (words, value) = match first.strip_prefix(&flag) {
+        Some("") => (2, rest.get(1).and_then(|word| word.to_str()).map(str::to_owned)),
+        Some(value) => (1, value.strip_prefix('=').map(str::to_owned)),
+        None => return Ok(None),
+    };
+    // `--remotely` is none of ours; the table of verbs says so.
+    let value = match value {
+        None if words == 1 => return Ok(None),
+        value => value.filter(|value| !value.is_empty()),
+    };
+    rest.drain(..words.min(rest.len()));
+    let value = value.ok_or_else(|| {
+        Error::invalid(format!("`{flag}` names no server"))
+            .hint(format!("write `msb {flag} https://box.example:5555 ls`"))
+    })?;
+    Ok(Some(value))
 }
 
 /// The whole command, for completions.
@@ -224,7 +310,10 @@ impl Verb {
     /// Its command with its name and line of help.
     fn dressed(&self) -> Command {
         let word = self.name.rsplit(' ').next().unwrap_or(self.name);
-        (self.command)().name(word).bin_name(format!("msb {}", self.name)).about(self.about)
+        let command = (self.command)().name(word).bin_name(format!("msb {}", self.name));
+        // Those that cannot work elsewhere take the flag as well, to say so.
+        let remote = at::flag().hide(self.scope != Scope::Anywhere);
+        command.about(self.about).arg(remote)
     }
 }
 
@@ -311,7 +400,8 @@ impl Table {
             "\nExamples:\n  \
              msb run -- python3 -c 'print(42)'       run something, keep nothing\n  \
              msb create --name box && msb exec box -- sh\n\n\
-             `msb COMMAND --help` tells about one command, `msb --tree` lists every flag.\n",
+             `msb COMMAND --help` tells about one command, `msb --tree` lists every flag.\n\
+             `msb --remote URL COMMAND` asks the msb server there instead of this machine.\n",
         );
         text
     }
@@ -394,25 +484,29 @@ mod tests {
             Family { name: "lid", group: LOOK, about: "Lift the lid" },
         ],
         verbs: &[
-            verb::<verbs::ps::Ps>(LOOK, "lid", "Lift the lid"),
-            verb::<verbs::ls::Ls>(LOOK, "lid ls", "List lids"),
-            verb::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
-            verb::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
-            verb::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
-            verb::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
-            verb::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
-            verb::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
-            verb::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
-            verb::<verbs::image::Inspect>(
+            anywhere::<verbs::ps::Ps>(LOOK, "lid", "Lift the lid"),
+            anywhere::<verbs::ls::Ls>(LOOK, "lid ls", "List lids"),
+            anywhere::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
+            anywhere::<verbs::ls::Ls>(LOOK, "box ls", "List boxes"),
+            anywhere::<verbs::pull::Pull>(IMAGES, "pull", "Fetch images from a registry"),
+            here::<verbs::archive::Push>(IMAGES, "push", "Send an image to a registry"),
+            here::<verbs::archive::Load>(IMAGES, "load", "Read images from a file"),
+            here::<verbs::archive::Save>(IMAGES, "save", "Write images to a file"),
+            anywhere::<verbs::image::Ls>(IMAGES, "image ls", "List images"),
+            anywhere::<verbs::image::Inspect>(
                 IMAGES,
                 "image inspect",
                 "Show everything about an image",
             ),
-            verb::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
-            verb::<verbs::image::PruneImages>(IMAGES, "image prune", "Remove what nothing needs"),
-            verb::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
-            verb::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
-            verb::<verbs::doctor::Doctor>(LOOK, "box heal", "Mend boxes"),
+            anywhere::<verbs::image::Rm>(IMAGES, "image rm", "Remove images"),
+            anywhere::<verbs::image::PruneImages>(
+                IMAGES,
+                "image prune",
+                "Remove what nothing needs",
+            ),
+            anywhere::<verbs::disk::Df>(MORE, "df", "Show what uses the disk"),
+            here::<verbs::disk::PruneAll>(MORE, "prune", "Give back what nothing needs"),
+            here::<verbs::doctor::Doctor>(LOOK, "box heal", "Mend boxes"),
         ],
     };
 
@@ -475,6 +569,29 @@ mod tests {
             ("nonsense", "", "`msb --help` lists the commands"),
         ] {
             assert_eq!(found(first, second), Err(hint.to_owned()), "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_named_before_the_verb_or_after() {
+        let leading = |words: &[&str]| {
+            let mut rest: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let url = super::leading(&mut rest).map_err(|error| error.message().to_owned());
+            (url, rest.len())
+        };
+        let there = || Ok(Some("http://x".to_owned()));
+        assert_eq!(leading(&["--remote", "http://x", "ls"]), (there(), 1));
+        assert_eq!(leading(&["--remote=http://x", "ls"]), (there(), 1));
+        assert_eq!(leading(&["ls", "--remote", "http://x"]), (Ok(None), 3));
+        assert_eq!(leading(&["--remotely", "ls"]), (Ok(None), 2));
+        for nothing in [&["--remote"][..], &["--remote="], &["--remote", "", "ls"]] {
+            assert!(leading(nothing).0.is_err(), "{nothing:?}");
+        }
+        for verb in TABLE.verbs {
+            let flag = verb.dressed();
+            let flag = flag.get_arguments().find(|argument| argument.get_id() == at::FLAG);
+            let hidden = flag.expect("each has it").is_hide_set();
+            assert_eq!(hidden, verb.scope != Scope::Anywhere, "{}", verb.name);
         }
     }
 

@@ -37,35 +37,16 @@ pub(crate) mod snapshot;
 pub(crate) mod sync;
 pub(crate) mod volume;
 
+use crate::at::{bare_engine, engine, tidy_up};
 use crate::words;
-use msb_engine::Engine;
-use msb_spec::{Exit, Plan, Result};
-
-/// The sandboxes of this machine, with what dead workers left cleaned up.
-fn engine() -> Result<Engine> {
-    let engine = bare_engine()?;
-    tidy_up(&engine);
-    Ok(engine)
-}
-
-/// Cleans up behind workers that were killed, and says so.
-pub(crate) fn tidy_up(engine: &Engine) {
-    for note in engine.repair() {
-        words::note(note);
-    }
-}
-
-/// The same without looking at anything, for what must be quick.
-fn bare_engine() -> Result<Engine> {
-    Engine::open(crate::launcher())
-}
+use msb_spec::Exit;
+use std::fmt::Display;
 
 /// Nobody is downgraded silently.
-fn say_isolation(plan: &Plan, quiet: bool) {
-    if let Some(reason) = plan.isolation_reason.as_ref().filter(|_| !quiet) {
+fn say_isolation(isolation: impl Display, reason: Option<&str>, quiet: bool) {
+    if let Some(reason) = reason.filter(|_| !quiet) {
         words::note(format!(
-            "isolation is `{}`, not a microVM: {reason} (`--isolation {}` accepts it)",
-            plan.isolation, plan.isolation
+            "isolation is `{isolation}`, not a microVM: {reason} (`--isolation {isolation}` accepts it)"
         ));
     }
 }

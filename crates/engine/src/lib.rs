@@ -43,6 +43,6 @@ pub use msb_api::{
 };
 pub use network::Lines;
 pub use sandboxes::{Awake, Engine};
-pub use secrets::Value as SecretValue;
+pub use secrets::{Value as SecretValue, value_of as secret_value};
 pub use store::Home;
 pub use sync::{Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, serve_sync};

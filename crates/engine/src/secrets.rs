@@ -1,7 +1,7 @@
 //! Reading the values of Secrets, each time a sandbox starts. They are kept nowhere: who asks for
 //! them hands them to the gateway, and they are wiped from memory behind it.
 
-use msb_spec::{Error, Kind, Network, Plan, PlannedSecret, Result, SecretSource, Stage};
+use msb_spec::{Error, Kind, Network, Plan, Result, Secret, SecretSource, Stage};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -22,18 +22,22 @@ const SHORTEST: usize = 8;
 pub(crate) fn read(plan: &Plan, given: &[(String, Value)]) -> Result<Vec<Value>> {
     let secrets = plan.network.as_ref().map(|network: &Network| network.secrets.as_slice());
     let values = secrets.unwrap_or_default().iter().map(|secret| {
-        value(secret, given).map_err(|error| {
-            error
-                .under(format!("cannot read the secret `{}`", secret.secret.name))
-                .at(Stage::Network)
-        })
+        value_of(&secret.secret, given)
     });
     values.collect()
 }
 
-fn value(planned: &PlannedSecret, given: &[(String, Value)]) -> Result<Value> {
-    let name = &planned.secret.name;
-    let mut value = match &planned.secret.source {
+/// The value of one Secret: also for a program that has to give it to a server, which cannot read
+/// it itself.
+pub fn value_of(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
+    value(secret, given).map_err(|error| {
+        error.under(format!("cannot read the secret `{}`", secret.name)).at(Stage::Network)
+    })
+}
+
+fn value(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
+    let name = &secret.name;
+    let mut value = match &secret.source {
         SecretSource::Variable(variable) => Zeroizing::new(
             std::env::var_os(variable)
                 .ok_or_else(|| {

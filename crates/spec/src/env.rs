@@ -13,6 +13,10 @@ pub const KERNEL: &str = "MSB_KERNEL";
 /// For the test of a microVM's jail: instead of being the machine, its process tries to reach this
 /// file and much else from inside the jail, and fails with what it found.
 pub const TEST_COMPROMISED: &str = "MSB_TEST_COMPROMISED";
+/// The msb server that the CLI asks instead of this machine, as in `https://box.example:5555`.
+pub const REMOTE: &str = "MSB_REMOTE";
+/// The key for it, as `msb server keygen` makes them.
+pub const API_KEY: &str = "MSB_API_KEY";
 /// The keys that leave an attached terminal, as in `ctrl-p,ctrl-q`.
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.

@@ -1,13 +1,13 @@
 //! `msb apply`: changes of a workspace come to the host.
 
 use super::diff::counted;
-use super::engine;
-use crate::table::Act;
+use crate::at::At;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{change_text, listing};
 use clap::Parser;
-use msb_engine::Engine;
-use msb_engine::workspace::{Applied, Change, Depth, LeftOut, RelPath, Selection, What, judge};
+use msb_api::{Api, Applied, Change, Depth, LeftOut, RelPath, Selection, What};
+use msb_engine::workspace::judge;
 use msb_spec::{Error, Name, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
@@ -45,9 +45,9 @@ pub(crate) struct Apply {
     json: bool,
 }
 
-impl Act for Apply {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Apply {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         let mut selection = Selection {
             include: self.include,
@@ -57,13 +57,13 @@ impl Act for Apply {
             only: None,
         };
         if self.interactive {
-            let Some(chosen) = ask(&engine, &name, &selection)? else {
+            let Some(chosen) = ask(&*api, &name, &selection)? else {
                 words::note("nothing was applied");
                 return Ok(0);
             };
             selection.only = Some(chosen);
         }
-        let applied = engine.apply(&name, &selection, self.dry_run)?;
+        let applied = api.workspace_apply(&name, &selection, self.dry_run)?;
         if self.json {
             listing::json(&applied);
         } else if !self.quiet {
@@ -117,11 +117,11 @@ const HELP: &str = "y  apply this\nn  leave it out\nd  show the difference\na  a
 
 /// Asks about each file. None if nothing is to be applied.
 fn ask(
-    engine: &Engine,
+    api: &dyn Api,
     name: &Name,
     selection: &Selection,
 ) -> Result<Option<BTreeMap<RelPath, Option<String>>>> {
-    let changes = engine.diff(name, &[], Depth { digests: true, patches: true })?;
+    let changes = api.workspace_diff(name, &[], Depth { digests: true, patches: true })?;
     let judged = judge(selection, &changes)?;
     let meant: BTreeSet<&RelPath> = changes
         .iter()

@@ -1,15 +1,19 @@
 //! `msb cp`: files in and out.
 
 use super::bare_engine;
-use crate::table::Act;
+use crate::at::{At, is_up};
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use msb_api::{Api, Place};
 use msb_spec::{Error, Name, Result};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Copies a file or tree between the host and a sandbox; one that has stopped is started for it.
 #[derive(Debug, Parser)]
@@ -33,21 +37,36 @@ pub(super) enum End {
     Inside(Name, Vec<u8>),
 }
 
-impl Act for Cp {
-    fn act(self) -> Outcome {
-        let engine = bare_engine()?;
+impl ActAt for Cp {
+    fn act_at(self, at: &At) -> Outcome {
         let bar = bar(self.quiet);
         let mut progress = |bytes| bar.inc(bytes);
         let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
             (End::Host(from), End::Inside(name, to)) => {
                 // As with cp: a target that is there takes it below, one with a slash must be.
-                let _awake = engine.wake(&name)?;
-                engine.files(&name)?.push(&from, &to, true, &mut progress)?
+                match at {
+                    At::Here => {
+                        let engine = bare_engine()?;
+                        let _awake = engine.wake(&name)?;
+                        engine.files(&name)?.push(&from, &to, true, &mut progress)?
+                    }
+                    At::There(server) => {
+                        let awake = Awake::keep(server.api()?, &name)?;
+                        awake.api.file_push(&Place::sandbox(&name), &from, &to)?
+                    }
+                }
             }
-            (End::Inside(name, from), End::Host(to)) => {
-                let _awake = engine.wake(&name)?;
-                engine.files(&name)?.pull(&from, &to, &mut progress)?
-            }
+            (End::Inside(name, from), End::Host(to)) => match at {
+                At::Here => {
+                    let engine = bare_engine()?;
+                    let _awake = engine.wake(&name)?;
+                    engine.files(&name)?.pull(&from, &to, &mut progress)?
+                }
+                At::There(server) => {
+                    let awake = Awake::keep(server.api()?, &name)?;
+                    awake.api.file_pull(&Place::sandbox(&name), &from, &to)?
+                }
+            },
             (End::Inside(..), End::Inside(..)) => {
                 return Err(Error::unsupported("cannot copy from one sandbox to another")
                     .hint("copy to the host first, then into the other")
@@ -63,6 +82,28 @@ impl Act for Cp {
             words::note(format!("left out {} devices, sockets or pipes", copied.left_out));
         }
         Ok(0)
+    }
+}
+
+/// A sandbox behind a server that runs as long as this is kept, and stops with it if it was
+/// started for it.
+struct Awake {
+    api: Arc<dyn Api>,
+    woken: Option<Name>,
+}
+
+impl Awake {
+    fn keep(api: Arc<dyn Api>, name: &Name) -> Result<Self> {
+        let woken = !is_up(api.sandbox_summary(name)?.status) && api.sandbox_start(name)?;
+        Ok(Self { api, woken: woken.then(|| name.clone()) })
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        if let Some(name) = &self.woken {
+            let _ = self.api.sandbox_stop(name, Duration::ZERO);
+        }
     }
 }
 

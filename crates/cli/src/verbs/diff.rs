@@ -1,13 +1,13 @@
 //! `msb diff`: what was changed in a workspace.
 
-use super::engine;
-use crate::table::Act;
+use crate::at::At;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{change_text, listing};
 use clap::Parser;
-use msb_engine::Engine;
-use msb_engine::workspace::{Change, Depth, RelPath, typed_path};
-use msb_spec::{Name, Result};
+use msb_api::{Api, Change, Depth, RelPath};
+use msb_engine::workspace::typed_path;
+use msb_spec::{Error, Kind, Name, PlannedWorkspace, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -46,15 +46,15 @@ struct Report<'a> {
     changes: Vec<Change>,
 }
 
-impl Act for Diff {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Diff {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
-        let paths = paths(&engine, &name, &self.paths)?;
+        let paths = paths(&*api, &name, &self.paths)?;
         let depth = Depth { digests: self.json, patches: self.patch || self.stat };
-        let mut changes = engine.diff(&name, &paths, depth)?;
+        let mut changes = api.workspace_diff(&name, &paths, depth)?;
         if self.json {
-            let planned = engine.planned_workspace(&name)?;
+            let planned = planned(&*api, &name)?;
             let (host, guest) = (planned.host.as_path(), planned.guest.as_str());
             listing::json(&Report { sandbox: &name, host, guest, changes });
             return Ok(0);
@@ -82,12 +82,19 @@ impl Act for Diff {
     }
 }
 
+fn planned(api: &dyn Api, name: &Name) -> Result<PlannedWorkspace> {
+    api.sandbox_inspect(name)?.plan.workspace.ok_or_else(|| {
+        Error::new(Kind::State, format!("sandbox `{name}` has no workspace"))
+            .hint("`msb create --workspace DIR` makes one whose changes can be looked at")
+    })
+}
+
 /// The paths that were typed, below the workspace.
-pub(super) fn paths(engine: &Engine, name: &Name, typed: &[PathBuf]) -> Result<Vec<RelPath>> {
+pub(super) fn paths(api: &dyn Api, name: &Name, typed: &[PathBuf]) -> Result<Vec<RelPath>> {
     if typed.is_empty() {
         return Ok(Vec::new());
     }
-    let planned = engine.planned_workspace(name)?;
+    let planned = planned(api, name)?;
     let guest = Path::new(&planned.guest);
     typed.iter().map(|path| typed_path(path, &planned.host, guest)).collect()
 }

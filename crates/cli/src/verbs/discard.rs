@@ -1,8 +1,8 @@
 //! `msb discard`: what was changed in a workspace is forgotten.
 
 use super::diff::{counted, paths};
-use super::engine;
-use crate::table::Act;
+use crate::at::At;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_spec::Name;
@@ -23,12 +23,12 @@ pub(crate) struct Discard {
     quiet: bool,
 }
 
-impl Act for Discard {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Discard {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
-        let paths = paths(&engine, &name, &self.paths)?;
-        let count = engine.discard(&name, &paths)?;
+        let paths = paths(&*api, &name, &self.paths)?;
+        let count = api.workspace_discard(&name, &paths)?;
         if !self.quiet {
             words::note(format!("forgot {}", counted(count, "change", "changes")));
         }

@@ -2,9 +2,11 @@
 
 use super::engine;
 use super::image::tell_pruned;
+use crate::at::At;
 use crate::image_text::size;
 use crate::listing::{self, Listing};
-use crate::table::Act;
+use crate::table::{Act, ActAt};
+
 use crate::words::{self, Failure, Outcome};
 use clap::Parser;
 use msb_engine::PrunedVolumes;
@@ -20,9 +22,9 @@ pub(crate) struct Df {
     json: bool,
 }
 
-impl Act for Df {
-    fn act(self) -> Outcome {
-        let usage = engine()?.disk_usage()?;
+impl ActAt for Df {
+    fn act_at(self, at: &At) -> Outcome {
+        let usage = at.api()?.disk_usage()?;
         if self.json {
             listing::json(&usage);
             return Ok(0);

@@ -1,16 +1,17 @@
 //! `msb events`: what has happened to a sandbox, and on its network.
 
-use super::engine;
-use crate::table::Act;
+use super::bare_engine;
+use crate::at::{At, runs};
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{clock, listing, net_text};
 use clap::Parser;
-use msb_engine::{Engine, Lines};
+use msb_api::Api;
 use msb_spec::{Decision, Name, Result};
 use msb_wire::record::{Event, Happened};
 use msb_wire::{NetEvent, NetRecord};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Shows what has happened to a sandbox, or what was decided for its flows.
@@ -34,29 +35,29 @@ pub(crate) struct Events {
     json: bool,
 }
 
-/// Often enough to feel immediate; a file has no better way to say that it grew.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-impl Act for Events {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Events {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
+        // None once it has ended, and else how long to wait for more.
+        let pause = || runs(&*api, &name).then(|| at.interval());
         if self.net {
             let wanted = |record: &NetRecord| !self.denied || is_denied(&record.what);
-            self.show(&engine, &name, engine.net_events(&name)?, wanted, net_line)?;
+            let more = net_events(at, &api, &name)?;
+            self.show(&pause, more, wanted, net_line)?;
         } else {
-            self.show(&engine, &name, engine.events(&name)?, |_| true, event_line)?;
+            let mut events = api.sandbox_events(&name)?;
+            self.show(&pause, move || events.more(), |_| true, event_line)?;
         }
         Ok(0)
     }
 }
 
 impl Events {
-    fn show<T: DeserializeOwned + Serialize>(
+    fn show<T: Serialize>(
         &self,
-        engine: &Engine,
-        name: &Name,
-        mut lines: Lines<T>,
+        pause: &dyn Fn() -> Option<Duration>,
+        mut more: impl FnMut() -> Result<Vec<T>>,
         wanted: impl Fn(&T) -> bool,
         line: fn(&T) -> String,
     ) -> Result<()> {
@@ -68,17 +69,41 @@ impl Events {
                 });
             }
         };
-        say(lines.all()?);
+        say(more()?);
         if !self.follow {
             return Ok(());
         }
         loop {
-            let running = engine.is_running(name);
-            say(lines.more()?);
-            if !running {
-                return Ok(());
-            }
-            std::thread::sleep(LOOK_INTERVAL);
+            let pause = pause();
+            say(more()?);
+            let Some(pause) = pause else { return Ok(()) };
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// What was decided on the network so far, and then what came since.
+fn net_events(
+    at: &At,
+    api: &Arc<dyn Api>,
+    name: &Name,
+) -> Result<Box<dyn FnMut() -> Result<Vec<NetRecord>>>> {
+    let mut seen = 0;
+    match at {
+        At::Here => {
+            let mut lines = bare_engine()?.net_events(name)?;
+            Ok(Box::new(move || {
+                seen += 1;
+                if seen == 1 { lines.all() } else { lines.more() }
+            }))
+        }
+        At::There(_) => {
+            let (api, name) = (Arc::clone(api), name.clone());
+            Ok(Box::new(move || {
+                let all = api.network_events(&name)?;
+                let before = std::mem::replace(&mut seen, all.len());
+                Ok(all.into_iter().skip(before).collect())
+            }))
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use super::{bare_engine, finished};
 use crate::arguments::{self, StreamArgs};
+use crate::at::At;
 use crate::session::{Attended, Part, attend};
-use crate::table::Act;
+use crate::session_elsewhere::{self, Calls};
+use crate::table::ActAt;
 use crate::terminal;
 use crate::words::{self, Outcome};
 use clap::Parser;
@@ -44,9 +46,12 @@ pub(crate) struct Exec {
     command: Vec<String>,
 }
 
-impl Act for Exec {
-    fn act(self) -> Outcome {
-        let engine = bare_engine()?;
+impl ActAt for Exec {
+    fn act_at(self, at: &At) -> Outcome {
+        let calls = match at {
+            At::Here => None,
+            At::There(_) => Some(Calls::collect()?),
+        };
         let name = Name::parse(&self.name)?;
         let (tty, stdin) = self.streams.choose(self.detach);
         let mut env: Vec<(String, String)> =
@@ -64,9 +69,16 @@ impl Act for Exec {
             detached: self.detach,
             unlogged: false,
         };
-        let connection = engine.exec(&name, command)?;
         let part = Part { stdin, tty, leave_at_once: self.detach };
-        match attend(connection.into_stream(), part)? {
+        let attended = match (at, calls) {
+            (At::There(server), Some(calls)) => {
+                let api = server.api()?;
+                let exec = api.exec_start(&name, &command)?;
+                session_elsewhere::attend((&api, &name), exec, part, &calls)
+            }
+            _ => attend(bare_engine()?.exec(&name, command)?.into_stream(), part),
+        };
+        match attended? {
             Attended::Exited(exit) if self.quiet => Ok(exit.status()),
             Attended::Exited(exit) => Ok(finished(&exit)),
             Attended::Left { exec } => {

@@ -1,8 +1,8 @@
 //! `msb image …`: the images there are.
 
-use super::engine;
+use crate::at::At;
 use crate::listing::{self, Listing};
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Failure, Outcome};
 use crate::{clock, image_text};
 use clap::Parser;
@@ -21,9 +21,9 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
-        let images = engine()?.image_list()?;
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> Outcome {
+        let images = at.api()?.image_list()?;
         if self.json {
             listing::json(&images);
             return Ok(0);
@@ -63,10 +63,10 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl Act for Inspect {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let found = self.images.iter().map(|name| engine.image_inspect(name));
+impl ActAt for Inspect {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let found = self.images.iter().map(|name| api.image_inspect(name));
         let found = found.collect::<Result<Vec<_>>>()?;
         match (self.json, found.as_slice()) {
             (true, [one]) => listing::json(one),
@@ -92,12 +92,12 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl Act for Rm {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Rm {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let mut failed = false;
         for name in &self.images {
-            match engine.image_remove(name, self.force) {
+            match api.image_remove(name, self.force) {
                 Ok(removed) => words::say(removed),
                 Err(error) => {
                     words::tell(&error);
@@ -127,11 +127,11 @@ pub(crate) struct PruneImages {
     json: bool,
 }
 
-impl Act for PruneImages {
-    fn act(self) -> Outcome {
+impl ActAt for PruneImages {
+    fn act_at(self, at: &At) -> Outcome {
         let older_than = self.older_than.map(|span| span.0);
         let prune = Prune { all: self.all, older_than, dry_run: self.dry_run };
-        let pruned = engine()?.image_prune(&prune)?;
+        let pruned = at.api()?.image_prune(&prune)?;
         tell_pruned(&pruned, self.dry_run, self.json);
         if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Told) }
     }

@@ -1,9 +1,9 @@
 //! `msb inspect`: everything about a sandbox.
 
-use super::engine;
+use crate::at::At;
 use crate::listing;
 use crate::selection::Selection;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::Outcome;
 use clap::Parser;
 use msb_spec::Result;
@@ -19,11 +19,12 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl Act for Inspect {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let names = self.which.required(&engine)?;
-        let found = names.iter().map(|name| engine.inspect(name)).collect::<Result<Vec<_>>>()?;
+impl ActAt for Inspect {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let names = self.which.required(&*api)?;
+        let found =
+            names.iter().map(|name| api.sandbox_inspect(name)).collect::<Result<Vec<_>>>()?;
         match found.as_slice() {
             [one] => listing::json(one),
             several => listing::json(&several),

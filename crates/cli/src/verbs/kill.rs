@@ -1,7 +1,7 @@
 //! `msb kill`: a signal for a command.
 
-use super::bare_engine;
-use crate::table::Act;
+use crate::at::At;
+use crate::table::ActAt;
 use crate::words::Outcome;
 use clap::Parser;
 use msb_spec::{Error, Name};
@@ -21,16 +21,16 @@ pub(crate) struct Kill {
     signal: String,
 }
 
-impl Act for Kill {
-    fn act(self) -> Outcome {
+impl ActAt for Kill {
+    fn act_at(self, at: &At) -> Outcome {
         let name = Name::parse(&self.name)?;
         let signal = msb_sys::signal::parse(&self.signal).ok_or_else(|| {
             Error::invalid(format!("no such signal: `{}`", self.signal))
                 .hint("write it as `TERM`, `SIGKILL` or `9`")
         })?;
-        let engine = bare_engine()?;
+        let api = at.bare_api()?;
         for exec in self.execs {
-            engine.kill(&name, exec, signal)?;
+            api.exec_signal(&name, exec, signal)?;
         }
         Ok(0)
     }

@@ -1,13 +1,16 @@
 //! The verbs that end and begin sandboxes.
 
-use super::{bare_engine, engine, tidy_up};
+use super::{bare_engine, tidy_up};
+use crate::at::At;
 use crate::listing;
 use crate::selection::Selection;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_spec::{Kind, Name, Span};
+use msb_api::Api;
+use msb_spec::{Error, Kind, Name, Span};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts sandboxes that have stopped.
@@ -21,11 +24,11 @@ pub(crate) struct Start {
     quiet: bool,
 }
 
-impl Act for Start {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        self.which.each(&engine, |name| {
-            let started = engine.start(name)?;
+impl ActAt for Start {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        self.which.each(&*api, |name| {
+            let started = api.sandbox_start(name)?;
             if !self.quiet {
                 match started {
                     true => words::say(name),
@@ -54,12 +57,12 @@ pub(crate) struct Stop {
     quiet: bool,
 }
 
-impl Act for Stop {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Stop {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let grace = if self.force { Duration::ZERO } else { self.timeout.0 };
-        self.which.each(&engine, |name| {
-            let stopped = engine.stop(name, grace)?;
+        self.which.each(&*api, |name| {
+            let stopped = api.sandbox_stop(name, grace)?;
             if !self.quiet {
                 match stopped {
                     true => words::say(name),
@@ -82,12 +85,12 @@ pub(crate) struct Restart {
     timeout: Span,
 }
 
-impl Act for Restart {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        self.which.each(&engine, |name| {
-            engine.stop(name, self.timeout.0)?;
-            engine.start(name)?;
+impl ActAt for Restart {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        self.which.each(&*api, |name| {
+            api.sandbox_stop(name, self.timeout.0)?;
+            api.sandbox_start(name)?;
             words::say(name);
             Ok(())
         })
@@ -102,11 +105,11 @@ pub(crate) struct Drain {
     which: Selection,
 }
 
-impl Act for Drain {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        self.which.each(&engine, |name| {
-            match engine.drain(name)? {
+impl ActAt for Drain {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        self.which.each(&*api, |name| {
+            match api.sandbox_drain(name)? {
                 true => words::say(name),
                 false => words::note(format!("sandbox `{name}` was not running")),
             }
@@ -123,11 +126,11 @@ pub(crate) struct Pause {
     which: Selection,
 }
 
-impl Act for Pause {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        self.which.each(&engine, |name| {
-            engine.pause(name)?;
+impl ActAt for Pause {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        self.which.each(&*api, |name| {
+            api.sandbox_pause(name)?;
             words::say(name);
             Ok(())
         })
@@ -142,11 +145,11 @@ pub(crate) struct Resume {
     which: Selection,
 }
 
-impl Act for Resume {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        self.which.each(&engine, |name| {
-            engine.resume(name)?;
+impl ActAt for Resume {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        self.which.each(&*api, |name| {
+            api.sandbox_resume(name)?;
             words::say(name);
             Ok(())
         })
@@ -173,12 +176,13 @@ struct Ended {
     status: i32,
 }
 
-impl Act for Wait {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Wait {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let mut ended = Vec::new();
-        self.which.each(&engine, |name| {
-            let stopped = engine.wait(name)?;
+        self.which.each(&*api, |name| {
+            let stopped = api.sandbox_wait(name, None)?;
+            let stopped = stopped.ok_or_else(|| Error::new(Kind::State, "it still runs"))?;
             let status = stopped.exit.map_or(0, |exit| exit.status());
             let reason = stopped.reason();
             if !self.json {
@@ -210,13 +214,19 @@ pub(crate) struct Rm {
     quiet: bool,
 }
 
-impl Act for Rm {
-    fn act(self) -> Outcome {
-        let engine = bare_engine()?;
-        let before: Vec<Name> = engine.list().into_iter().map(|sandbox| sandbox.name).collect();
-        tidy_up(&engine);
-        self.which.each(&engine, |name| {
-            match engine.remove(name, self.force) {
+impl ActAt for Rm {
+    fn act_at(self, at: &At) -> Outcome {
+        let (api, before) = match at {
+            At::Here => {
+                let engine = bare_engine()?;
+                let before = engine.list().into_iter().map(|sandbox| sandbox.name).collect();
+                tidy_up(&engine);
+                (Arc::new(engine) as Arc<dyn Api>, before)
+            }
+            At::There(server) => (server.api()?, Vec::<Name>::new()),
+        };
+        self.which.each(&*api, |name| {
+            match api.sandbox_remove(name, self.force) {
                 // Half a sandbox whose maker died has just been removed, as was asked.
                 Err(error) if error.kind() == Kind::NotFound && before.contains(name) => {}
                 removed => removed?,

@@ -1,14 +1,12 @@
 //! `msb logs`: what commands have said.
 
-use super::engine;
-use crate::table::Act;
+use crate::at::{At, runs};
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{clock, listing};
 use clap::Parser;
-use msb_engine::logs::{Filter, Line};
+use msb_api::{LogFilter, LogLine, Source};
 use msb_spec::{Error, Name};
-use msb_wire::record::Source;
-use std::time::Duration;
 
 /// Shows what commands have said, from the sandbox's own bounded log.
 #[derive(Debug, Parser)]
@@ -49,12 +47,9 @@ pub(crate) struct Logs {
     json: bool,
 }
 
-/// Often enough to feel immediate; a file has no better way to say that it grew.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-impl Act for Logs {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Logs {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         let asked = if self.system { Some("system") } else { self.source.as_deref() };
         let source = match asked {
@@ -68,20 +63,20 @@ impl Act for Logs {
                 return Err(Error::invalid(message).hint(hint).into());
             }
         };
-        let filter = Filter {
+        let filter = LogFilter {
             exec: self.exec,
             source,
             since: self.since.as_deref().map(clock::moment).transpose()?,
             until: self.until.as_deref().map(clock::moment).transpose()?,
             grep: self.grep.clone(),
         };
-        let mut reader = engine.logs(&name, filter)?;
+        let mut reader = api.sandbox_logs(&name, &filter)?;
         // A console says much that is of no interest to whoever looks for a command's words.
-        let wanted = |lines: Vec<Line>| -> Vec<Line> {
-            let said = |line: &Line| asked.is_some() || line.source != Source::System;
+        let wanted = |lines: Vec<LogLine>| -> Vec<LogLine> {
+            let said = |line: &LogLine| asked.is_some() || line.source != Source::System;
             lines.into_iter().filter(said).collect()
         };
-        let mut lines = wanted(reader.all()?);
+        let mut lines = wanted(reader.more()?);
         if !self.follow {
             lines.extend(wanted(reader.rest()));
             // A line that was never ended belongs where it began.
@@ -93,19 +88,19 @@ impl Act for Logs {
             return Ok(0);
         }
         loop {
-            let running = engine.is_running(&name);
+            let running = runs(&*api, &name);
             self.show(&wanted(reader.more()?));
             if !running {
                 self.show(&wanted(reader.rest()));
                 return Ok(0);
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(at.interval());
         }
     }
 }
 
 impl Logs {
-    fn show(&self, lines: &[Line]) {
+    fn show(&self, lines: &[LogLine]) {
         let mut out = Vec::new();
         let mut before = None;
         for line in lines {

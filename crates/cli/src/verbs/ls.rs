@@ -1,9 +1,9 @@
 //! `msb ls`: the sandboxes there are.
 
-use super::engine;
+use crate::at::At;
 use crate::listing::{self, Listing};
 use crate::selection::pair;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::{clock, words};
 use clap::Parser;
 use msb_spec::{ImageRef, Result};
@@ -31,11 +31,11 @@ fn short(image: &str) -> String {
     }
 }
 
-impl Act for Ls {
-    fn act(self) -> words::Outcome {
-        let engine = engine()?;
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> words::Outcome {
+        let api = at.api()?;
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
-        let mut sandboxes = engine.list();
+        let mut sandboxes = api.sandbox_list()?;
         sandboxes.retain(|sandbox| {
             labels
                 .iter()

@@ -1,12 +1,12 @@
 //! `msb metrics`: how much sandboxes use.
 
-use super::engine;
+use crate::at::{At, is_up};
 use crate::listing::{self, Listing};
 use crate::selection::Selection;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_engine::{Engine, Metrics as Measured};
+use msb_api::{Api, Metrics as Measured};
 use msb_spec::{Bytes, Result, Span};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -29,12 +29,12 @@ pub(crate) struct Metrics {
     json: bool,
 }
 
-impl Act for Metrics {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Metrics {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let mut before = BTreeMap::new();
         loop {
-            let measured = self.measure(&engine)?;
+            let measured = self.measure(&*api)?;
             if self.json {
                 listing::json(&measured);
             } else {
@@ -55,14 +55,15 @@ impl Act for Metrics {
 }
 
 impl Metrics {
-    fn measure(&self, engine: &Engine) -> Result<Vec<Measured>> {
-        let names = self.which.optional(engine)?;
+    fn measure(&self, api: &dyn Api) -> Result<Vec<Measured>> {
         if self.which.is_given() {
-            return names.iter().map(|name| engine.metrics(name)).collect();
+            let names = self.which.optional(api)?;
+            return names.iter().map(|name| api.sandbox_metrics(name)).collect();
         }
         // One may end while we look.
-        let running = names.iter().filter(|name| engine.is_running(name));
-        Ok(running.filter_map(|name| engine.metrics(name).ok()).collect())
+        let sandboxes = api.sandbox_list()?.into_iter();
+        let running = sandboxes.filter(|sandbox| is_up(sandbox.status));
+        Ok(running.filter_map(|sandbox| api.sandbox_metrics(&sandbox.name).ok()).collect())
     }
 }
 

@@ -1,9 +1,9 @@
 //! `msb net`: whom a sandbox reaches, now and from now on.
 
-use super::engine;
+use crate::at::At;
 use crate::listing::{self, Listing};
 use crate::net_text;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_spec::{Bytes, Error, Name, Result, Rule};
@@ -27,13 +27,13 @@ pub(crate) struct Net {
     json: bool,
 }
 
-impl Act for Net {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Net {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         let rules = self.rules()?;
         if !rules.is_empty() {
-            let policy = engine.add_rules(&name, &rules)?;
+            let policy = api.network_allow(&name, &rules)?;
             if self.json {
                 listing::json(&policy);
             } else {
@@ -44,7 +44,7 @@ impl Act for Net {
             }
             return Ok(0);
         }
-        let table = engine.net_table(&name)?;
+        let table = api.network_table(&name)?;
         if self.json {
             listing::json(&table);
         } else {

@@ -1,8 +1,8 @@
 //! `msb port`: ports of the host that lead into a running sandbox.
 
-use super::engine;
+use crate::at::At;
 use crate::listing;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_spec::{Error, Kind, Name, Published};
@@ -19,12 +19,12 @@ pub(crate) struct Add {
     ports: Vec<Published>,
 }
 
-impl Act for Add {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Add {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         for port in &self.ports {
-            words::say(engine.publish(&name, port)?);
+            words::say(api.port_publish(&name, port)?);
         }
         Ok(0)
     }
@@ -42,12 +42,12 @@ pub(crate) struct Rm {
     ports: Vec<String>,
 }
 
-impl Act for Rm {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Rm {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         for text in &self.ports {
-            let open = engine.net_table(&name)?.ports;
+            let open = api.network_table(&name)?.ports;
             let meant: Vec<&Published> = open
                 .iter()
                 .filter(|port| match text.parse::<u16>() {
@@ -61,7 +61,7 @@ impl Act for Rm {
                 return Err(error.hint(format!("`msb port ls {name}` lists them")).into());
             }
             for port in meant {
-                engine.withdraw(&name, port)?;
+                api.port_withdraw(&name, port)?;
             }
         }
         Ok(0)
@@ -80,10 +80,10 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let ports = engine.net_table(&Name::parse(&self.name)?)?.ports;
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let ports = api.network_table(&Name::parse(&self.name)?)?.ports;
         if self.json {
             listing::json(&ports);
         } else {

@@ -1,13 +1,13 @@
 //! `msb ps`: what runs.
 
-use super::engine;
+use crate::at::{At, is_up};
 use crate::listing::{self, Listing};
 use crate::selection::Selection;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::{clock, words};
 use clap::Parser;
-use msb_engine::{ExecEntry, Status};
-use msb_spec::Name;
+use msb_api::{Api, ExecEntry, Summary};
+use msb_spec::{Name, Result};
 use serde::Serialize;
 
 /// Shows running sandboxes, or the commands in them.
@@ -34,40 +34,36 @@ struct Row {
     exec: ExecEntry,
 }
 
-impl Act for Ps {
-    fn act(self) -> words::Outcome {
-        let engine = engine()?;
-        let names = self.which.optional(&engine)?;
+impl ActAt for Ps {
+    fn act_at(self, at: &At) -> words::Outcome {
+        let api = at.api()?;
         if self.execs {
             let mut rows = Vec::new();
-            for name in names {
-                let entries = engine.execs(&name)?.into_iter();
+            for name in self.which.optional(&*api)? {
+                let entries = api.exec_list(&name)?.into_iter();
                 let shown = entries.filter(|entry| self.all || entry.exit.is_none());
                 rows.extend(shown.map(|exec| Row { sandbox: name.clone(), exec }));
             }
             show_execs(&rows, self.json);
             return Ok(0);
         }
-        let mut sandboxes =
-            names.iter().map(|name| engine.summary(name)).collect::<Result<Vec<_>, _>>()?;
-        if !self.which.is_given() {
-            sandboxes.retain(|one| {
-                matches!(one.status, Status::Running | Status::Paused | Status::Draining)
-            });
-        }
+        let sandboxes = self.sandboxes(&*api)?;
         if self.json {
             listing::json(&sandboxes);
             return Ok(0);
         }
         let mut table = Listing::new(&["NAME", "STATUS", "EXECS", "MEMORY", "PIDS", "AGE"]);
         for sandbox in sandboxes {
-            let execs = engine.running_execs(&sandbox.name).map(|execs| execs.len().to_string());
-            let metrics = engine.metrics(&sandbox.name);
+            let execs = api.exec_list(&sandbox.name).ok().filter(|_| is_up(sandbox.status));
+            let running = |execs: Vec<ExecEntry>| {
+                execs.iter().filter(|exec| exec.exit.is_none()).count().to_string()
+            };
+            let metrics = api.sandbox_metrics(&sandbox.name);
             let dash = || "-".to_owned();
             table.row(&[
                 sandbox.name.to_string(),
                 sandbox.status.as_str().to_owned(),
-                execs.unwrap_or_else(|_| dash()),
+                execs.map_or_else(dash, running),
                 metrics.as_ref().map_or_else(|_| dash(), |m| msb_spec::Bytes(m.memory).to_string()),
                 metrics.as_ref().map_or_else(|_| dash(), |m| m.pids.to_string()),
                 clock::ago(sandbox.created),
@@ -75,6 +71,19 @@ impl Act for Ps {
         }
         table.print();
         Ok(0)
+    }
+}
+
+impl Ps {
+    /// Those that were named; all that run if none was.
+    fn sandboxes(&self, api: &dyn Api) -> Result<Vec<Summary>> {
+        if self.which.is_given() {
+            let names = self.which.optional(api)?;
+            return names.iter().map(|name| api.sandbox_summary(name)).collect();
+        }
+        let mut sandboxes = api.sandbox_list()?;
+        sandboxes.retain(|sandbox| is_up(sandbox.status));
+        Ok(sandboxes)
     }
 }
 

@@ -1,13 +1,14 @@
 //! `msb pull`: images from a registry.
 
 use super::bare_engine;
-use crate::fetching::{Bars, FetchArgs};
+use crate::at::{At, Server};
+use crate::fetching::{Bars, FetchArgs, Steps};
 use crate::listing;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
 use msb_engine::images;
-use msb_spec::{Platform, Reference, Result};
+use msb_spec::{Error, Platform, Reference, Result};
 
 /// Fetches images, so that they start at once and without a network.
 #[derive(Debug, Parser)]
@@ -29,8 +30,11 @@ pub(crate) struct Pull {
     json: bool,
 }
 
-impl Act for Pull {
-    fn act(self) -> Outcome {
+impl ActAt for Pull {
+    fn act_at(self, at: &At) -> Outcome {
+        if let At::There(server) = at {
+            return self.elsewhere(server);
+        }
         let engine = bare_engine()?;
         let store = engine.images()?;
         let pull = images::Pull { platform: self.platform, reach: self.fetch.reach() };
@@ -46,6 +50,30 @@ impl Act for Pull {
         if self.json {
             let shown = pulled.iter().map(|name| engine.image_inspect(name));
             listing::json(&shown.collect::<Result<Vec<_>>>()?);
+        }
+        Ok(0)
+    }
+}
+
+impl Pull {
+    fn elsewhere(self, server: &Server) -> Outcome {
+        if self.platform.is_some() {
+            return Err(Error::unsupported("`--platform` cannot be done through a server")
+                .hint("the server pulls for its own machine; pull others where it is")
+                .into());
+        }
+        let registry = self.fetch.registry()?;
+        let api = server.api()?;
+        let mut pulled = Vec::new();
+        for name in &self.images {
+            let image = api.image_pull_from(name, &registry, &Steps::new(self.quiet))?;
+            if !self.json {
+                words::say(image.reference.at(&image.digest));
+            }
+            pulled.push(image);
+        }
+        if self.json {
+            listing::json(&pulled);
         }
         Ok(0)
     }

@@ -1,16 +1,18 @@
 //! `msb run`: a new sandbox for one command.
 
+mod elsewhere;
+
 use super::diff::counted;
 use super::{bare_engine, finished, say_isolation, tidy_up};
 use crate::arguments::{self, SandboxArgs, StreamArgs};
+use crate::at::At;
 use crate::session::{Attended, Part, attend};
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{change_text, terminal};
 use clap::Parser;
-use msb_engine::Engine;
-use msb_engine::workspace::Depth;
-use msb_spec::{Plan, Span, Stage};
+use msb_api::{Api, Depth};
+use msb_spec::{Kind, Plan, Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
@@ -35,18 +37,18 @@ pub(crate) struct Run {
 }
 
 /// Says what is to be looked at, and removes a sandbox that was only kept for that and has nothing.
-fn tell_changes(engine: &Engine, plan: &Plan, quiet: bool) {
+fn tell_changes(api: &dyn Api, plan: &Plan, quiet: bool) {
     let name = &plan.name;
-    if !engine.has(name) {
+    if api.sandbox_summary(name).is_err_and(|error| error.kind() == Kind::NotFound) {
         return;
     }
-    let changes = match engine.diff(name, &[], Depth::default()) {
+    let changes = match api.workspace_diff(name, &[], Depth::default()) {
         Ok(changes) => changes,
         Err(error) => return words::tell(&error),
     };
     if changes.is_empty() {
         if plan.ephemeral
-            && let Err(error) = engine.remove(name, false)
+            && let Err(error) = api.sandbox_remove(name, false)
         {
             words::tell(&error);
         }
@@ -62,10 +64,19 @@ fn tell_changes(engine: &Engine, plan: &Plan, quiet: bool) {
     }
 }
 
-impl Act for Run {
-    fn act(self) -> Outcome {
+impl ActAt for Run {
+    fn act_at(self, at: &At) -> Outcome {
+        match at {
+            At::Here => self.here(),
+            At::There(server) => self.elsewhere(at, server),
+        }
+    }
+}
+
+impl Run {
+    fn here(self) -> Outcome {
         let engine = bare_engine()?;
-        let mut spec = self.sandbox.spec()?;
+        let mut spec = self.sandbox.spec(&At::Here)?;
         spec.ephemeral = self.rm || (spec.name.is_none() && !self.detach);
         spec.timeout = self.timeout.or(spec.timeout);
         if !self.command.is_empty() {
@@ -84,7 +95,7 @@ impl Act for Run {
             self.sandbox.show(&plan);
             return Ok(0);
         }
-        say_isolation(&plan, self.sandbox.quiet);
+        say_isolation(plan.isolation, plan.isolation_reason.as_deref(), self.sandbox.quiet);
         let mut caller = engine.create(&plan, self.sandbox.replace)?;
         // While the sandbox comes up there is time to tidy up behind others.
         tidy_up(&engine);

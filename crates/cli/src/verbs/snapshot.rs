@@ -1,17 +1,17 @@
 //! Snapshots of sandboxes, and the ways back to them.
 
 use super::engine;
+use crate::at::At;
 use crate::clock;
 use crate::fetching::Bars;
 use crate::listing::{self, Listing};
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_engine::Engine;
-use msb_engine::snapshots::{Snapshot, Verified};
-use msb_spec::{Bytes, Error, Name, Result};
+use msb_api::{Api, Snapshot, Verified};
+use msb_spec::{Bytes, Error, Kind, Name, Result};
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 /// Saves the files of a sandbox. Any number of sandboxes can start from them.
@@ -32,11 +32,11 @@ pub(crate) struct Create {
     json: bool,
 }
 
-impl Act for Create {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Create {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let (name, from) = (Name::parse(&self.name)?, Name::parse(&self.from)?);
-        let snapshot = engine.snapshot(&name, &from, self.note.as_deref())?;
+        let snapshot = api.snapshot_create(&name, &from, self.note.as_deref())?;
         if let Some(paused) = snapshot.paused_us {
             let shown = format!("{}.{:03} ms", paused / 1000, paused % 1000);
             words::note(format!("sandbox `{from}` was stopped for {shown}"));
@@ -61,10 +61,10 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let snapshots = engine.snapshots()?;
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let snapshots = api.snapshot_list()?;
         if self.json {
             listing::json(&snapshots);
             return Ok(0);
@@ -107,10 +107,10 @@ pub(crate) struct Inspect {
     names: Vec<String>,
 }
 
-impl Act for Inspect {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let find = |name: &String| engine.get_snapshot(&Name::parse(name)?);
+impl ActAt for Inspect {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let find = |name: &String| api.snapshot_inspect(&Name::parse(name)?);
         let snapshots: Vec<Snapshot> = self.names.iter().map(find).collect::<Result<_>>()?;
         match snapshots.as_slice() {
             [one] => listing::json(one),
@@ -132,10 +132,10 @@ pub(crate) struct Verify {
     json: bool,
 }
 
-impl Act for Verify {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let verify = |name: &String| engine.verify_snapshot(&Name::parse(name)?);
+impl ActAt for Verify {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let verify = |name: &String| api.snapshot_verify(&Name::parse(name)?);
         let verified: Vec<Verified> = self.names.iter().map(verify).collect::<Result<_>>()?;
         if self.json {
             listing::json(&verified);
@@ -176,9 +176,9 @@ pub(crate) struct Save {
     with_image: bool,
 }
 
-impl Act for Save {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Save {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
         let Some(path) = &self.output else {
             if std::io::stdout().is_terminal() {
@@ -187,7 +187,7 @@ impl Act for Save {
                     .into());
             }
             let mut out = BufWriter::new(std::io::stdout().lock());
-            engine.save_snapshot(&name, self.with_image, &mut out)?;
+            api.snapshot_save(&name, self.with_image, &mut out)?;
             out.flush().map_err(|error| Error::host("cannot write the snapshot", error))?;
             return Ok(0);
         };
@@ -196,7 +196,7 @@ impl Act for Save {
         let mut aside = path.clone().into_os_string();
         aside.push(format!(".{}", std::process::id()));
         let mut out = BufWriter::new(File::create_new(&aside).map_err(about)?);
-        let saved = engine.save_snapshot(&name, self.with_image, &mut out);
+        let saved = api.snapshot_save(&name, self.with_image, &mut out);
         let saved = saved.and_then(|()| out.flush().map_err(about));
         let saved = saved.and_then(|()| std::fs::rename(&aside, path).map_err(about));
         if saved.is_err() {
@@ -222,19 +222,26 @@ pub(crate) struct Load {
     quiet: bool,
 }
 
-impl Act for Load {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Load {
+    fn act_at(self, at: &At) -> Outcome {
         let name = self.name.as_deref().map(Name::parse).transpose()?;
-        let bars = Bars::new(self.quiet);
+        let load = |archive: &mut dyn Read| match at {
+            At::Here => engine()?.load_snapshot(name.as_ref(), archive, &Bars::new(self.quiet)),
+            At::There(server) => {
+                let snapshot = server.api()?.snapshot_load(name.as_ref(), archive)?;
+                let first = snapshot.names.into_iter().next();
+                let unnamed = || Error::new(Kind::Protocol, "the snapshot has no name there");
+                name.clone().or(first).ok_or_else(unnamed)
+            }
+        };
         let loaded = match &self.file {
             None if std::io::stdin().is_terminal() => {
                 return Err(Error::invalid("there is nothing on stdin to load").into());
             }
-            None => engine.load_snapshot(name.as_ref(), &mut std::io::stdin().lock(), &bars),
+            None => load(&mut std::io::stdin().lock()),
             Some(path) => File::open(path)
                 .map_err(|error| Error::host("cannot read it", error))
-                .and_then(|mut file| engine.load_snapshot(name.as_ref(), &mut file, &bars))
+                .and_then(|mut file| load(&mut file))
                 .map_err(|error| error.under(format!("cannot load `{}`", path.display()))),
         };
         words::say(loaded?);
@@ -254,11 +261,11 @@ pub(crate) struct Tag {
     new: String,
 }
 
-impl Act for Tag {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Tag {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let new = Name::parse(&self.new)?;
-        engine.tag_snapshot(&Name::parse(&self.name)?, &new)?;
+        api.snapshot_tag(&Name::parse(&self.name)?, &new)?;
         words::say(new);
         Ok(0)
     }
@@ -277,12 +284,12 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl Act for Rm {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Rm {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         for name in &self.names {
             let name = Name::parse(name)?;
-            engine.remove_snapshot(&name, self.force)?;
+            api.snapshot_remove(&name, self.force)?;
             words::say(name);
         }
         Ok(0)
@@ -305,12 +312,12 @@ pub(crate) struct Restore {
     start: bool,
 }
 
-impl Act for Restore {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Restore {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
-        engine.restore(&Name::parse(&self.snapshot)?, &name)?;
-        done(&engine, &name, self.start)
+        api.snapshot_restore(&Name::parse(&self.snapshot)?, &name)?;
+        done(&*api, &name, self.start)
     }
 }
 
@@ -330,18 +337,18 @@ pub(crate) struct Clone {
     start: bool,
 }
 
-impl Act for Clone {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Clone {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let new = Name::parse(&self.new)?;
-        engine.clone_sandbox(&Name::parse(&self.name)?, &new)?;
-        done(&engine, &new, self.start)
+        api.sandbox_clone(&Name::parse(&self.name)?, &new)?;
+        done(&*api, &new, self.start)
     }
 }
 
-fn done(engine: &Engine, name: &Name, start: bool) -> Outcome {
+fn done(api: &dyn Api, name: &Name, start: bool) -> Outcome {
     if start {
-        engine.start(name)?;
+        api.sandbox_start(name)?;
     }
     words::say(name);
     Ok(0)
@@ -360,11 +367,11 @@ pub(crate) struct Rollback {
     snapshot: String,
 }
 
-impl Act for Rollback {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Rollback {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
-        engine.rollback(&name, &Name::parse(&self.snapshot)?)?;
+        api.sandbox_rollback(&name, &Name::parse(&self.snapshot)?)?;
         words::say(name);
         Ok(0)
     }
@@ -383,11 +390,11 @@ pub(crate) struct Reset {
     keep_workspace: bool,
 }
 
-impl Act for Reset {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Reset {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let name = Name::parse(&self.name)?;
-        engine.reset(&name, self.keep_workspace)?;
+        api.sandbox_reset(&name, self.keep_workspace)?;
         words::say(name);
         Ok(0)
     }

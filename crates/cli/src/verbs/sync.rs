@@ -1,13 +1,17 @@
 //! `msb sync`: a directory of the host, kept in step inside a running sandbox.
 
+use super::bare_engine;
 use super::cp::{End, bar};
-use super::{bare_engine, engine};
+use crate::at::At;
+use crate::elsewhere;
+use crate::fetching::Steps;
 use crate::image_text;
 use crate::listing::{self, Listing};
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Failure, Outcome};
 use clap::Parser;
-use msb_engine::{Engine, SyncEnd, SyncEvent, SyncSpec, SyncState, SyncSummary};
+use msb_api::{SyncSpec, SyncState, SyncSummary};
+use msb_engine::{Engine, SyncEnd, SyncEvent};
 use msb_spec::{Error, Result};
 use std::ffi::OsString;
 
@@ -54,10 +58,24 @@ impl Start {
     }
 }
 
-impl Act for Start {
-    fn act(self) -> Outcome {
-        let engine = bare_engine()?;
+impl ActAt for Start {
+    fn act_at(self, at: &At) -> Outcome {
         let spec = self.spec()?;
+        let engine = match at {
+            At::Here => bare_engine()?,
+            At::There(server) if self.foreground => {
+                return Err(server.refuse("`msb sync start --foreground`").into());
+            }
+            At::There(server) => {
+                elsewhere::absolute(&spec.source)?;
+                let started = server.api()?.sync_start(&spec, &Steps::new(self.quiet))?;
+                if started.status.failures > 0 {
+                    words::note("what could not be sent is tried again; `msb sync ls` tells");
+                }
+                words::say(started.id);
+                return Ok(0);
+            }
+        };
         if self.foreground {
             return stay(&engine, &spec);
         }
@@ -116,10 +134,10 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let syncs = engine.syncs();
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let syncs = api.sync_list()?;
         if self.json {
             listing::json(&syncs);
         } else if self.quiet {
@@ -131,8 +149,11 @@ impl Act for Ls {
             syncs.iter().for_each(|sync| table.row(&cells(sync)));
             table.print();
         }
-        for sync in syncs.iter().filter(|sync| sync.status.state == SyncState::Ended) {
-            engine.forget_sync(&sync.id);
+        if let At::Here = at {
+            let engine = bare_engine()?;
+            for sync in syncs.iter().filter(|sync| sync.status.state == SyncState::Ended) {
+                engine.forget_sync(&sync.id);
+            }
         }
         Ok(0)
     }
@@ -177,11 +198,11 @@ pub(crate) struct Stop {
     all: bool,
 }
 
-impl Act for Stop {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Stop {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let ids = match self.all {
-            true => engine.syncs().into_iter().map(|sync| sync.id).collect(),
+            true => api.sync_list()?.into_iter().map(|sync| sync.id).collect(),
             false if self.ids.is_empty() => {
                 return Err(Error::invalid("no sync was named")
                     .hint("give an ID, or `--all`")
@@ -191,7 +212,7 @@ impl Act for Stop {
         };
         let mut failed = false;
         for id in &ids {
-            match engine.stop_sync(id) {
+            match api.sync_stop(id) {
                 Err(error) if ids.len() > 1 => {
                     words::tell(&error);
                     failed = true;

@@ -1,19 +1,21 @@
 //! `msb volume …`: storage that outlives sandboxes.
 
 use super::{bare_engine, cp, engine};
+use crate::at::At;
 use crate::clock;
 use crate::image_text::size;
 use crate::listing::{self, Listing};
 use crate::selection::pair;
-use crate::table::Act;
+use crate::table::ActAt;
 use crate::words::{self, Failure, Outcome};
 use clap::Parser;
-use msb_engine::{Engine, Volume};
+use msb_api::{Place as Files, Volume};
 use msb_spec::{Bytes, Error, Name, Result, VolumeKind, VolumeName, VolumeSpec};
 use msb_wire::{EntryKind, Meta};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
+use std::path::Path;
 
 /// Makes a volume. `msb run -v NAME:/path` shows it in a sandbox.
 #[derive(Debug, Parser)]
@@ -33,8 +35,8 @@ pub(crate) struct Create {
     labels: Vec<String>,
 }
 
-impl Act for Create {
-    fn act(self) -> Outcome {
+impl ActAt for Create {
+    fn act_at(self, at: &At) -> Outcome {
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let spec = VolumeSpec {
@@ -43,7 +45,7 @@ impl Act for Create {
             size: self.size,
             labels: labels.into_iter().map(owned).collect(),
         };
-        words::say(engine()?.volume_create(&spec)?.name);
+        words::say(at.api()?.volume_create(&spec)?.name);
         Ok(0)
     }
 }
@@ -66,26 +68,22 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
+impl ActAt for Ls {
+    fn act_at(self, at: &At) -> Outcome {
         match &self.place {
-            Some(place) => self.list_files(&Place::parse(place)?),
-            None => self.list_volumes(),
+            Some(place) => self.list_files(at, &Place::parse(place)?),
+            None => self.list_volumes(at),
         }
     }
 }
 
 impl Ls {
-    fn list_volumes(self) -> Outcome {
-        let engine = engine()?;
+    fn list_volumes(self, at: &At) -> Outcome {
+        let mut volumes = match at {
+            At::Here => readable()?,
+            At::There(server) => server.api()?.volume_list()?,
+        };
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
-        let mut volumes = Vec::new();
-        for name in engine.volume_names() {
-            match engine.volume(&name) {
-                Ok(volume) => volumes.push(volume),
-                Err(error) => words::note(error),
-            }
-        }
         volumes.retain(|volume| {
             labels
                 .iter()
@@ -117,8 +115,8 @@ impl Ls {
         Ok(0)
     }
 
-    fn list_files(&self, place: &Place) -> Outcome {
-        let entries = bare_engine()?.volume_files(&place.volume)?.list(&place.path)?;
+    fn list_files(&self, at: &At, place: &Place) -> Outcome {
+        let entries = at.bare_api()?.file_list(&place.files(), &place.path)?;
         if self.json {
             listing::json(&entries.iter().map(Line::of).collect::<Vec<_>>());
             return Ok(0);
@@ -143,6 +141,19 @@ impl Ls {
         table.print();
         Ok(0)
     }
+}
+
+/// Every volume of this machine that can be read; of the others is said why not.
+fn readable() -> Result<Vec<Volume>> {
+    let engine = engine()?;
+    let mut volumes = Vec::new();
+    for name in engine.volume_names() {
+        match engine.volume(&name) {
+            Ok(volume) => volumes.push(volume),
+            Err(error) => words::note(error),
+        }
+    }
+    Ok(volumes)
 }
 
 /// One entry of a directory, for programs.
@@ -195,10 +206,10 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl Act for Inspect {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
-        let found = self.names.iter().map(|name| engine.volume(name));
+impl ActAt for Inspect {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
+        let found = self.names.iter().map(|name| api.volume_inspect(name));
         match found.collect::<Result<Vec<Volume>>>()?.as_slice() {
             [one] => listing::json(one),
             several => listing::json(&several),
@@ -219,12 +230,12 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl Act for Rm {
-    fn act(self) -> Outcome {
-        let engine = engine()?;
+impl ActAt for Rm {
+    fn act_at(self, at: &At) -> Outcome {
+        let api = at.api()?;
         let mut failed = false;
         for name in &self.names {
-            match engine.volume_remove(name, self.force) {
+            match api.volume_remove(name, self.force) {
                 Ok(()) => words::say(name),
                 Err(error) => {
                     words::tell(&error);
@@ -253,17 +264,30 @@ pub(crate) struct Cp {
     quiet: bool,
 }
 
-impl Act for Cp {
-    fn act(self) -> Outcome {
-        let engine = bare_engine()?;
+impl ActAt for Cp {
+    fn act_at(self, at: &At) -> Outcome {
         let bar = cp::bar(self.quiet);
         let mut progress = |bytes| bar.inc(bytes);
         let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
             (End::Host(from), End::Inside(to)) => {
-                files(&engine, &to)?.push(from.as_ref(), &to.path, true, &mut progress)?
+                let from: &Path = from.as_ref();
+                match at {
+                    At::Here => {
+                        let files = bare_engine()?.volume_files(&to.volume)?;
+                        files.push(from, &to.path, true, &mut progress)?
+                    }
+                    At::There(server) => server.api()?.file_push(&to.files(), from, &to.path)?,
+                }
             }
             (End::Inside(from), End::Host(to)) => {
-                files(&engine, &from)?.pull(&from.path, to.as_ref(), &mut progress)?
+                let to: &Path = to.as_ref();
+                match at {
+                    At::Here => {
+                        let files = bare_engine()?.volume_files(&from.volume)?;
+                        files.pull(&from.path, to, &mut progress)?
+                    }
+                    At::There(server) => server.api()?.file_pull(&from.files(), &from.path, to)?,
+                }
             }
             (End::Inside(_), End::Inside(_)) => {
                 return Err(Error::unsupported("cannot copy from one volume to another")
@@ -283,10 +307,6 @@ impl Act for Cp {
     }
 }
 
-fn files(engine: &Engine, place: &Place) -> Result<msb_engine::files::Files> {
-    engine.volume_files(&place.volume)
-}
-
 /// Writes a file of a volume to stdout.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume cat NAME:PATH")]
@@ -296,13 +316,13 @@ pub(crate) struct Cat {
     place: OsString,
 }
 
-impl Act for Cat {
-    fn act(self) -> Outcome {
+impl ActAt for Cat {
+    fn act_at(self, at: &At) -> Outcome {
         let place = Place::parse(&self.place)?;
-        let engine = bare_engine()?;
+        let api = at.bare_api()?;
         // A file may hold what moves the cursor or worse; a pipe gets every byte as it is.
         let shown = std::io::stdout().is_terminal();
-        files(&engine, &place)?.read(&place.path, 0, None, |bytes| {
+        api.file_read(&place.files(), &place.path, 0, None, &mut |bytes| {
             match shown {
                 true => words::stdout(harmless(bytes).as_bytes()),
                 false => words::stdout(bytes),
@@ -335,6 +355,11 @@ struct Place {
 }
 
 impl Place {
+    /// The volume, as Operations on files know it.
+    fn files(&self) -> Files {
+        Files::Volume(self.volume.clone())
+    }
+
     /// `data:/path`; a path need not be UTF-8.
     fn parse(text: &OsStr) -> Result<Self> {
         match End::parse(text)? {

@@ -1,0 +1,211 @@
+//! The streams of a command behind a server joined to ours, until it ends or we leave.
+//!
+//! What a server says can only be waited for by blocking, so each side has a thread: one hears the
+//! command, one reads stdin, one waits for signals. The main thread writes.
+
+use crate::session::{Attended, Part};
+use crate::terminal::{self, DetachKeys, Raw, Typed};
+use msb_api::{Api, Exec, ExecEvent, ExecInput};
+use msb_spec::{Error, Kind, Name, Result, Stdin};
+use msb_sys::signal::{self, Signals};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Signals that are the command's once it runs, and ours until then.
+pub(crate) struct Calls(Arc<Mutex<Option<Arc<Listener>>>>);
+
+/// Who is told of signals.
+struct Listener {
+    api: Arc<dyn Api>,
+    name: Name,
+    exec: u64,
+    input: Arc<dyn ExecInput>,
+    tty: bool,
+}
+
+impl Listener {
+    /// Beside the stream, where a command that does not read may hold everything up.
+    fn signal(&self, number: i32) {
+        if self.api.exec_signal(&self.name, self.exec, number).is_err() {
+            // It has not begun yet, or is over.
+            let _ = self.input.signal(number);
+        }
+    }
+
+    fn resize(&self) {
+        if self.tty {
+            let _ = self.input.resize(terminal::size());
+        }
+    }
+
+    /// Our reader has left: the command learns of it as it would without us.
+    fn hush(&self) {
+        self.signal(if self.tty { signal::SIGHUP } else { signal::SIGPIPE });
+    }
+}
+
+/// What has happened.
+enum Heard {
+    Did(ExecEvent),
+    Failed(Error),
+    Left,
+}
+
+/// Pieces of output that wait for a slow reader of ours, before the server has to.
+const WAITING: usize = 16;
+
+impl Calls {
+    /// Collects signals from now on. To be called before there are other threads: the kernel gives
+    /// a signal to any of them that does not block it.
+    pub(crate) fn collect() -> Result<Self> {
+        let wanted =
+            [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGWINCH];
+        let about = |error| Error::host("cannot attend the command", error);
+        let signals = Signals::collect(&wanted).map_err(about)?;
+        let listener = Arc::new(Mutex::new(None));
+        let shared = Arc::clone(&listener);
+        thread::spawn(move || pass(&signals, &shared));
+        Ok(Self(listener))
+    }
+
+    fn are_for(&self, listener: &Arc<Listener>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(listener));
+    }
+}
+
+/// Hands signals on for as long as the process lives.
+fn pass(signals: &Signals, listener: &Mutex<Option<Arc<Listener>>>) {
+    let mut asked_to_end = 0;
+    loop {
+        let mut waits = [PollFd::new(signals.fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut waits, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        while let Some(number) = signals.take() {
+            let listener = listener.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match (listener, number) {
+                (Some(listener), signal::SIGWINCH) => listener.resize(),
+                (None, signal::SIGWINCH) => {}
+                (Some(listener), number) => {
+                    asked_to_end += 1;
+                    // Whoever asks three times means it.
+                    let number = if asked_to_end >= 3 { signal::SIGKILL } else { number };
+                    listener.signal(number);
+                }
+                // There is no command yet: it is us who are meant.
+                (None, number) => msb_sys::process::leave(128 + number),
+            }
+        }
+    }
+}
+
+/// Joins our streams to a command's.
+pub(crate) fn attend(
+    (api, name): (&Arc<dyn Api>, &Name),
+    exec: Box<dyn Exec>,
+    part: Part,
+    calls: &Calls,
+) -> Result<Attended> {
+    let (id, input) = (exec.id(), exec.input());
+    if part.leave_at_once {
+        return Ok(Attended::Left { exec: id });
+    }
+    let keys = if part.tty { Some(DetachKeys::configured()?) } else { None };
+    // A command may have a terminal where we have none.
+    let raw = part.tty && stdin().is_terminal();
+    let _raw = if raw { Some(Raw::enter()?) } else { None };
+    let (api, name, tty) = (Arc::clone(api), name.clone(), part.tty);
+    let listener = Arc::new(Listener { api, name, exec: id, input: Arc::clone(&input), tty });
+    calls.are_for(&listener);
+    // It may have changed since the command was planned.
+    listener.resize();
+    let (tell, heard) = sync_channel(WAITING);
+    if part.stdin == Stdin::Streamed {
+        let tell = tell.clone();
+        thread::spawn(move || read_stdin(&*input, keys, &tell));
+    }
+    thread::spawn(move || hear(exec, &tell));
+    for what in heard {
+        match what {
+            Heard::Did(ExecEvent::Stdout(bytes)) => {
+                let mut out = stdout().lock();
+                if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
+                    listener.hush();
+                }
+            }
+            Heard::Did(ExecEvent::Stderr(bytes)) => {
+                if stderr().lock().write_all(&bytes).is_err() {
+                    listener.hush();
+                }
+            }
+            Heard::Did(ExecEvent::Exited(exit)) => return Ok(Attended::Exited(exit)),
+            Heard::Failed(error) => return Err(error),
+            Heard::Left => return Ok(Attended::Left { exec: id }),
+        }
+    }
+    Err(Error::new(Kind::Protocol, "the server went away before the command ended"))
+}
+
+fn hear(mut exec: Box<dyn Exec>, tell: &SyncSender<Heard>) {
+    loop {
+        let (heard, over) = match exec.next() {
+            Ok(Some(event)) => {
+                let over = matches!(event, ExecEvent::Exited(_));
+                (Heard::Did(event), over)
+            }
+            Ok(None) => {
+                let message = "the server did not tell how the command ended";
+                (Heard::Failed(Error::new(Kind::Protocol, message)), true)
+            }
+            Err(error) => (Heard::Failed(error), true),
+        };
+        if tell.send(heard).is_err() || over {
+            return;
+        }
+    }
+}
+
+fn read_stdin(input: &dyn ExecInput, mut keys: Option<DetachKeys>, tell: &SyncSender<Heard>) {
+    let mut buffer = vec![0u8; 64 << 10];
+    loop {
+        let n = match rustix::io::read(stdin(), &mut *buffer) {
+            Ok(n) => n,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                // Somebody made our stdin one that does not wait.
+                let input = stdin();
+                let mut waits = [PollFd::new(&input, PollFlags::IN)];
+                let _ = rustix::event::poll(&mut waits, None);
+                continue;
+            }
+            // A stdin that cannot be read has ended.
+            Err(_) => 0,
+        };
+        let (bytes, leaving) = match &mut keys {
+            Some(keys) if n > 0 => match keys.filter(&buffer[..n]) {
+                Typed::Send(bytes) => (bytes, false),
+                Typed::Leave(bytes) => (bytes, true),
+            },
+            _ => (buffer[..n].to_vec(), false),
+        };
+        let written = match (n, bytes.is_empty()) {
+            (0, _) => input.close(),
+            (_, false) => input.write(&bytes),
+            (_, true) => Ok(()),
+        };
+        if leaving {
+            let left = written.and_then(|()| input.detach());
+            let _ = tell.send(left.map_or_else(Heard::Failed, |()| Heard::Left));
+            return;
+        }
+        // Its last words may still be there to hear.
+        if n == 0 || written.is_err() {
+            return;
+        }
+    }
+}

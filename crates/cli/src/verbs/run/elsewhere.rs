@@ -1,0 +1,160 @@
+//! `msb run` behind a server.
+
+use super::super::{finished, say_isolation};
+use super::{Run, tell_changes};
+use crate::at::{At, Server};
+use crate::session::{Attended, Part};
+use crate::session_elsewhere::{Calls, attend};
+use crate::words::{self, Outcome};
+use crate::{arguments, elsewhere, fetching::Steps, terminal};
+use msb_api::{Api, Create, Exec, Registry};
+use msb_spec::{Error, Kind, Name, Plan, Result, Span, Spec, Stage, Stdin};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a sandbox that nobody attends any more goes on, if it was made for a command at a
+/// terminal and the connection to it was lost.
+const FORSAKEN: Span = Span(Duration::from_secs(60));
+
+impl Run {
+    pub(super) fn elsewhere(self, at: &At, server: &Server) -> Outcome {
+        let quiet = self.sandbox.quiet;
+        let mut spec = self.sandbox.spec(at)?;
+        spec.ephemeral = self.rm || (spec.name.is_none() && !self.detach);
+        spec.timeout = self.timeout.or(spec.timeout);
+        if !self.command.is_empty() {
+            spec.command.clone_from(&self.command);
+        }
+        spec.default_command = true;
+        let registry = self.sandbox.fetch.registry()?;
+        let calls = Calls::collect()?;
+        let (api, mut spec) = elsewhere::asked(server.api()?, spec)?;
+        let (tty, stdin) = self.streams.choose(self.detach);
+        let steps = Steps::new(quiet);
+        elsewhere::fetch(&*api, &mut spec, &registry, &steps)?;
+        let mut plan = api.sandbox_plan(&spec, &steps)?;
+        if let Some(command) = &mut plan.command {
+            command.tty = tty.then(terminal::size);
+            command.stdin = stdin;
+            command.detached = self.detach;
+            arguments::pass_term(tty, &mut command.env);
+        }
+        if self.sandbox.dry_run {
+            drop(steps);
+            self.sandbox.show(&plan);
+            return Ok(0);
+        }
+        say_isolation(plan.isolation, plan.isolation_reason.as_deref(), quiet);
+        spec.name = Some(plan.name.clone());
+        let replace = self.sandbox.replace;
+        if self.detach {
+            let made = api.sandbox_create(&Create { spec, replace, registry }, &steps)?;
+            drop(steps);
+            words::say(made.name);
+            return Ok(0);
+        }
+        let begun = Begun::begin(&api, &plan, spec, replace, &steps);
+        drop(steps);
+        let begun = begun?;
+        let name = begun.name.clone();
+        if stdin == Stdin::Closed {
+            begun.exec.input().close()?;
+        }
+        let part = Part { stdin, tty, leave_at_once: false };
+        let attended = attend((&api, &name), begun.exec, part, &calls);
+        let attended = attended.map_err(|error| under(&name, error));
+        match attended {
+            Ok(Attended::Left { .. }) => {
+                words::say(&name);
+                Ok(0)
+            }
+            Ok(Attended::Exited(exit)) => {
+                let code = finished(&exit);
+                begun.end.after(&*api, &name)?;
+                if plan.workspace.is_some() {
+                    tell_changes(&*api, &plan, quiet);
+                }
+                Ok(code)
+            }
+            Err(error) => {
+                let _ = begun.end.after(&*api, &name);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A command that runs in a sandbox made for it.
+struct Begun {
+    name: Name,
+    exec: Box<dyn Exec>,
+    end: End,
+}
+
+/// What becomes of the sandbox after its command.
+enum End {
+    /// It has ended with it.
+    Already,
+    /// It is stopped, and stays.
+    Stop,
+    /// It is removed.
+    Remove,
+}
+
+impl Begun {
+    fn begin(
+        api: &Arc<dyn Api>,
+        plan: &Plan,
+        mut spec: Spec,
+        replace: bool,
+        steps: &Steps,
+    ) -> Result<Self> {
+        let command = plan.command.as_ref();
+        let command = command.ok_or_else(|| Error::invalid("there is no command to run"))?;
+        if spec.ephemeral && command.tty.is_none() {
+            if replace {
+                match api.sandbox_remove(&plan.name, true) {
+                    Err(error) if error.kind() == Kind::NotFound => {}
+                    removed => removed?,
+                }
+            }
+            let (name, exec) =
+                api.exec_run(&spec, steps).map_err(|error| under(&plan.name, error))?;
+            return Ok(Self { name, exec, end: End::Already });
+        }
+        // A Spec says nothing about terminals and keeps no stdin open beyond its maker, so the
+        // sandbox is made first and the command started in it.
+        let end = if spec.ephemeral { End::Remove } else { End::Stop };
+        if spec.ephemeral {
+            spec.idle_timeout = spec.idle_timeout.or(Some(FORSAKEN));
+        }
+        (spec.command, spec.entrypoint) = (Vec::new(), Vec::new());
+        (spec.default_command, spec.timeout) = (false, None);
+        let registry = Registry::default();
+        let name = api.sandbox_create(&Create { spec, replace, registry }, steps)?.name;
+        match api.exec_start(&name, command) {
+            Ok(exec) => Ok(Self { name, exec, end }),
+            Err(error) => {
+                let _ = end.after(&**api, &name);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl End {
+    fn after(&self, api: &dyn Api, name: &Name) -> Result<()> {
+        match self {
+            Self::Already => Ok(()),
+            Self::Stop => api.sandbox_stop(name, Duration::ZERO).map(drop),
+            Self::Remove => api.sandbox_remove(name, true),
+        }
+    }
+}
+
+fn under(name: &Name, error: Error) -> Error {
+    match error.stage() {
+        Some(Stage::Exec) | None => error,
+        Some(_) => error.under(format!("cannot start sandbox `{name}`")),
+    }
+}
