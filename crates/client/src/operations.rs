@@ -16,8 +16,8 @@ use msb_api::{
     SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
-    Command, Error, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule, Spec,
-    VolumeName, VolumeSpec,
+    Command, Error, Exit, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
+    Spec, VolumeName, VolumeSpec,
 };
 use std::io::{Read, Write};
 use std::path::Path;
@@ -246,6 +246,11 @@ impl Execs for Client {
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {
         self.ask(&ExecSignal { name: name.clone(), id, signal }).map(drop)
+    }
+
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        let ask = ExecWait { name: name.clone(), id, limit_ms: milliseconds(limit) };
+        Ok(self.ask(&ask)?.exit)
     }
 
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>> {

@@ -1,8 +1,8 @@
 //! The Operations, done on this machine.
 
 mod exec;
-mod kept;
 mod judged;
+mod kept;
 mod watched;
 
 use crate::files::{self, Links};

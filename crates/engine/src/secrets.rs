@@ -21,9 +21,7 @@ const SHORTEST: usize = 8;
 /// sandbox brings itself.
 pub(crate) fn read(plan: &Plan, given: &[(String, Value)]) -> Result<Vec<Value>> {
     let secrets = plan.network.as_ref().map(|network: &Network| network.secrets.as_slice());
-    let values = secrets.unwrap_or_default().iter().map(|secret| {
-        value_of(&secret.secret, given)
-    });
+    let values = secrets.unwrap_or_default().iter().map(|secret| value_of(&secret.secret, given));
     values.collect()
 }
 

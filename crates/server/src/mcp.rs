@@ -33,7 +33,8 @@ use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
 pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
-    let service = Service { dialect, site: None, room: Room::default(), session: Some(Arc::default()) };
+    let service =
+        Service { dialect, site: None, room: Room::default(), session: Some(Arc::default()) };
     let failed = |error: &dyn std::fmt::Display| {
         let text = "the client did not begin as MCP wants";
         msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)

@@ -10,7 +10,8 @@ mod streams;
 
 pub use document::document;
 
-use crate::site::{Caller, Site};
+use crate::dialect::Who;
+use crate::site::Site;
 use asked::Asked;
 use axum::Router;
 use axum::body::Body;
@@ -60,7 +61,7 @@ async fn shown() -> Response {
 
 /// The sandboxes of whoever asks.
 fn api(site: &Site, request: &axum::http::request::Parts) -> Result<Arc<dyn Api>> {
-    let caller = request.extensions.get::<Caller>();
+    let caller = request.extensions.get::<Who>();
     let caller = caller.ok_or_else(|| Error::new(Kind::Denied, "nobody has asked"))?;
     Ok(site.guarded(caller))
 }

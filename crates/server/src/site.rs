@@ -118,13 +118,14 @@ impl Site {
     }
 
     /// The sandboxes that somebody reaches, without what of the host is not allowed.
-    pub(crate) fn guarded(&self, caller: &Caller) -> Arc<dyn Api> {
+    pub(crate) fn guarded(&self, caller: &Who) -> Arc<dyn Api> {
         let api = Arc::clone(&self.world.api);
-        let scoped = match &caller.reaches {
-            Reaches::All => Scoped::all(api),
-            Reaches::One(namespace) => Scoped::new(api, namespace.clone()),
-        };
-        Arc::new(scoped.with_host_paths(Arc::clone(&self.world.paths)))
+        let paths = &self.world.paths;
+        Arc::new(match &caller.reaches {
+            Reaches::All => Scoped::all(api).with_host_paths(Arc::clone(paths)),
+            Reaches::One(namespace) => Scoped::new(api, namespace.clone())
+                .with_host_paths(Arc::new(paths.of_namespace(namespace))),
+        })
     }
 
     /// The dialect as it introduces itself.

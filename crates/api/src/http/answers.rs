@@ -32,6 +32,12 @@ answers! {
         count: u64
     }
 
+    /// What came of waiting for a command.
+    Ended {
+        /// How it ended; none if it still runs.
+        exit: Option<Exit>
+    }
+
     /// What commands have said.
     Logged {
         /// Whole lines.

@@ -1,6 +1,6 @@
 //! Sandboxes and all that belongs to them.
 
-use super::answers::{Changed, Count, Done, Executed, Expires, Logged, Waited};
+use super::answers::{Changed, Count, Done, Ended, Executed, Expires, Logged, Waited};
 use super::table;
 use crate::execs::{self, ExecEntry};
 use crate::images::{DiskUsage, ImageInspection, ImageSummary, Registry};
@@ -292,6 +292,19 @@ table! {
         /// The number of the signal.
         signal: i32,
     } -> Done = |it, api, _watch| api.exec_signal(&it.name, it.id, it.signal).map(|()| Done {});
+
+    /// Waits until a command has ended.
+    ExecWait = "exec_wait" Post "/api/v1/sandboxes/{name}/execs/{#id}/wait" {
+        /// Where.
+        name: Name,
+        /// Which.
+        id: u64,
+        /// No longer than this.
+        #[serde(default)]
+        limit_ms: u64,
+    } -> Ended = |it, api, _watch| {
+        Ok(Ended { exit: api.exec_wait(&it.name, it.id, milliseconds(it.limit_ms))? })
+    };
 
     /// Every command of a sandbox that is recorded, the oldest first.
     ExecList = "exec_list" Get "/api/v1/sandboxes/{name}/execs" {

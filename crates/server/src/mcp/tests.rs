@@ -54,7 +54,7 @@ impl Desk {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let keeps = session;
         let session = session.then(Arc::default);
-        let service = Service { dialect, site: None, session };
+        let service = Service { dialect, site: None, room: Room::default(), session };
         tokio::spawn(async move {
             let running = service.serve(theirs).await.unwrap();
             running.waiting().await.unwrap();
