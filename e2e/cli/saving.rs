@@ -225,6 +225,34 @@ fn a_running_sandbox_is_saved_and_told_for_how_long_it_stood_still() {
 }
 
 #[test]
+fn commands_begun_while_a_snapshot_is_taken_wait_for_it() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        msb.words(
+            "exec box -- sh -c 'mkdir /root/t; for i in $(seq 500); do echo $i > /root/t/$i; done'",
+        )
+        .ok();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..4 {
+                    msb.words(&format!("snapshot create s{i} --from box")).ok();
+                    // At once: it goes on before the snapshot is told of.
+                    msb.words("exec box -- true").ok();
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        msb.words("exec box -- true").ok();
+                    }
+                });
+            }
+        });
+        msb.words("rm -f box").ok();
+    }
+}
+
+#[test]
 fn everything_inside_can_be_paused() {
     for msb in Msb::each() {
         msb.words("create -q -n box host").ok();

@@ -18,6 +18,8 @@ pub(crate) struct Guest {
     pub(crate) way: Way,
     /// Whether everything in a jail stands still.
     pub(crate) stopped: bool,
+    /// Whether that is only for as long as somebody needs it, for a copy.
+    pub(crate) held: bool,
 }
 
 /// How a guest is reached.
@@ -48,7 +50,7 @@ impl Guest {
         if plan.isolation == Isolation::Vm {
             let (confined, machine) = Machine::start(plan, directory, link, authority)?;
             let way = Way::Machine(Box::new(machine));
-            return Ok(Self { confined, way, stopped: false });
+            return Ok(Self { confined, way, stopped: false, held: false });
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -63,7 +65,7 @@ impl Guest {
         let confined = msb_jail::start(plan, outward.as_ref(), msb_guest::run, theirs.as_fd())?;
         let decoder = Decoder::new(MAX_FROM_GUEST);
         let way = Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() });
-        Ok(Self { confined, way, stopped: false })
+        Ok(Self { confined, way, stopped: false, held: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

@@ -86,6 +86,10 @@ impl Worker {
         let Some(Pausing { client, pause, holds }) = self.pausing.pop_front() else { return };
         let changed = self.guest.stopped != paused;
         self.guest.stopped = paused;
+        self.guest.held = paused && (holds || self.guest.held);
+        if !paused {
+            self.start_delayed();
+        }
         if changed && !holds && client.is_some() {
             self.record(if paused { Happened::Paused } else { Happened::Resumed });
         }
@@ -106,6 +110,15 @@ impl Worker {
         // It may have gone while it was waited for.
         if holds && paused && !self.clients.contains_key(&client) {
             self.release();
+        }
+    }
+
+    /// Begins what was asked for while somebody held everything.
+    fn start_delayed(&mut self) {
+        for (client, command) in std::mem::take(&mut self.delayed) {
+            if self.clients.contains_key(&client) {
+                self.start_exec(client, command);
+            }
         }
     }
 

@@ -283,6 +283,11 @@ impl Worker {
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.answer(client, &Reply::Failed(error));
         }
+        if self.guest.stopped && self.guest.held {
+            // It is not for long, and nobody asked for it who could be asked to end it.
+            self.set_role(client, Role::Waiting);
+            return self.delayed.push((client, command));
+        }
         if self.guest.is_paused() {
             let error = self.paused();
             return self.answer(client, &Reply::Failed(error));

@@ -90,6 +90,8 @@ pub(crate) struct Worker {
     pub(crate) ordering: VecDeque<u64>,
     /// Who waits for a jail to stand still or to go on.
     pub(crate) pausing: VecDeque<Pausing>,
+    /// Commands that wait until nobody holds everything any more.
+    pub(crate) delayed: Vec<(u64, Command)>,
     /// The gateway, while there is one.
     pub(crate) outward: Option<Outward>,
 }
@@ -227,6 +229,7 @@ impl Worker {
             measuring: Vec::new(),
             ordering: VecDeque::new(),
             pausing: VecDeque::new(),
+            delayed: Vec::new(),
             outward,
         })
     }

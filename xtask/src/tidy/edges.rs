@@ -21,7 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-api", &["msb-wire", "msb-spec"]),
     ("msb-image", &["msb-erofs", "msb-ext4", "msb-spec", "msb-sys"]),
     ("msb-gateway", &["msb-wire", "msb-spec", "msb-sys"]),
-    ("msb-review", &["msb-spec", "msb-sys"]),
+    ("msb-review", &["msb-api", "msb-spec", "msb-sys"]),
     ("msb-jail", &["msb-spec", "msb-sys"]),
     ("msb-vm", &["msb-spec", "msb-sys"]),
     ("msb-guest", &["msb-wire", "msb-spec", "msb-sys"]),
@@ -30,7 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["msb-erofs", "msb-vm", "msb-guest", "msb-jail", "msb-wire", "msb-spec", "msb-sys"],
     ),
     ("msb-engine", &["msb-api", "msb-image", "msb-review", "msb-wire", "msb-spec", "msb-sys"]),
-    ("msb-client", &["msb-api", "msb-spec"]),
+    ("msb-client", &["msb-api", "msb-spec", "msb-sys"]),
     ("msb-server", &["msb-api", "msb-spec", "msb-sys"]),
     ("microsandbox", &["msb-engine", "msb-client", "msb-api", "msb-wire", "msb-spec"]),
     (
