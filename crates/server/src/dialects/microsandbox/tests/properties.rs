@@ -304,6 +304,11 @@ fn arranged(
         | ("sandbox_exec_write_stdin" | "sandbox_exec_signal", _) => {
             let begun = bench.data("sandbox_exec_start", json!({"name": "on", "command": "wait"}));
             let id = begun["execSessionId"].clone();
+            // Until it has said all that it will, two polls may differ.
+            let poll = || bench.data("sandbox_exec_poll", json!({"execSessionId": id.clone()}));
+            while poll()["nextCursor"].as_u64() < Some(3) {
+                std::thread::yield_now();
+            }
             let (without, mut with) = both(&|it| it["execSessionId"] = id.clone());
             if place == ".execSessionId" {
                 with["execSessionId"] = json!("another");
