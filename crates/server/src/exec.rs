@@ -19,9 +19,14 @@ pub(crate) fn run(
     limit: usize,
     cancel: &Cancel,
 ) -> Result<Captured> {
-    command.stdin = if stdin.is_some() { Stdin::Streamed } else { Stdin::Closed };
+    command.stdin = stdin_of(stdin.as_ref());
     let mut exec = api.exec_start(name, &command)?;
     finish(exec.as_mut(), stdin, limit, cancel)
+}
+
+/// Open if there is something to be written to it.
+pub(crate) fn stdin_of(bytes: Option<&Vec<u8>>) -> Stdin {
+    if bytes.is_some() { Stdin::Streamed } else { Stdin::Closed }
 }
 
 /// The same for one that runs already.

@@ -253,6 +253,12 @@ impl Fake {
 
 impl Execs for Fake {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
+        if name.as_str() != "new" {
+            let stopped = self.known(name)?.status == Status::Stopped;
+            if stopped && !self.asked.lock().unwrap().contains(&format!("{:?}", ("start", name))) {
+                return Err(Error::new(Kind::State, format!("sandbox `{name}` is not running")));
+            }
+        }
         self.note(("exec", name, command));
         let late = command.argv.iter().any(|it| it == "late");
         Ok(self.exec(&command.argv, late))
