@@ -19,6 +19,7 @@ mod rules;
 mod source;
 mod watches;
 
+use crate::files::Links;
 use crate::sandboxes::Engine;
 use msb_api::{DEFAULT_EXCLUDES, SyncSpec, SyncState, SyncStatus, SyncSummary};
 use msb_spec::{Error, Result};
@@ -76,7 +77,16 @@ impl Engine {
         spec: &SyncSpec,
         progress: &mut dyn FnMut(SyncEvent),
     ) -> Result<String> {
-        process::start(self, spec, progress)
+        process::start(self, spec, Links::Followed, progress)
+    }
+
+    /// The same for a source that was judged by where it leads.
+    pub(crate) fn start_judged_sync(
+        &self,
+        spec: &SyncSpec,
+        progress: &mut dyn FnMut(SyncEvent),
+    ) -> Result<String> {
+        process::start(self, spec, Links::Refused, progress)
     }
 
     /// Is a sync until it ends, or until this process is asked to end.

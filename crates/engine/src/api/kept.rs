@@ -28,7 +28,7 @@ impl Workspaces for Engine {
 
 impl Syncs for Engine {
     fn sync_start(&self, spec: &SyncSpec, watch: &dyn Watch) -> Result<SyncSummary> {
-        let id = self.start_sync(spec, &mut |event| {
+        let id = self.start_judged_sync(spec, &mut |event| {
             if let SyncEvent::Sent { files, bytes } = event {
                 watch.step(&format!("copied {files} files, {bytes} bytes"), None);
             }

@@ -7,6 +7,7 @@ use super::board::Board;
 use super::follower::Follower;
 use super::registry::{self, Claim};
 use super::{Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec};
+use crate::files::{Links, through_a_link};
 use crate::launch::Launcher;
 use crate::sandboxes::Engine;
 use crate::store::Home;
@@ -56,12 +57,13 @@ const TOLD: usize = 20;
 pub(crate) fn start(
     engine: &Engine,
     spec: &SyncSpec,
+    links: Links,
     progress: &mut dyn FnMut(SyncEvent),
 ) -> Result<String> {
     let about = |error: io::Error| Error::host("cannot start a sync", error);
     let letter = Letter {
         home: engine.home().path().as_os_str().as_bytes().to_vec(),
-        source: canonical(&spec.source)?.into_os_string().into_vec(),
+        source: canonical(&spec.source, links)?.into_os_string().into_vec(),
         sandbox: spec.sandbox.clone(),
         target: spec.target.clone(),
         excludes: spec.excludes.clone(),
@@ -125,7 +127,8 @@ fn serve_apart(letter: Letter, mut caller: UnixStream) -> i32 {
         // It starts no worker, and never executes anything again.
         let engine = Engine::at(Home::at(&home)?, Launcher::Execute(PathBuf::new()));
         let observer = telling(caller.try_clone().map_err(not_started)?);
-        let life = Life::begin(&engine, &spec, observer)?;
+        // Whoever started us has followed its links.
+        let life = Life::begin(&engine, &spec, Links::Refused, observer)?;
         life.last(Some(&caller), true)
     });
     match served {
@@ -179,7 +182,7 @@ fn answer(caller: &mut UnixStream, answer: &Answer) {
 
 /// Is a sync in this very process.
 pub(crate) fn stay(engine: &Engine, spec: &SyncSpec, observer: Observer) -> Result<SyncEnd> {
-    Life::begin(engine, spec, observer)?.last(None, false)
+    Life::begin(engine, spec, Links::Followed, observer)?.last(None, false)
 }
 
 /// A sync that goes on.
@@ -199,8 +202,13 @@ struct Life {
 }
 
 impl Life {
-    fn begin(engine: &Engine, spec: &SyncSpec, mut observer: Observer) -> Result<Self> {
-        let source = canonical(&spec.source)?;
+    fn begin(
+        engine: &Engine,
+        spec: &SyncSpec,
+        links: Links,
+        mut observer: Observer,
+    ) -> Result<Self> {
+        let source = canonical(&spec.source, links)?;
         let sandbox = engine.connect(&spec.sandbox, &Request::Wait)?.into_stream();
         // Before there is another thread: it must not be the one that a signal ends.
         let signals = Signals::collect(&[SIGTERM, SIGINT, SIGHUP]).map_err(not_started)?;
@@ -291,12 +299,33 @@ fn is_readable(stream: &UnixStream) -> bool {
 }
 
 /// The source as it is called whatever the current directory is.
-fn canonical(source: &Path) -> Result<PathBuf> {
+fn canonical(source: &Path, links: Links) -> Result<PathBuf> {
     let about = |error| Error::host(format!("cannot sync `{}`", source.display()), error);
     let path = fs::canonicalize(source).map_err(about)?;
+    if links == Links::Refused && path != source {
+        return Err(through_a_link(source));
+    }
     if !fs::metadata(&path).map_err(about)?.is_dir() {
         return Err(Error::invalid(format!("not a directory: `{}`", source.display()))
             .hint("`msb cp` copies a file"));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_was_judged_leads_nowhere_else() {
+        let place = std::env::temp_dir().join(format!("msb-judged-{}", std::process::id()));
+        fs::create_dir_all(place.join("real")).unwrap();
+        let place = fs::canonicalize(place).unwrap();
+        let (real, link) = (place.join("real"), place.join("link"));
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(canonical(&link, Links::Followed).unwrap(), real);
+        assert_eq!(canonical(&real, Links::Refused).unwrap(), real);
+        assert_eq!(canonical(&link, Links::Refused).unwrap_err().kind(), Kind::Denied);
+        fs::remove_dir_all(place).unwrap();
+    }
 }

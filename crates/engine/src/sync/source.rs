@@ -4,7 +4,7 @@
 //! ever read, whatever is renamed meanwhile. It is held only while it is used: the kernel does not
 //! tell that a directory was removed while somebody has it open, and does not unmount it.
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -137,7 +137,8 @@ impl Source {
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+    // Every link was followed before; one that is there now leads elsewhere.
+    Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
 }
 
 /// What a file is now.
@@ -173,4 +174,23 @@ fn described(stat: &Stat) -> (Sort, Stamp) {
         changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
     };
     (sort, stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_link_in_the_way_is_not_followed() {
+        let place = std::env::temp_dir().join(format!("msb-source-{}", std::process::id()));
+        fs::create_dir_all(place.join("real/deep")).unwrap();
+        let place = fs::canonicalize(place).unwrap();
+        std::os::unix::fs::symlink("real", place.join("link")).unwrap();
+        let opens = |path: &str| Source::open(&place.join(path)).is_ok();
+        assert!(opens("real/deep"));
+        assert!(!opens("link"));
+        assert!(!opens("link/deep"));
+        fs::remove_dir_all(place).unwrap();
+    }
 }
