@@ -113,7 +113,7 @@ mod tests {
 
     fn read_one(text: &str) -> Result<Value> {
         let secret = Secret::parse_command(text).unwrap();
-        value(&PlannedSecret { secret, placeholder: "x".to_owned() }, &[])
+        value(&secret, &[])
     }
 
     #[test]
