@@ -6,4 +6,5 @@ mod load;
 mod microsandbox;
 mod opensandbox;
 mod races;
+mod remote;
 mod server;

@@ -6,6 +6,7 @@
 use crate::{launcher, words};
 use clap::Arg;
 use msb_api::{Api, Status};
+use msb_client::Client;
 use msb_engine::Engine;
 use msb_spec::{Error, Name, Result, env};
 use std::sync::Arc;
@@ -79,8 +80,7 @@ impl At {
 impl Server {
     /// The Operations, as the server does them.
     pub(crate) fn api(&self) -> Result<Arc<dyn Api>> {
-        let _key = std::env::var(env::API_KEY).ok().filter(|key| !key.is_empty());
-        Err(Error::unsupported(format!("cannot reach the server `{}`", self.url)))
+        Ok(Arc::new(Client::connect(&self.url, std::env::var(env::API_KEY).ok())?))
     }
 
     /// Says that something can only be done on the machine of the server.

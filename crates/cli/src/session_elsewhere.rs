@@ -14,6 +14,7 @@ use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Signals that are the command's once it runs, and ours until then.
 pub(crate) struct Calls(Arc<Mutex<Option<Arc<Listener>>>>);
@@ -52,8 +53,14 @@ impl Listener {
 enum Heard {
     Did(ExecEvent),
     Failed(Error),
-    Left,
+    /// We have asked to be let go.
+    Leaving,
+    /// Nothing comes any more.
+    Over,
 }
+
+/// How long a server may take to let go of us. Whoever hung up before that would end the command.
+const LETTING_GO: Duration = Duration::from_secs(10);
 
 /// Pieces of output that wait for a slow reader of ours, before the server has to.
 const WAITING: usize = 16;
@@ -130,25 +137,43 @@ pub(crate) fn attend(
         thread::spawn(move || read_stdin(&*input, keys, &tell));
     }
     thread::spawn(move || hear(exec, &tell));
-    for what in heard {
-        match what {
+    let mut leaving = None;
+    let mut hushed = false;
+    loop {
+        let what = match leaving {
+            None => heard.recv().unwrap_or(Heard::Over),
+            Some(since) => heard
+                .recv_timeout(LETTING_GO.saturating_sub(Instant::elapsed(&since)))
+                .unwrap_or_else(|_| Heard::Failed(kept())),
+        };
+        let written = match what {
             Heard::Did(ExecEvent::Stdout(bytes)) => {
                 let mut out = stdout().lock();
-                if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
-                    listener.hush();
-                }
+                out.write_all(&bytes).and_then(|()| out.flush())
             }
-            Heard::Did(ExecEvent::Stderr(bytes)) => {
-                if stderr().lock().write_all(&bytes).is_err() {
-                    listener.hush();
-                }
-            }
+            Heard::Did(ExecEvent::Stderr(bytes)) => stderr().lock().write_all(&bytes),
             Heard::Did(ExecEvent::Exited(exit)) => return Ok(Attended::Exited(exit)),
             Heard::Failed(error) => return Err(error),
-            Heard::Left => return Ok(Attended::Left { exec: id }),
+            Heard::Leaving => {
+                leaving = Some(Instant::now());
+                Ok(())
+            }
+            Heard::Over if leaving.is_some() => return Ok(Attended::Left { exec: id }),
+            Heard::Over => {
+                let message = "the server went away before the command ended";
+                return Err(Error::new(Kind::Protocol, message));
+            }
+        };
+        // Once is enough: what comes after its end would disturb the last words.
+        if written.is_err() && !std::mem::replace(&mut hushed, true) {
+            listener.hush();
         }
     }
-    Err(Error::new(Kind::Protocol, "the server went away before the command ended"))
+}
+
+fn kept() -> Error {
+    Error::new(Kind::Timeout, "the server did not let go of the command")
+        .hint("it may have ended with the connection; `msb ps --execs` tells")
 }
 
 fn hear(mut exec: Box<dyn Exec>, tell: &SyncSender<Heard>) {
@@ -158,10 +183,7 @@ fn hear(mut exec: Box<dyn Exec>, tell: &SyncSender<Heard>) {
                 let over = matches!(event, ExecEvent::Exited(_));
                 (Heard::Did(event), over)
             }
-            Ok(None) => {
-                let message = "the server did not tell how the command ended";
-                (Heard::Failed(Error::new(Kind::Protocol, message)), true)
-            }
+            Ok(None) => (Heard::Over, true),
             Err(error) => (Heard::Failed(error), true),
         };
         if tell.send(heard).is_err() || over {
@@ -199,8 +221,11 @@ fn read_stdin(input: &dyn ExecInput, mut keys: Option<DetachKeys>, tell: &SyncSe
             (_, true) => Ok(()),
         };
         if leaving {
-            let left = written.and_then(|()| input.detach());
-            let _ = tell.send(left.map_or_else(Heard::Failed, |()| Heard::Left));
+            // First, so that what comes of it is understood.
+            let _ = tell.send(Heard::Leaving);
+            if let Err(error) = written.and_then(|()| input.detach()) {
+                let _ = tell.send(Heard::Failed(error));
+            }
             return;
         }
         // Its last words may still be there to hear.

@@ -7,7 +7,7 @@ use crate::words::{self, Outcome};
 use crate::{clock, listing, net_text};
 use clap::Parser;
 use msb_api::Api;
-use msb_spec::{Decision, Name, Result};
+use msb_spec::{Decision, Kind, Name, Result};
 use msb_wire::record::{Event, Happened};
 use msb_wire::{NetEvent, NetRecord};
 use serde::Serialize;
@@ -43,11 +43,9 @@ impl ActAt for Events {
         let pause = || runs(&*api, &name).then(|| at.interval());
         if self.net {
             let wanted = |record: &NetRecord| !self.denied || is_denied(&record.what);
-            let more = net_events(at, &api, &name)?;
-            self.show(&pause, more, wanted, net_line)?;
+            self.show(&pause, net_events(at, &api, &name)?, wanted, net_line)?;
         } else {
-            let mut events = api.sandbox_events(&name)?;
-            self.show(&pause, move || events.more(), |_| true, event_line)?;
+            self.show(&pause, events(at, &api, &name)?, |_| true, event_line)?;
         }
         Ok(0)
     }
@@ -57,7 +55,7 @@ impl Events {
     fn show<T: Serialize>(
         &self,
         pause: &dyn Fn() -> Option<Duration>,
-        mut more: impl FnMut() -> Result<Vec<T>>,
+        mut more: More<T>,
         wanted: impl Fn(&T) -> bool,
         line: fn(&T) -> String,
     ) -> Result<()> {
@@ -82,30 +80,53 @@ impl Events {
     }
 }
 
+/// What comes, asked for again and again.
+type More<T> = Box<dyn FnMut() -> Result<Vec<T>>>;
+
+/// What has happened so far, and then what came since.
+fn events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<Event>> {
+    match at {
+        At::Here => {
+            let mut events = api.sandbox_events(name)?;
+            Ok(Box::new(move || events.more()))
+        }
+        At::There(_) => {
+            let (api, name) = (Arc::clone(api), name.clone());
+            Ok(anew(move || api.sandbox_events(&name)?.more()))
+        }
+    }
+}
+
 /// What was decided on the network so far, and then what came since.
-fn net_events(
-    at: &At,
-    api: &Arc<dyn Api>,
-    name: &Name,
-) -> Result<Box<dyn FnMut() -> Result<Vec<NetRecord>>>> {
-    let mut seen = 0;
+fn net_events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<NetRecord>> {
     match at {
         At::Here => {
             let mut lines = bare_engine()?.net_events(name)?;
-            Ok(Box::new(move || {
-                seen += 1;
-                if seen == 1 { lines.all() } else { lines.more() }
+            let mut begun = false;
+            Ok(Box::new(move || match std::mem::replace(&mut begun, true) {
+                false => lines.all(),
+                true => lines.more(),
             }))
         }
         At::There(_) => {
             let (api, name) = (Arc::clone(api), name.clone());
-            Ok(Box::new(move || {
-                let all = api.network_events(&name)?;
-                let before = std::mem::replace(&mut seen, all.len());
-                Ok(all.into_iter().skip(before).collect())
-            }))
+            Ok(anew(move || api.network_events(&name)))
         }
     }
+}
+
+/// Asks for everything each time and gives what was not there before. A sandbox that has gone
+/// meanwhile has nothing more to tell.
+fn anew<T>(ask: impl Fn() -> Result<Vec<T>> + 'static) -> More<T> {
+    let mut seen = None;
+    Box::new(move || {
+        let all = match ask() {
+            Err(error) if seen.is_some() && error.kind() == Kind::NotFound => return Ok(Vec::new()),
+            all => all?,
+        };
+        let before = seen.replace(all.len()).unwrap_or(0);
+        Ok(all.into_iter().skip(before).collect())
+    })
 }
 
 fn is_denied(event: &NetEvent) -> bool {

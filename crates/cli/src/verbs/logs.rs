@@ -5,7 +5,7 @@ use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{clock, listing};
 use clap::Parser;
-use msb_api::{LogFilter, LogLine, Source};
+use msb_api::{Api, LogFilter, LogLine, Source};
 use msb_spec::{Error, Name};
 
 /// Shows what commands have said, from the sandbox's own bounded log.
@@ -76,7 +76,9 @@ impl ActAt for Logs {
             let said = |line: &LogLine| asked.is_some() || line.source != Source::System;
             lines.into_iter().filter(said).collect()
         };
-        let mut lines = wanted(reader.more()?);
+        let so_far = reader.more()?;
+        let mut seen = so_far.len();
+        let mut lines = wanted(so_far);
         if !self.follow {
             lines.extend(wanted(reader.rest()));
             // A line that was never ended belongs where it began.
@@ -89,14 +91,37 @@ impl ActAt for Logs {
         }
         loop {
             let running = runs(&*api, &name);
-            self.show(&wanted(reader.more()?));
+            // A server's lines come in pieces, which must not wait for each other.
+            for _ in 0..PIECES {
+                let came = reader.more()?;
+                seen += came.len();
+                if came.is_empty() {
+                    break;
+                }
+                self.show(&wanted(came));
+            }
             if !running {
-                self.show(&wanted(reader.rest()));
+                let last = match at {
+                    At::Here => reader.rest(),
+                    At::There(_) => unseen(&*api, &name, &filter, seen),
+                };
+                self.show(&wanted(last));
                 return Ok(0);
             }
             std::thread::sleep(at.interval());
         }
     }
+}
+
+/// More than come while somebody looks away, and few enough to look up in between.
+const PIECES: usize = 64;
+
+/// What a server had not sent yet when its sandbox ended, and lines that were never ended.
+fn unseen(api: &dyn Api, name: &Name, filter: &LogFilter, seen: usize) -> Vec<LogLine> {
+    // One that is removed with its end has nothing any more.
+    let Ok(mut reader) = api.sandbox_logs(name, filter) else { return Vec::new() };
+    let all = reader.more().unwrap_or_default();
+    all.into_iter().skip(seen).chain(reader.rest()).collect()
 }
 
 impl Logs {

@@ -1,0 +1,322 @@
+//! `msb --remote`: the same commands on the sandboxes of a server.
+//!
+//! The one who asks has a state directory of its own, so that whatever was done there instead would
+//! be seen.
+
+use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::{Gave, Msb, ends, eventually, signal_pid};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+/// A server, and somebody elsewhere who asks it.
+struct Elsewhere {
+    server: Msb,
+    desk: Msb,
+    url: String,
+    key: String,
+}
+
+impl Elsewhere {
+    /// A server for each user that there is to test as.
+    fn each() -> Vec<Self> {
+        Msb::each().into_iter().map(Self::start).collect()
+    }
+
+    fn start(server: Msb) -> Self {
+        let url = server.words("server start -dp 0").line();
+        let key = server.words("server keygen --expire 1h -n *").line();
+        Self { server, desk: Msb::new(), url, key }
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.desk.command(["--remote", &self.url]);
+        command.args(args).env("MSB_API_KEY", &self.key);
+        command
+    }
+
+    fn spawn<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("msb can be executed")
+    }
+
+    #[track_caller]
+    fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
+        ends(self.spawn(args))
+    }
+
+    #[track_caller]
+    fn words(&self, line: &str) -> Gave {
+        self.run(line.split_whitespace())
+    }
+
+    #[track_caller]
+    fn fed(&self, line: &str, stdin: &[u8]) -> Gave {
+        let file = self.desk.file("stdin", stdin);
+        let mut command = self.command(line.split_whitespace());
+        command.stdin(fs::File::open(file).expect("it was written"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends(command.spawn().expect("msb can be executed"))
+    }
+
+    /// What both sides say to the same question, which must be the same.
+    #[track_caller]
+    fn agreed(&self, line: &str) -> Value {
+        let read = |gave: Gave| -> Value {
+            serde_json::from_str(&gave.stdout).unwrap_or_else(|error| panic!("{error}: {gave:#?}"))
+        };
+        let ours = read(self.words(line).ok());
+        assert_eq!(ours, read(self.server.words(line).ok()), "{line}");
+        ours
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _: Gave = self.server.words("server stop");
+    }
+}
+
+#[test]
+fn a_command_runs_there_with_its_streams_and_exit_code() {
+    for there in Elsewhere::each() {
+        let gave = there.run(["run", "host", "--", "sh", "-c", "echo out; echo err >&2; exit 3"]);
+        let (stdout, stderr) = ("out\n".to_owned(), "err\n".to_owned());
+        assert_eq!(gave, Gave { code: 3, stdout, stderr });
+        assert_eq!(there.fed("run -- cat", b"one\ntwo").ok().stdout, "one\ntwo");
+        assert_eq!(there.fed("run --no-stdin -- cat", b"unread").ok().stdout, "");
+        assert_eq!(there.words("run -- no-such-program").code, 127);
+        assert_eq!(there.words("run --timeout 100ms -- sleep 99").code, 124);
+        let many = there.run(["run", "--", "seq", "1", "100000"]).ok();
+        assert_eq!(many.stdout.lines().count(), 100_000);
+        assert_eq!(there.run(["run", "-e", "A=b", "--", "sh", "-c", "echo $A"]).line(), "b");
+        assert_eq!(there.words("ls -q").ok().stdout, "", "nothing is kept");
+    }
+}
+
+#[test]
+fn a_command_with_a_name_leaves_its_sandbox_there() {
+    for there in Elsewhere::each() {
+        let made = there.run(["run", "-n", "box", "--", "sh", "-c", "echo x > /tmp/x; echo done"]);
+        assert_eq!(made.line(), "done");
+        let listed = there.agreed("ls --json");
+        assert_eq!((&listed[0]["name"], &listed[0]["status"]), (&"box".into(), &"stopped".into()));
+        assert_eq!(there.words("start box").line(), "box");
+        assert_eq!(there.words("exec box -- cat /tmp/x").line(), "x");
+        let taken = there.words("create -n box");
+        assert!(taken.stderr.contains("`box`"), "{taken:#?}");
+        assert_eq!(there.words("rm -f box").line(), "box");
+        assert_eq!(there.words("run -d -n back -- sleep 99").line(), "back");
+        assert_eq!(there.words("ps --execs").ok().stdout.lines().count(), 2);
+        let never = there.words("run -d -n never -- no-such-program");
+        assert!(never.stderr.contains("command of sandbox `never` has not started"), "{never:#?}");
+        assert_eq!((never.code, never.stdout.as_str()), (125, ""));
+        there.words("rm never").ok();
+        assert_eq!(there.words("run -d -n quick -- true").line(), "quick");
+        there.words("rm -f quick").ok();
+        assert_eq!(there.words("stop -f back").line(), "back");
+        assert_eq!(there.server.words("ls -q").line(), "back");
+    }
+}
+
+#[test]
+fn execs_are_started_heard_and_ended() {
+    for there in Elsewhere::each() {
+        assert_eq!(there.words("create -n box").line(), "box");
+        assert_eq!(there.fed("exec box -- wc -c", &[b'x'; 300_000]).line(), "300000");
+        assert_eq!(there.run(["exec", "box", "--", "sh", "-c", "exit 42"]).code, 42);
+        assert_eq!(there.words("exec box -- no-such-program").code, 127);
+        assert_eq!(there.words("exec -w /tmp box -- pwd").line(), "/tmp");
+        let id = there.run(["exec", "-d", "box", "--", "sh", "-c", "echo said; sleep 99"]).line();
+        eventually("it is in the log", || there.words("logs box").stdout.contains("said"));
+        assert_eq!(there.agreed("ps --execs --json")[0]["id"].to_string(), id);
+        there.words(&format!("kill -s KILL box {id}")).ok();
+        eventually("it is over", || there.words("ps --execs box").stdout.lines().count() == 1);
+        let followed = there.spawn(["logs", "-f", "box"]);
+        there.words("stop -f box").ok();
+        assert!(ends(followed).ok().stdout.contains("said"));
+        assert!(there.words("events box").ok().stdout.contains("stopped"));
+        assert_eq!(there.words("rm box").line(), "box");
+    }
+}
+
+/// A signal for the one who asks is one for the command.
+#[test]
+fn a_signal_reaches_the_command() {
+    let there = Elsewhere::start(Msb::new());
+    there.words("create -n box").ok();
+    let script = "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.1; done";
+    let child = there.spawn(["exec", "box", "--", "sh", "-c", script]);
+    eventually("it runs", || there.words("logs box").stdout.contains("ready"));
+    signal_pid(child.id(), "INT");
+    let gave = ends(child);
+    assert_eq!((gave.code, gave.stdout.as_str()), (7, "ready\ncaught\n"), "{gave:#?}");
+}
+
+#[test]
+fn a_terminal_there_is_like_one_here() {
+    let there = Elsewhere::start(Msb::new());
+    let mut terminal = Terminal::start(&there.command(["run", "-q", "--", "sh"]), 31, 97);
+    terminal.types("stty size\n");
+    terminal.shows("31 97");
+    terminal.resize(20, 60);
+    terminal.types("stty size\n");
+    terminal.shows("20 60");
+    terminal.types("exit 5\n");
+    assert_eq!(terminal.ends().0, 5);
+    assert_eq!(there.words("ls -q").ok().stdout, "", "it is removed");
+}
+
+/// A command in the background is joined: what it has said, what it says, and how it ends.
+#[test]
+fn a_command_that_runs_there_is_joined() {
+    for there in Elsewhere::each() {
+        there.words("create -n box").ok();
+        let nothing = there.words("attach box");
+        assert!(nothing.stderr.contains("nothing runs in `box`"), "{nothing:#?}");
+        let script = "echo early; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo late; exit 6";
+        there.run(["exec", "-d", "box", "--", "sh", "-c", script]).ok();
+        eventually("it has begun", || there.words("logs box").stdout.contains("early"));
+        let mut joined = there.spawn(["attach", "box"]);
+        let mut out = joined.stdout.take().expect("a pipe");
+        // Not before it takes part, or there would be nothing to join.
+        let mut early = [0; 6];
+        out.read_exact(&mut early).expect("what was said before");
+        there.words("exec box -- touch /tmp/go").ok();
+        let mut late = String::new();
+        out.read_to_string(&mut late).expect("what is said then");
+        assert_eq!((&early, late.as_str()), (b"early\n", "late\n"));
+        assert_eq!(ends(joined).code, 6);
+    }
+}
+
+/// What a command does not read does not keep its end from being told.
+#[test]
+fn a_command_that_reads_nothing_ends_as_it_should() {
+    let there = Elsewhere::start(Msb::new());
+    there.words("create -n box").ok();
+    let much = vec![b'x'; 8 << 20];
+    for _ in 0..5 {
+        assert_eq!(there.fed("exec box -- head -c 3", &much).ok().stdout, "xxx");
+        assert_eq!(there.fed("run -- false", &much).code, 1);
+    }
+}
+
+/// Whoever reads no more ends the command, as in any pipe.
+#[test]
+fn a_reader_that_leaves_ends_the_command() {
+    let there = Elsewhere::start(Msb::new());
+    let mut child = there.spawn(["run", "--", "yes"]);
+    let mut some = [0; 4];
+    let mut out = child.stdout.take().expect("a pipe");
+    out.read_exact(&mut some).expect("it says something");
+    drop(out);
+    let gave = ends(child);
+    assert_eq!((gave.code, &some), (128 + 13, b"y\ny\n"), "{gave:#?}");
+}
+
+#[test]
+fn files_go_in_and_come_out() {
+    for there in Elsewhere::each() {
+        there.words("create -n box").ok();
+        there.desk.file("tree/a/one", "1");
+        there.desk.file("tree/two", [0xff, 0, 7]);
+        there.words("cp tree box:/tmp/tree").ok();
+        assert_eq!(there.words("exec box -- cat /tmp/tree/a/one").ok().stdout, "1");
+        there.words("cp box:/tmp/tree back").ok();
+        let back = there.desk.scratch().join("back");
+        assert_eq!(fs::read(back.join("two")).unwrap(), [0xff, 0, 7]);
+        assert_eq!(fs::read(back.join("a/one")).unwrap(), b"1");
+        there.words("stop -f box").ok();
+        there.words("cp box:/tmp/tree/two two").ok();
+        assert_eq!(fs::read(there.desk.scratch().join("two")).unwrap(), [0xff, 0, 7]);
+        assert_eq!(there.agreed("ls --json")[0]["status"], "stopped", "it sleeps again");
+        let absent = there.words("cp box:/no/such x");
+        assert_ne!(absent.code, 0, "{absent:#?}");
+    }
+}
+
+#[test]
+fn snapshots_and_volumes_are_kept_there() {
+    for there in Elsewhere::each() {
+        there.words("create -n box").ok();
+        there.run(["exec", "box", "--", "sh", "-c", "echo kept > /root/x"]).ok();
+        assert_eq!(there.words("snapshot create snap --from box").line(), "snap");
+        // What is written down about it behind our back is there from now on.
+        there.words("snapshot verify snap").ok();
+        there.agreed("snapshot ls --json");
+        assert_eq!(there.words("restore snap --name again --start").line(), "again");
+        assert_eq!(there.words("exec again -- cat /root/x").line(), "kept");
+        there.words("snapshot save snap -o snap.tar").ok();
+        assert!(there.desk.scratch().join("snap.tar").exists());
+        there.words("rm -f box again").ok();
+        there.words("snapshot rm snap").ok();
+        assert_eq!(there.words("snapshot load snap.tar -n back").line(), "back");
+
+        assert_eq!(there.words("volume create store").line(), "store");
+        there.desk.file("v", "in a volume");
+        there.words("volume cp v store:/v").ok();
+        assert_eq!(there.words("volume cat store:/v").ok().stdout, "in a volume");
+        assert_eq!(there.words("volume ls -q store:/").line(), "v");
+        assert_eq!(there.words("run -v store:/s -- cat /s/v").ok().stdout, "in a volume");
+        there.agreed("volume inspect store");
+        assert_eq!(there.words("volume rm store").line(), "store");
+        assert!(there.words("df").ok().stdout.contains("snapshots"));
+    }
+}
+
+#[test]
+fn a_workspace_there_is_looked_at_from_here() {
+    let there = Elsewhere::start(Msb::new());
+    let project = there.server.file("project/file", "before\n");
+    let project = project.parent().unwrap().display().to_string();
+    there.run(["create", "-n", "box", "--workspace", &project]).ok();
+    there.run(["exec", "box", "--", "sh", "-c", "echo after > /workspace/file"]).ok();
+    assert!(there.words("diff -p box").ok().stdout.contains("+after"));
+    there.agreed("diff --json box");
+    there.words("apply box").ok();
+    assert_eq!(fs::read_to_string(format!("{project}/file")).unwrap(), "after\n");
+}
+
+#[test]
+fn what_fails_says_where_and_why() {
+    let there = Elsewhere::start(Msb::new());
+    let refused = |gave: Gave, words: &str| {
+        assert_eq!(gave.code, 125, "{gave:#?}");
+        assert!(gave.stderr.contains(words), "{words}: {gave:#?}");
+    };
+    refused(there.words("exec nobody -- true"), "`nobody`");
+    refused(there.words("inspect nobody"), "`nobody`");
+    refused(there.words("run -v ./here:/x -- true"), "has to be absolute: `./here`");
+    refused(there.words("run ./rootfs -- true"), "has to be absolute");
+    refused(there.words("run --copy ./a:/b -- true"), "has to be absolute");
+    refused(there.words("sync start ./src box:/app"), "has to be absolute");
+    refused(there.words("run -v /etc:/x -- true"), "/etc");
+    refused(there.words("run -d --rm -- true"), "`msb run --detach --rm`");
+    refused(there.words("pull --platform linux/arm64 alpine"), "`--platform`");
+    for verb in ["build -t x .", "doctor", "prune", "registry ls", "server status", "mcp", "save x"]
+    {
+        let gave = there.words(verb);
+        assert!(gave.stderr.contains("cannot be done through a server"), "{verb}: {gave:#?}");
+        refused(gave, "run it where the server is");
+    }
+    let ask = |url: &str, key: &str| {
+        let mut command = there.desk.command(["ls"]);
+        command.env("MSB_REMOTE", url).env("MSB_API_KEY", key);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends(command.spawn().expect("msb can be executed"))
+    };
+    ask(&there.url, &there.key).ok();
+    refused(ask(&there.url, "msb_e30.e30.AAAA"), "error: ");
+    refused(ask(&there.url, ""), "error: ");
+    refused(ask("http://127.0.0.1:1", &there.key), "127.0.0.1:1");
+    refused(ask("nonsense", &there.key), "nonsense");
+    let mut twice = there.command(["ls", "--remote", &there.url]);
+    refused(msb_e2e::gives(&mut twice), "given twice");
+    let here = there.desk.home().join("sandboxes");
+    let made = fs::read_dir(here).into_iter().flatten().count();
+    assert_eq!(made, 0, "nothing was done here instead");
+}
