@@ -228,10 +228,8 @@ fn a_running_sandbox_is_saved_and_told_for_how_long_it_stood_still() {
 fn commands_begun_while_a_snapshot_is_taken_wait_for_it() {
     for msb in Msb::each() {
         msb.words("create -q -n box host").ok();
-        msb.words(
-            "exec box -- sh -c 'mkdir /root/t; for i in $(seq 500); do echo $i > /root/t/$i; done'",
-        )
-        .ok();
+        let fill = "mkdir /root/t; for i in $(seq 500); do echo $i > /root/t/$i; done";
+        msb.run(["exec", "box", "--", "sh", "-c", fill]).ok();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 0..4 {

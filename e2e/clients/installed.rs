@@ -9,7 +9,13 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 /// From PyPI.
-const PYTHON: &[&str] = &["mcp==2.3.0", "fastmcp==4.1.2", "agno==3.1.10", "microsandbox==0.1.8"];
+const PYTHON: &[&str] = &[
+    "mcp==2.3.0",
+    "fastmcp==4.1.2",
+    "agno==3.1.10",
+    "microsandbox==0.1.8",
+    "schemathesis==4.32.5",
+];
 
 /// From npm, with a Node.js that is new enough for them.
 const NODE: &[&str] = &[
@@ -52,6 +58,11 @@ fn node_package() -> &'static str {
 /// A Python that finds the clients.
 pub(crate) fn python() -> PathBuf {
     PYTHON_AT.join("bin/python")
+}
+
+/// A program of one of the packages of Python.
+pub(crate) fn python_program(name: &str) -> PathBuf {
+    PYTHON_AT.join("bin").join(name)
 }
 
 /// The Node.js that the clients want.

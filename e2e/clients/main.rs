@@ -6,5 +6,6 @@
 mod conformance;
 mod inspector;
 mod installed;
+mod openapi;
 mod python;
 mod served;

@@ -7,4 +7,5 @@ mod microsandbox;
 mod opensandbox;
 mod races;
 mod remote;
+mod rest;
 mod server;

@@ -31,9 +31,19 @@ impl<'a> Server<'a> {
 
     /// One request; the status and what came back.
     pub fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, String) {
+        self.request("POST", path, headers, &body.to_string())
+    }
+
+    /// The same with any method and body.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).expect("it is there");
-        let body = body.to_string();
-        let mut text = format!("POST {path} HTTP/1.1\r\nConnection: close\r\n");
+        let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
             text.push_str(&format!("Host: {}\r\n", self.address));
         }

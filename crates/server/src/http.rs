@@ -19,7 +19,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use msb_spec::{Error, Result};
+use msb_spec::{Error, Kind, Result};
 use serde_json::json;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
@@ -225,7 +225,15 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
 }
 
 fn refused(status: StatusCode, code: &str, message: &str) -> Response {
-    let body = json!({"error": {"code": code, "message": message}});
+    let kind = match status {
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        StatusCode::PAYLOAD_TOO_LARGE => Kind::Limit,
+        StatusCode::INTERNAL_SERVER_ERROR => Kind::Host,
+        _ => Kind::Denied,
+    };
+    // As every error of the API, and with a code.
+    let mut body = json!({"error": Error::new(kind, message)});
+    body["error"]["code"] = code.into();
     let mut response = as_json(status, &body);
     if status == StatusCode::UNAUTHORIZED {
         let how = HeaderValue::from_static("Bearer realm=\"msb\"");

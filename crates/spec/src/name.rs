@@ -9,6 +9,7 @@ use std::fmt;
 /// It becomes a directory name, so nothing that could leave a directory is ever one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 

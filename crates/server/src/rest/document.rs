@@ -165,7 +165,7 @@ impl Book {
             streams::SNAPSHOT_LOAD,
             "Takes a snapshot from an archive.",
             ("application/json", &snapshot),
-            Some("application/x-tar"),
+            Some("application/octet-stream"),
         );
         let events = "text/event-stream";
         let text = json!({"type": "string"});

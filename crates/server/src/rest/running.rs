@@ -8,6 +8,8 @@ use msb_api::http::streams::{Heard, Piece, StartExec, StartRun, Started};
 use msb_api::{Api, Exec, ExecEvent, ExecInput, Watch};
 use msb_spec::{Command, Name, Result, Spec, Stdin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Killed at once.
 const KILL: i32 = 9;
@@ -52,7 +54,7 @@ impl Start {
         watch: &dyn Watch,
         cancel: &Cancel,
     ) -> Result<Running> {
-        let goes_on = self.goes_on();
+        let goes_on = Arc::new(AtomicBool::new(self.goes_on()));
         let (sandbox, exec) = match self {
             Self::Exec(name, command) => {
                 let exec = api.exec_start(&name, &command)?;
@@ -65,12 +67,12 @@ impl Start {
             }
         };
         let input = exec.input();
-        let told = Arc::clone(&input);
+        let (told, stays) = (Arc::clone(&input), Arc::clone(&goes_on));
         let hook = cancel.when_cancelled(move || {
-            let _ = if goes_on { told.detach() } else { told.signal(KILL) };
+            let _ = if stays.load(Relaxed) { told.detach() } else { told.signal(KILL) };
         });
         let started = Started { id: exec.id(), pid: exec.pid(), sandbox };
-        Ok(Running { exec, input, started, _hook: Kept::new(hook) })
+        Ok(Running { exec, input, started, goes_on, _hook: Kept::new(hook) })
     }
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Running {
     exec: Box<dyn Exec>,
     pub(super) input: Arc<dyn ExecInput>,
     pub(super) started: Started,
+    /// Whether it goes on when nobody listens.
+    pub(super) goes_on: Arc<AtomicBool>,
     _hook: Kept<Hook>,
 }
 

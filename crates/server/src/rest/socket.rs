@@ -18,7 +18,10 @@ use msb_spec::{Error, Name, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 /// A Spec with what it copies in.
 const LARGEST: usize = 32 << 20;
@@ -161,17 +164,18 @@ async fn serve((sends, receives): (Sends, Receives), api: Arc<dyn Api>, start: S
     let cancel = Cancel::default();
     let (out, messages) = mpsc::channel(UNDER_WAY);
     let (orders, to_do) = mpsc::channel(UNDER_WAY);
-    let listening = cancel.clone();
+    let let_go = CancellationToken::new();
+    let (listening, told) = (cancel.clone(), let_go.clone());
     tokio::task::spawn_blocking(move || {
         let last = match start.begin(api.as_ref(), &Steps(out.clone()), &listening) {
-            Ok(running) => listen(running, &out, to_do),
+            Ok(running) => listen(running, &out, to_do, &told),
             Err(error) => Err(error),
         };
         if let Err(error) = last {
             let _ = out.blocking_send(text(&Heard::Error(error)));
         }
     });
-    let sending = tokio::spawn(send(sends, messages));
+    let sending = tokio::spawn(send(sends, messages, let_go));
     receive(receives, orders, sending).await;
     cancel.cancel();
 }
@@ -181,10 +185,12 @@ fn listen(
     mut running: Running,
     out: &mpsc::Sender<Message>,
     to_do: mpsc::Receiver<Order>,
+    let_go: &CancellationToken,
 ) -> Result<()> {
     let _ = out.blocking_send(text(&Heard::Started(running.started.clone())));
     let input = Arc::clone(&running.input);
-    std::thread::spawn(move || speak(input.as_ref(), to_do));
+    let (goes_on, let_go) = (Arc::clone(&running.goes_on), let_go.clone());
+    std::thread::spawn(move || speak(input.as_ref(), to_do, &goes_on, &let_go));
     while let Some(event) = running.next()? {
         let tagged =
             |tag: u8, bytes: Vec<u8>| Message::Binary([&[tag][..], &bytes].concat().into());
@@ -201,7 +207,12 @@ fn listen(
 }
 
 /// Does what the client says, in order; a command that does not read keeps it waiting.
-fn speak(input: &dyn ExecInput, mut to_do: mpsc::Receiver<Order>) {
+fn speak(
+    input: &dyn ExecInput,
+    mut to_do: mpsc::Receiver<Order>,
+    goes_on: &AtomicBool,
+    let_go: &CancellationToken,
+) {
     while let Some(order) = to_do.blocking_recv() {
         // A command that is over takes nothing, which its end tells.
         let _ = match order {
@@ -209,13 +220,24 @@ fn speak(input: &dyn ExecInput, mut to_do: mpsc::Receiver<Order>) {
             Order::Tell(Tell::CloseStdin) => input.close(),
             Order::Tell(Tell::Signal(signal)) => input.signal(signal),
             Order::Tell(Tell::Resize(size)) => input.resize(size),
-            Order::Tell(Tell::Detach) => input.detach(),
+            Order::Tell(Tell::Detach) => {
+                goes_on.store(true, Relaxed);
+                let done = input.detach();
+                let_go.cancel();
+                done
+            }
         };
     }
 }
 
-async fn send(mut sends: Sends, mut messages: mpsc::Receiver<Message>) {
-    while let Some(message) = messages.recv().await {
+/// Sends until there is nothing more, or the command was let go of.
+async fn send(mut sends: Sends, mut messages: mpsc::Receiver<Message>, let_go: CancellationToken) {
+    loop {
+        let message = tokio::select! {
+            message = messages.recv() => message,
+            () = let_go.cancelled() => None,
+        };
+        let Some(message) = message else { break };
         if sends.send(message).await.is_err() {
             return;
         }

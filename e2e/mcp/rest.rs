@@ -1,0 +1,129 @@
+//! Every Operation over HTTP.
+
+use msb_e2e::Msb;
+use msb_e2e::listener::Server;
+use serde_json::{Value, json};
+
+/// Somebody with a key.
+struct Client<'a> {
+    server: &'a Server<'a>,
+    key: String,
+}
+
+impl Client<'_> {
+    /// Asks; the status and what is in the body.
+    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let headers = [("Authorization", self.key.as_str())];
+        let (status, answer) =
+            self.server.request(method, &format!("/api/v1{path}"), &headers, &body);
+        let body = answer.split_once("\r\n\r\n").expect("a body").1;
+        (status, serde_json::from_str(body).unwrap_or_else(|_| body.into()))
+    }
+
+    #[track_caller]
+    fn does(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.ask(method, path, body);
+        assert_eq!(status, 200, "{method} {path}: {answer}");
+        answer
+    }
+
+    fn events(&self, path: &str, body: &Value) -> String {
+        let headers = [("Authorization", self.key.as_str()), ("Accept", "text/event-stream")];
+        self.server.request("POST", &format!("/api/v1{path}"), &headers, &body.to_string()).1
+    }
+}
+
+#[test]
+fn a_sandbox_lives_over_http() {
+    for msb in Msb::each() {
+        let server = Server::start(&msb, "");
+        let client = Client { server: &server, key: server.key("*") };
+        let asked = json!({"spec": {"name": "box", "image": "host"}});
+        let events = client.events("/sandboxes", &asked);
+        assert!(events.contains("event: progress") && events.contains("event: answer"), "{events}");
+        assert_eq!(client.ask("POST", "/sandboxes", &asked).0, 409);
+        assert_eq!(client.does("GET", "/sandboxes", &Value::Null)[0]["name"], "box");
+        // The CLI sees the same.
+        assert_eq!(msb.words("ls -q").line(), "box");
+        let command =
+            json!({"command": {"argv": ["sh", "-c", "cat; echo bad >&2; exit 3"]}, "stdin": "in"});
+        let ran = client.does("POST", "/sandboxes/box/execs", &command);
+        assert_eq!(ran["stdout"]["text"], "in");
+        assert_eq!(ran["stderr"]["text"], "bad\n");
+        assert_eq!(ran["exit"]["code"], 3);
+        let events = client.events("/sandboxes/box/execs/stream", &command);
+        for part in ["event: started", "event: stdout\ndata: {\"text\":\"in\"}", "event: exited"] {
+            assert!(events.contains(part), "{events}");
+        }
+        let file = "/files/content?sandbox=box&path=/root/x";
+        assert_eq!(client.does("PUT", file, &json!("text"))["count"], 6);
+        assert_eq!(client.does("GET", file, &Value::Null), "text");
+        assert_eq!(client.ask("GET", "/files/content?sandbox=box&path=/none", &Value::Null).0, 404);
+        let made = client.does("POST", "/snapshots", &json!({"name": "s", "of": "box"}));
+        assert_eq!(made["names"], json!(["s"]));
+        client.does("POST", "/sandboxes/box/stop", &json!({}));
+        client.does("DELETE", "/sandboxes/box?force=true", &Value::Null);
+        client.does("DELETE", "/snapshots/s", &Value::Null);
+        let ran = client.does(
+            "POST",
+            "/run",
+            &json!({"spec": {"image": "host", "command": ["id", "-u"]}}),
+        );
+        assert_eq!(ran["stdout"]["text"], "0\n");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_as_everywhere() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "");
+    let client = Client { server: &server, key: server.key("*") };
+    for (method, path, body, status, kind) in [
+        ("GET", "/sandboxes/none", Value::Null, 404, "not_found"),
+        ("GET", "/sandboxes/a%2Fb", Value::Null, 400, "invalid"),
+        ("GET", "/sandboxes/a?x=1", Value::Null, 400, "invalid"),
+        ("POST", "/sandboxes/a/stop", json!({"grace_ms": "soon"}), 400, "invalid"),
+        ("POST", "/sandboxes/a/stop", json!([]), 400, "invalid"),
+        ("GET", "/nowhere", Value::Null, 404, "not_found"),
+        ("PUT", "/sandboxes", Value::Null, 405, "invalid"),
+        ("GET", "/run/socket", Value::Null, 400, "invalid"),
+    ] {
+        let (found, answer) = client.ask(method, path, &body);
+        assert_eq!((found, &answer["error"]["kind"]), (status, &json!(kind)), "{path}: {answer}");
+    }
+    let nobody = Client { server: &server, key: "Bearer none".to_owned() };
+    let (status, answer) = nobody.ask("GET", "/sandboxes", &Value::Null);
+    assert_eq!((status, &answer["error"]["kind"]), (401, &json!("denied")), "{answer}");
+}
+
+/// Nobody reaches the host but where it is allowed, and no namespace another.
+#[test]
+fn a_client_reaches_what_it_may_and_nothing_else() {
+    for msb in Msb::each() {
+        let server = Server::start(&msb, "");
+        let client = Client { server: &server, key: server.key("*") };
+        let (red, blue) = (
+            Client { server: &server, key: server.key("red") },
+            Client { server: &server, key: server.key("blue") },
+        );
+        let host = json!({"spec": {"name": "box", "image": "host", "mounts": ["/etc:/x"]}});
+        let secret = json!({"spec": {"name": "box", "image": "host", "network": {
+            "secrets": [{"name": "KEY", "hosts": ["example.com"], "source": {"file": "/etc/shadow"}}]}}});
+        let sync = json!({"spec": {"source": "/etc", "sandbox": "box", "target": "/x"}});
+        for who in [&client, &red] {
+            assert_eq!(who.ask("POST", "/sandboxes", &host).0, 403);
+            assert_ne!(who.ask("POST", "/sandboxes", &secret).0, 200);
+            assert_eq!(who.ask("POST", "/syncs", &sync).0, 403);
+        }
+        red.does("POST", "/sandboxes", &json!({"spec": {"name": "box", "image": "host"}}));
+        assert_eq!(blue.does("GET", "/sandboxes", &Value::Null), json!([]));
+        assert_eq!(blue.ask("GET", "/sandboxes/box", &Value::Null).0, 404);
+        assert_eq!(blue.ask("GET", "/sandboxes/red--box", &Value::Null).0, 404);
+        assert_eq!(red.does("GET", "/sandboxes", &Value::Null)[0]["name"], "box");
+        assert_eq!(client.does("GET", "/sandboxes", &Value::Null)[0]["name"], "red--box");
+        let push = json!({"sandbox": "box", "from": "/etc/hostname", "to": "/root/x"});
+        assert_eq!(red.ask("POST", "/files/push", &push).0, 403);
+        red.does("DELETE", "/sandboxes/box?force=true", &Value::Null);
+    }
+}
