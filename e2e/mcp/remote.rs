@@ -193,6 +193,27 @@ fn a_command_that_runs_there_is_joined() {
     }
 }
 
+/// The keys that leave a command running leave it there, and somebody may join it again.
+#[test]
+fn a_command_is_left_running_and_joined_again() {
+    let there = Elsewhere::start(Msb::new());
+    there.words("create -n box").ok();
+    let mut terminal = Terminal::start(&there.command(["exec", "box", "--", "cat"]), 24, 80);
+    terminal.types("first\n");
+    eventually("it answers", || terminal.shown().matches("first").count() >= 2);
+    terminal.types("\x10\x11");
+    assert_eq!(terminal.ends().0, 0);
+    assert_eq!(there.agreed("ps --execs --json").as_array().map_or(0, Vec::len), 1);
+    let mut again = Terminal::start(&there.command(["attach", "box"]), 24, 80);
+    eventually("it is joined", || again.shown().contains("first"));
+    again.types("second\n");
+    eventually("it answers", || again.shown().matches("second").count() >= 2);
+    again.types("\x04");
+    assert_eq!(again.ends().0, 0);
+    let nothing = there.words("attach box");
+    assert!(nothing.stderr.contains("nothing runs in `box`"), "{nothing:#?}");
+}
+
 /// What a command does not read does not keep its end from being told.
 #[test]
 fn a_command_that_reads_nothing_ends_as_it_should() {
