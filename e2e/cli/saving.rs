@@ -371,6 +371,21 @@ fn snapshots_travel_as_files_that_others_can_read() {
 }
 
 #[test]
+fn a_snapshot_of_nothing_travels_too() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box host").ok();
+        msb.words("snapshot create none --from box").ok();
+        let file = msb.scratch().join("none.tar");
+        msb.run(["snapshot", "save", "none", "-o", file.to_str().unwrap()]).ok();
+        msb.words("snapshot rm none").ok();
+        msb.run(["snapshot", "load", file.to_str().unwrap()]).ok();
+        assert_eq!(msb.words("run -q snapshot:none -- echo there").line(), "there");
+        msb.words("snapshot rm none").ok();
+        msb.words("rm -f box").ok();
+    }
+}
+
+#[test]
 fn names_of_snapshots_are_given_and_taken() {
     for msb in Msb::each() {
         msb.words("create -q -n box host").ok();

@@ -159,6 +159,9 @@ impl EventStream for Growing<Lines<Event>> {
 
 impl Execs for Engine {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
+        if command.argv.is_empty() {
+            return Err(Error::invalid("a command has a program"));
+        }
         let connection = self.exec(name, command.clone())?;
         Ok(Box::new(Local::begin(connection.into_stream(), Begun::ByUs)?))
     }

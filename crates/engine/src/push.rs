@@ -6,7 +6,7 @@
 use crate::connection::Connection;
 use crate::files::{Copied, Progress, through_a_link};
 use crate::sync::{Sort, Source, Stamp};
-use msb_spec::{Error, Result};
+use msb_spec::{Error, Kind, Result};
 use msb_wire::{Entry, EntryKind, FrameKind, HEADER, MAX_CHUNK, encode, header};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use std::ffi::OsStr;
@@ -215,5 +215,9 @@ fn read_fully(file: &mut File, mut buffer: &mut [u8]) -> std::io::Result<()> {
 }
 
 fn failed(path: &Path, error: std::io::Error) -> Error {
-    Error::host(format!("cannot read `{}`", path.display()), error)
+    let text = format!("cannot read `{}`", path.display());
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Error::new(Kind::NotFound, text).cause(error),
+        _ => Error::host(text, error),
+    }
 }

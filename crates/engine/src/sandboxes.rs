@@ -359,7 +359,12 @@ impl Engine {
         if !self.home.is_running(name) {
             return Ok(false);
         }
-        self.connect(name, &Request::Drain)?.reply().map(|_| true)
+        match self.connect(name, &Request::Drain)?.reply() {
+            Ok(_) => Ok(true),
+            // Nothing ran, and it has ended before it could say so.
+            Err(error) if error.kind() == Kind::Protocol && !self.home.is_running(name) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Stops everything inside a running sandbox where it is.
@@ -377,8 +382,14 @@ impl Engine {
     pub fn renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>> {
         self.existing(name)?;
         let left = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-        match self.connect(name, &Request::Renew { left })?.reply()? {
-            Reply::Status(status) => Ok(status.ends),
+        let mut worker = self.connect(name, &Request::Renew { left })?;
+        match worker.reply() {
+            Ok(Reply::Status(status)) => Ok(status.ends),
+            // So little was left that it has ended before it could say so.
+            Err(error) if error.kind() == Kind::Protocol && left.is_some_and(|ms| ms < 1000) => {
+                Ok(Some(crate::planning::now_ms()))
+            }
+            Err(error) => Err(error),
             _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
         }
     }

@@ -77,6 +77,9 @@ impl HostPaths {
 fn real(path: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let about = |error| Error::host(format!("cannot look at `{shown}`"), error);
+    if path.as_os_str().is_empty() {
+        return Err(Error::invalid("a host path is empty"));
+    }
     let absolute = std::path::absolute(path).map_err(about)?;
     let mut exists = absolute.clone();
     let mut rest = Vec::new();

@@ -118,13 +118,14 @@ pub(crate) fn failed(error: &Error) -> Response {
         Kind::Invalid => StatusCode::BAD_REQUEST,
         Kind::Denied => StatusCode::FORBIDDEN,
         Kind::NotFound => StatusCode::NOT_FOUND,
-        Kind::Exists | Kind::State => StatusCode::CONFLICT,
+        // A worker that went away while it was asked: the sandbox has ended.
+        Kind::Exists | Kind::State | Kind::Protocol => StatusCode::CONFLICT,
         Kind::CommandNotFound | Kind::NotExecutable | Kind::Unsupported => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
         Kind::Limit => StatusCode::TOO_MANY_REQUESTS,
         Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        Kind::Host | Kind::Protocol => StatusCode::INTERNAL_SERVER_ERROR,
+        Kind::Host => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let body = serde_json::json!({"error": error});
     json(status, body.to_string())

@@ -97,7 +97,7 @@ impl Worker {
         let user = exec.user.clone().or_else(|| self.plan.user.as_ref().map(ToString::to_string));
         let user = user.unwrap_or_default();
         let error = match failure {
-            SpawnFailure::Process => Error::new(Kind::Host, "the guest cannot start a process")
+            SpawnFailure::Process => Error::new(Kind::Limit, "the guest cannot start a process")
                 .hint("the sandbox's limits on processes, memory or descriptors may be reached"),
             SpawnFailure::User => {
                 Error::new(Kind::Invalid, format!("no such user inside: `{user}`"))

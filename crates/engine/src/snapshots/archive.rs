@@ -25,6 +25,9 @@ const LABEL: &str = "dev.msb.snapshot";
 /// What is made at the top of a root that lacks it.
 const USUAL: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
 
+/// A tar of nothing is its end alone.
+const EMPTY_TAR: [u8; 1024] = [0; 1024];
+
 /// What a file says of the snapshot in it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Label {
@@ -63,6 +66,10 @@ impl Engine {
         match plan.machine {
             Some(_) => layers.extend(self.told_layer(plan, &store)?),
             None => layers.extend(written_layers(plan, &store)?),
+        }
+        if layers.is_empty() {
+            // Nothing was written, and an image has a layer.
+            layers.push(store.add_layer(&EMPTY_TAR[..])?);
         }
         let label = Label {
             version: 1,

@@ -48,8 +48,8 @@ impl Write for Pipe {
 }
 
 impl Chunks {
-    /// The first piece; none if there is nothing at all.
-    pub(super) async fn first(&mut self) -> Option<Chunk> {
+    /// The next piece; none if there are no more.
+    pub(super) async fn next_piece(&mut self) -> Option<Chunk> {
         self.0.recv().await
     }
 }

@@ -7,6 +7,7 @@ use super::running::{Start, heard};
 use super::{api, failed, told};
 use crate::site::Site;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -43,9 +44,13 @@ fn either(answer: Result<Response>) -> Response {
     answer.unwrap_or_else(|error| failed(&error))
 }
 
-/// Bytes that a thread writes. An error before the first of them is the answer.
+/// So much of an archive is waited for before it is answered, so that what goes wrong early is told.
+const HELD: usize = 256 << 10;
+
+/// Bytes that a thread writes. An error before so many of them is the answer.
 async fn bytes(
     kind: &'static str,
+    held: usize,
     work: impl FnOnce(&mut Pipe) -> Result<()> + Send + 'static,
 ) -> Result<Response> {
     let (mut writer, mut chunks) = pipe();
@@ -57,16 +62,22 @@ async fn bytes(
             let _ = tell.send(error);
         }
     });
-    let first = chunks.first().await;
-    let body = match first {
-        None => axum::body::Body::empty(),
-        Some(Err(broken)) => {
-            return Err(told.await.unwrap_or_else(|_| Error::host("it broke", broken)));
+    let mut first = Vec::new();
+    let mut over = false;
+    while !over && first.iter().map(Bytes::len).sum::<usize>() < held {
+        match chunks.next_piece().await {
+            None => over = true,
+            Some(Ok(chunk)) => first.push(chunk),
+            Some(Err(broken)) => {
+                return Err(told.await.unwrap_or_else(|_| Error::host("it broke", broken)));
+            }
         }
-        Some(Ok(first)) => {
-            let all =
-                futures_util::StreamExt::chain(futures_util::stream::iter([Ok(first)]), chunks);
-            body_of(all, Kept::new(()))
+    }
+    let body = match first.is_empty() {
+        true => axum::body::Body::empty(),
+        false => {
+            let first = futures_util::stream::iter(first.into_iter().map(Ok));
+            body_of(futures_util::StreamExt::chain(first, chunks), Kept::new(()))
         }
     };
     let mut response = Response::new(body);
@@ -80,7 +91,7 @@ async fn read(State(site): Shared, request: Request) -> Response {
         let api = api(&site, &parts)?;
         let ask: FileRead = Asked::of(&parts, streams::FILE_CONTENT).alone()?;
         let at = Where { sandbox: ask.sandbox, volume: ask.volume, user: ask.user }.place()?;
-        bytes("application/octet-stream", move |out| {
+        bytes("application/octet-stream", 1, move |out| {
             api.file_read(&at, &ask.path.0, ask.offset, ask.length, &mut |piece| {
                 let gone = |_| Error::new(Kind::State, "nobody reads it any more");
                 std::io::Write::write_all(out, piece).map_err(gone)
@@ -112,7 +123,8 @@ async fn save(State(site): Shared, request: Request) -> Response {
     let answer = async {
         let api = api(&site, &parts)?;
         let ask: SnapshotSave = Asked::of(&parts, streams::SNAPSHOT_SAVE).alone()?;
-        bytes("application/x-tar", move |out| api.snapshot_save(&ask.name, ask.whole, out)).await
+        bytes("application/x-tar", HELD, move |out| api.snapshot_save(&ask.name, ask.whole, out))
+            .await
     };
     either(answer.await)
 }
