@@ -297,3 +297,34 @@ fn files_of_the_host_are_not_named() {
     );
     assert!(text.contains("whom nobody knows"), "{text}");
 }
+
+/// The sandboxes of a server elsewhere; whoever asks has none of its own.
+#[test]
+fn a_server_elsewhere_is_used() {
+    let (there, here) = (Msb::new(), Msb::new());
+    let server = msb_e2e::listener::Server::start(&there, "");
+    let key = there.run(["server", "keygen", "--expire", "1h", "-n", "*"]).line();
+    let place = server.address.to_string();
+    let flags = ["--dialect", "opensandbox", "--domain", &place, "--api-key", &key];
+    let mut client = msb_e2e::mcp::Client::start(&here, &flags);
+    let made = client.call("sandbox_create", json!({"image": "host"}));
+    let id = made["structuredContent"]["sandbox_id"].clone();
+    assert!(id.is_string(), "{made}");
+    let ran = client.call("command_run", json!({"sandbox_id": id, "command": "echo there"}));
+    assert_eq!(ran["structuredContent"]["logs"]["stdout"][0]["text"], "there", "{ran}");
+    assert_eq!(here.words("ls -q").ok().stdout, "");
+    assert_eq!(there.words("ls -q").ok().stdout.lines().count(), 1);
+    client.call("sandbox_kill", json!({"sandbox_id": id}));
+    for (flags, said) in [
+        (&["--domain", place.as_str()][..], "wants a key"),
+        (&["--domain", "127.0.0.1:1", "--api-key", "x"], "cannot reach the server"),
+        (&["--domain", &place, "--api-key", &key, "--use-server-proxy"], "pass on no ports"),
+    ] {
+        let words = ["mcp", "--dialect", "opensandbox"].iter().chain(flags);
+        let gave = here.run(words.copied());
+        assert!(gave.code != 0 && gave.stderr.contains(said), "{gave:#?}");
+    }
+    for name in there.words("ls -q").ok().stdout.lines() {
+        there.words(&format!("rm -f {name}")).ok();
+    }
+}

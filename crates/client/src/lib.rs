@@ -164,7 +164,9 @@ impl Client {
         let status = response.status();
         let mut text = Vec::new();
         let _ = response.body_mut().as_reader().take(LARGEST).read_to_end(&mut text);
-        if let Ok(told) = serde_json::from_slice::<Told>(&text) {
+        if let Ok(told) = serde_json::from_slice::<Told>(&text)
+            && status.as_u16() != 401
+        {
             return told.error;
         }
         let said = serde_json::from_slice::<Plain>(&text).map(|plain| plain.error.message);

@@ -11,6 +11,7 @@ mod streams;
 pub use document::document;
 
 use crate::dialect::Who;
+use crate::room::Seat;
 use crate::site::Site;
 use asked::Asked;
 use axum::Router;
@@ -59,28 +60,29 @@ async fn shown() -> Response {
     json(StatusCode::OK, text.clone())
 }
 
-/// The sandboxes of whoever asks.
-fn api(site: &Site, request: &axum::http::request::Parts) -> Result<Arc<dyn Api>> {
+/// The sandboxes of whoever asks, and a seat for as long as that takes.
+fn api(site: &Site, request: &axum::http::request::Parts) -> Result<(Arc<dyn Api>, Seat)> {
     let caller = request.extensions.get::<Who>();
     let caller = caller.ok_or_else(|| Error::new(Kind::Denied, "nobody has asked"))?;
-    Ok(site.guarded(caller))
+    Ok((site.guarded(caller), site.room().take()?))
 }
 
 /// Does one Operation.
 async fn answer<A: Ask>(State(site): State<Arc<Site>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let asked = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: A = Asked::of(&parts, &A::ROUTE.template()).with_body(&A::ROUTE, body).await?;
-        Ok((api, ask))
+        Ok((api, seat, ask))
     };
-    let (api, ask) = match asked.await {
+    let (api, seat, ask) = match asked.await {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
     if events::wants(&parts.headers) {
         let (events, response) = Events::begin();
         tokio::task::spawn_blocking(move || {
+            let _seat = seat;
             let last = match ask.perform(api.as_ref(), &events) {
                 Ok(answer) => Event::new("answer", &answer),
                 Err(error) => Event::new("error", &error),
@@ -89,7 +91,10 @@ async fn answer<A: Ask>(State(site): State<Arc<Site>>, request: Request) -> Resp
         });
         return response;
     }
-    let done = tokio::task::spawn_blocking(move || ask.perform(api.as_ref(), &msb_api::Unwatched));
+    let done = tokio::task::spawn_blocking(move || {
+        let _seat = seat;
+        ask.perform(api.as_ref(), &msb_api::Unwatched)
+    });
     match done.await {
         Ok(Ok(answer)) => told(&answer),
         Ok(Err(error)) => failed(&error),

@@ -4,10 +4,15 @@ use crate::serving::{block_on, listen, selected, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::{Args, Parser, ValueEnum};
-use msb_server::{Door, Named, OpenSandboxSettings, Shown, Site, serve_http, serve_stdio};
+use msb_api::{Api, Sandboxes};
+use msb_client::Client;
+use msb_server::{
+    Door, Named, OpenSandboxRemote, OpenSandboxSettings, Shown, Site, serve_http, serve_stdio,
+};
 use msb_spec::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// That of OpenSandbox's server, too.
@@ -77,7 +82,7 @@ impl OpenSandboxArgs {
         all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 
-    /// These and the variables of that server. One elsewhere cannot be spoken to yet, which is told.
+    /// These and the variables of that server.
     fn settings(self) -> Result<OpenSandboxSettings> {
         let seconds = |seconds: f64| {
             Duration::try_from_secs_f64(seconds)
@@ -90,14 +95,7 @@ impl OpenSandboxArgs {
             request_timeout: self.request_timeout.map(seconds).transpose()?,
             use_server_proxy: self.use_server_proxy,
         };
-        let settings = settings.or_environment();
-        match settings.remote()? {
-            None => Ok(settings),
-            Some(remote) => {
-                let error = format!("sandboxes elsewhere cannot be used yet: {}", remote.url);
-                Err(Error::unsupported(error).hint("leave out `--domain` to use this machine"))
-            }
-        }
+        Ok(settings.or_environment())
     }
 }
 
@@ -128,7 +126,11 @@ impl Act for Mcp {
         }
         let mut world = world(self.host_paths)?;
         if self.dialect == Named::OpenSandbox {
-            world.opensandbox = self.opensandbox.settings()?;
+            let settings = self.opensandbox.settings()?;
+            if let Some(remote) = settings.remote()? {
+                world.api = elsewhere(remote, settings.use_server_proxy)?;
+            }
+            world.opensandbox = settings;
         }
         match self.transport {
             Transport::Stdio => {
@@ -147,6 +149,18 @@ impl Act for Mcp {
         }
         Ok(0)
     }
+}
+
+/// The sandboxes of a server, if it is one of ours.
+fn elsewhere(remote: OpenSandboxRemote, proxied: bool) -> Result<Arc<dyn Api>> {
+    if proxied {
+        let error = "servers of msb pass on no ports of sandboxes";
+        return Err(Error::unsupported(error).hint("leave out `--use-server-proxy`"));
+    }
+    let client = Client::connect(&remote.url, remote.key)?;
+    // Now, so that whoever starts this hears of it.
+    client.sandbox_list()?;
+    Ok(Arc::new(client))
 }
 
 /// Without keys nobody but this machine may come in.

@@ -4,6 +4,7 @@ use super::asked::Asked;
 use super::running::{Running, Start};
 use super::{api, failed};
 use crate::cancel::Cancel;
+use crate::room::Seat;
 use crate::site::Site;
 use axum::Router;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -51,21 +52,26 @@ struct OneExec {
 }
 
 async fn exec(State(site): Shared, request: Request) -> Response {
-    upgraded(&site, request, streams::EXEC_SOCKET, |api, InPath { name }, socket| async move {
-        converse(socket, |first| {
-            let (start, _) = Start::exec(name, said(first)?);
-            Ok((api, start))
-        })
-        .await;
-    })
+    upgraded(
+        &site,
+        request,
+        streams::EXEC_SOCKET,
+        |(api, seat), InPath { name }, socket| async move {
+            converse(socket, seat, |first| {
+                let (start, _) = Start::exec(name, said(first)?);
+                Ok((api, start))
+            })
+            .await;
+        },
+    )
     .await
 }
 
 async fn run(State(site): Shared, request: Request) -> Response {
     #[derive(Deserialize)]
     struct Nothing {}
-    upgraded(&site, request, streams::RUN_SOCKET, |api, Nothing {}, socket| async move {
-        converse(socket, |first| {
+    upgraded(&site, request, streams::RUN_SOCKET, |(api, seat), Nothing {}, socket| async move {
+        converse(socket, seat, |first| {
             let (api, start, _) = Start::run(&api, said(first)?);
             Ok((api, start))
         })
@@ -79,8 +85,8 @@ async fn attach(State(site): Shared, request: Request) -> Response {
         &site,
         request,
         streams::ATTACH_SOCKET,
-        |api, OneExec { name, id }, socket| async move {
-            serve(socket.split(), api, Start::Attach(name, id)).await;
+        |(api, seat), OneExec { name, id }, socket| async move {
+            serve(socket.split(), api, seat, Start::Attach(name, id)).await;
         },
     )
     .await
@@ -91,7 +97,7 @@ async fn upgraded<T, F>(
     site: &Arc<Site>,
     request: Request,
     template: &str,
-    serve: impl FnOnce(Arc<dyn Api>, T, WebSocket) -> F + Send + 'static,
+    serve: impl FnOnce((Arc<dyn Api>, Seat), T, WebSocket) -> F + Send + 'static,
 ) -> Response
 where
     T: DeserializeOwned + Send + 'static,
@@ -118,6 +124,7 @@ fn said<T: DeserializeOwned>(text: &str) -> Result<T> {
 /// Takes the first message, which says what is to be started.
 async fn converse(
     socket: WebSocket,
+    seat: Seat,
     understand: impl FnOnce(&str) -> Result<(Arc<dyn Api>, Start)>,
 ) {
     let (mut sends, mut receives) = socket.split();
@@ -132,7 +139,7 @@ async fn converse(
         }
     };
     match first {
-        Ok((api, start)) => serve((sends, receives), api, start).await,
+        Ok((api, start)) => serve((sends, receives), api, seat, start).await,
         Err(error) => {
             let _ = sends.send(text(&Heard::Error(error))).await;
             let _ = sends.send(Message::Close(None)).await;
@@ -160,13 +167,14 @@ enum Order {
 }
 
 /// Serves one command: a thread listens to it, another speaks to it.
-async fn serve((sends, receives): (Sends, Receives), api: Arc<dyn Api>, start: Start) {
+async fn serve((sends, receives): (Sends, Receives), api: Arc<dyn Api>, seat: Seat, start: Start) {
     let cancel = Cancel::default();
     let (out, messages) = mpsc::channel(UNDER_WAY);
     let (orders, to_do) = mpsc::channel(UNDER_WAY);
     let let_go = CancellationToken::new();
     let (listening, told) = (cancel.clone(), let_go.clone());
     tokio::task::spawn_blocking(move || {
+        let _seat = seat;
         let last = match start.begin(api.as_ref(), &Steps(out.clone()), &listening) {
             Ok(running) => listen(running, &out, to_do, &told),
             Err(error) => Err(error),

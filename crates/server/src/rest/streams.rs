@@ -5,6 +5,7 @@ use super::events::{Event, Events};
 use super::pieces::{Kept, Pipe, body_of, pipe, take};
 use super::running::{Start, heard};
 use super::{api, failed, told};
+use crate::room::Seat;
 use crate::site::Site;
 use axum::Router;
 use axum::body::Bytes;
@@ -88,10 +89,11 @@ async fn bytes(
 async fn read(State(site): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: FileRead = Asked::of(&parts, streams::FILE_CONTENT).alone()?;
         let at = Where { sandbox: ask.sandbox, volume: ask.volume, user: ask.user }.place()?;
         bytes("application/octet-stream", 1, move |out| {
+            let _seat = seat;
             api.file_read(&at, &ask.path.0, ask.offset, ask.length, &mut |piece| {
                 let gone = |_| Error::new(Kind::State, "nobody reads it any more");
                 std::io::Write::write_all(out, piece).map_err(gone)
@@ -105,11 +107,12 @@ async fn read(State(site): Shared, request: Request) -> Response {
 async fn write(State(site): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: FileWrite = Asked::of(&parts, streams::FILE_CONTENT).alone()?;
         let at = Where { sandbox: ask.sandbox, volume: ask.volume, user: ask.user }.place()?;
         let mut content = take(body);
         blocking(move || {
+            let _seat = seat;
             let count = api.file_write(&at, &ask.path.0, ask.mode, ask.append, &mut content)?;
             Ok(told(&Count { count }))
         })
@@ -121,10 +124,13 @@ async fn write(State(site): Shared, request: Request) -> Response {
 async fn save(State(site): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: SnapshotSave = Asked::of(&parts, streams::SNAPSHOT_SAVE).alone()?;
-        bytes("application/x-tar", HELD, move |out| api.snapshot_save(&ask.name, ask.whole, out))
-            .await
+        bytes("application/x-tar", HELD, move |out| {
+            let _seat = seat;
+            api.snapshot_save(&ask.name, ask.whole, out)
+        })
+        .await
     };
     either(answer.await)
 }
@@ -132,10 +138,14 @@ async fn save(State(site): Shared, request: Request) -> Response {
 async fn load(State(site): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: SnapshotLoad = Asked::of(&parts, streams::SNAPSHOT_LOAD).alone()?;
         let mut archive = take(body);
-        blocking(move || Ok(told(&api.snapshot_load(ask.name.as_ref(), &mut archive)?))).await
+        blocking(move || {
+            let _seat = seat;
+            Ok(told(&api.snapshot_load(ask.name.as_ref(), &mut archive)?))
+        })
+        .await
     };
     either(answer.await)
 }
@@ -148,7 +158,7 @@ async fn blocking(work: impl FnOnce() -> Result<Response> + Send + 'static) -> R
 async fn logs(State(site): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: Follow = Asked::of(&parts, streams::LOGS_FOLLOW).alone()?;
         let filter = LogFilter {
             exec: ask.exec,
@@ -157,7 +167,7 @@ async fn logs(State(site): Shared, request: Request) -> Response {
             until: ask.until,
             grep: ask.grep,
         };
-        followed(ask.skip, move || {
+        followed(ask.skip, seat, move || {
             let mut logs = api.sandbox_logs(&ask.name, &filter)?;
             Ok(move || logs.more())
         })
@@ -169,9 +179,9 @@ async fn logs(State(site): Shared, request: Request) -> Response {
 async fn events(State(site): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask: Follow = Asked::of(&parts, streams::EVENTS_FOLLOW).alone()?;
-        followed(ask.skip, move || {
+        followed(ask.skip, seat, move || {
             let mut events = api.sandbox_events(&ask.name)?;
             Ok(move || events.more())
         })
@@ -183,6 +193,7 @@ async fn events(State(site): Shared, request: Request) -> Response {
 /// Sends what comes, one event for all that came at once, until nobody listens.
 async fn followed<T, More>(
     mut skip: u64,
+    seat: Seat,
     open: impl FnOnce() -> Result<More> + Send + 'static,
 ) -> Result<Response>
 where
@@ -192,6 +203,7 @@ where
     let (events, response) = Events::begin();
     let (tell, opened) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
+        let _seat = seat;
         let mut more = match open() {
             Ok(more) => {
                 let _ = tell.send(Ok(()));
@@ -243,11 +255,11 @@ struct OneExec {
 async fn exec(State(site): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let InPath { name } = Asked::of(&parts, streams::EXEC_STREAM).alone()?;
         let ask = Asked::of(&parts, "").with_object(Vec::new(), body).await?;
         let (start, stdin) = Start::exec(name, ask);
-        Ok(streamed(api, start, stdin))
+        Ok(streamed(api, seat, start, stdin))
     };
     either(answer.await)
 }
@@ -255,10 +267,10 @@ async fn exec(State(site): Shared, request: Request) -> Response {
 async fn run(State(site): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let ask = Asked::of(&parts, "").with_object(Vec::new(), body).await?;
         let (api, start, stdin) = Start::run(&api, ask);
-        Ok(streamed(api, start, stdin))
+        Ok(streamed(api, seat, start, stdin))
     };
     either(answer.await)
 }
@@ -266,18 +278,19 @@ async fn run(State(site): Shared, request: Request) -> Response {
 async fn attach(State(site): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let api = api(&site, &parts)?;
+        let (api, seat) = api(&site, &parts)?;
         let OneExec { name, id } = Asked::of(&parts, streams::ATTACH_STREAM).alone()?;
-        Ok(streamed(api, Start::Attach(name, id), None))
+        Ok(streamed(api, seat, Start::Attach(name, id), None))
     };
     either(answer.await)
 }
 
 /// What a command says, as events.
-fn streamed(api: Arc<dyn Api>, start: Start, stdin: Option<String>) -> Response {
+fn streamed(api: Arc<dyn Api>, seat: Seat, start: Start, stdin: Option<String>) -> Response {
     let (events, response) = Events::begin();
     let reads = !matches!(start, Start::Attach(..));
     tokio::task::spawn_blocking(move || {
+        let _seat = seat;
         if let Err(error) = stream(api.as_ref(), start, stdin.unwrap_or_default(), reads, &events) {
             events.send(event(&Heard::Error(error)));
         }

@@ -158,7 +158,10 @@ fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     let directory = bench.directory.path().display().to_string();
     let arguments = arguments.to_string();
     let arguments = arguments.replace("@file", &format!("{directory}/file"));
-    let arguments = serde_json::from_str(&arguments.replace("@dir", &directory)).unwrap();
+    let arguments: Value = serde_json::from_str(&arguments.replace("@dir", &directory)).unwrap();
+    let given = |key: &str| arguments.get(key).is_some_and(|it| !it.is_null());
+    let writes = given("stdin") || given("stdinBase64");
+    let closes = arguments["closeStdin"] == true;
     let answer = bench.answer(tool, arguments);
     let plain = json!({"text": answer.text[0]});
     let mut said: Value = serde_json::from_str(&answer.text[0]).unwrap_or(plain);
@@ -177,8 +180,16 @@ fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     }
     unchanging(&mut said);
     said["written"] = json!(std::fs::read(&out).ok());
-    let mut asked: Vec<String> = bench.fake.asked().iter().map(|it| without_chance(it)).collect();
-    // Stdin is written beside the command.
+    let mut asked = bench.fake.asked();
+    if tool == "sandbox_exec_start" && said["ok"] == true {
+        // Stdin is written beside the command, and may be so after its end.
+        let last = if closes { "\"close\"" } else { "(\"write\"" };
+        while (writes || closes) && !asked.iter().any(|it| it.starts_with(last)) {
+            std::thread::yield_now();
+            asked.extend(bench.fake.asked());
+        }
+    }
+    let mut asked: Vec<String> = asked.iter().map(|it| without_chance(it)).collect();
     asked.sort();
     (asked, said)
 }
