@@ -214,3 +214,59 @@ fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
         _ => [directory, b"/", name].concat(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A directory that goes with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("msb-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn link(name: &[u8]) -> Meta {
+        let (kind, modified, created) = (EntryKind::Symlink(b"x".to_vec()), 0, None);
+        Meta { name: name.to_vec(), kind, mode: 0o777, size: 0, modified, created, uid: 0, gid: 0 }
+    }
+
+    /// Nobody is asked: a name is looked at first.
+    #[test]
+    fn a_name_that_leads_elsewhere_is_none() {
+        let client = Client::connect("http://127.0.0.1:1", None).unwrap();
+        let at = Place::sandbox(&msb_spec::Name::parse("box").unwrap());
+        let here = Scratch::new("names");
+        let directory = File::open(&here.0).unwrap();
+        let pulling = Pulling { client: &client, at: &at };
+        for name in [&b""[..], b".", b"..", b"../x", b"a/b", b"/etc", b"a\0b"] {
+            let mut copied = Copied::default();
+            let done = pulling.one(directory.as_fd(), name, b"/x", &link(name), 0, &mut copied);
+            assert_eq!(done.unwrap_err().kind(), Kind::Protocol, "{name:?}");
+        }
+        assert_eq!(fs::read_dir(&here.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let (here, elsewhere) = (Scratch::new("links"), Scratch::new("elsewhere"));
+        std::os::unix::fs::symlink(&elsewhere.0, here.0.join("link")).unwrap();
+        let directory = File::open(&here.0).unwrap();
+        assert!(enter(directory.as_fd(), OsStr::new("link")).is_err());
+        clear(directory.as_fd(), OsStr::new("link")).unwrap();
+        assert!(enter(directory.as_fd(), OsStr::new("link")).is_ok());
+        assert!(here.0.join("link").symlink_metadata().unwrap().is_dir());
+        assert!(elsewhere.0.is_dir());
+    }
+}

@@ -32,7 +32,7 @@ pub struct Client {
     base: Arc<str>,
     key: Option<Arc<str>>,
     /// Values of Secrets that go along with what is started.
-    secrets: Arc<[(String, String)]>,
+    secrets: Arc<[(String, Vec<u8>)]>,
 }
 
 impl std::fmt::Debug for Client {

@@ -27,8 +27,15 @@ use std::time::Duration;
 use ureq::SendBody;
 
 impl Client {
-    fn values(&self) -> Values {
-        self.secrets.iter().cloned().collect()
+    /// The values of Secrets as they are sent.
+    fn values(&self) -> Result<Values> {
+        let text = |(name, value): &(String, Vec<u8>)| match std::str::from_utf8(value) {
+            Ok(value) => Ok((name.clone(), value.to_owned())),
+            Err(_) => Err(Error::unsupported(format!(
+                "the value of secret `{name}` is no text, which a server cannot be sent"
+            ))),
+        };
+        self.secrets.iter().map(text).collect()
     }
 }
 
@@ -38,19 +45,16 @@ fn milliseconds(time: Duration) -> u64 {
 
 impl Sandboxes for Client {
     fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
-        // What is no text is none that a header or a body of ours could carry.
-        let text =
-            |(name, value): (String, Vec<u8>)| (name, String::from_utf8_lossy(&value).into_owned());
-        Arc::new(Self { secrets: secrets.into_iter().map(text).collect(), ..self.clone() })
+        Arc::new(Self { secrets: secrets.into(), ..self.clone() })
     }
 
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
-        self.watched(&SandboxPlan { spec: spec.clone(), secrets: self.values() }, watch)
+        self.watched(&SandboxPlan { spec: spec.clone(), secrets: self.values()? }, watch)
     }
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let Create { spec, replace, registry } = ask.clone();
-        self.watched(&SandboxCreate { spec, replace, registry, secrets: self.values() }, watch)
+        self.watched(&SandboxCreate { spec, replace, registry, secrets: self.values()? }, watch)
     }
 
     fn sandbox_list(&self) -> Result<Vec<Summary>> {
@@ -66,7 +70,7 @@ impl Sandboxes for Client {
     }
 
     fn sandbox_start(&self, name: &Name) -> Result<bool> {
-        let ask = SandboxStart { name: name.clone(), secrets: self.values() };
+        let ask = SandboxStart { name: name.clone(), secrets: self.values()? };
         Ok(self.ask(&ask)?.changed)
     }
 
@@ -239,7 +243,7 @@ impl Execs for Client {
     }
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
-        let first = StartRun { spec: spec.clone(), stdin: None, secrets: self.values() };
+        let first = StartRun { spec: spec.clone(), stdin: None, secrets: self.values()? };
         let exec = RemoteExec::open(self, streams::RUN_SOCKET, Some(&first), watch)?;
         Ok((exec.sandbox().clone(), Box::new(exec)))
     }
