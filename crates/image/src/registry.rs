@@ -13,6 +13,7 @@ use crate::settings::{Mirror, Settings};
 use crate::store::unusable;
 use access::Access;
 use msb_spec::{Digest, Error, Kind, Reference, Result};
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,8 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// Less than this within [`SILENCE_LIMIT`] is no transfer: slower than any modem, and a registry
 /// that sends a byte now and then would otherwise hold us for ever.
 pub(crate) const PACE: u64 = 16 << 10;
+/// Certificates that somebody has named; a whole distribution's are a quarter of this.
+const LARGEST_BUNDLE: u64 = 1 << 20;
 /// Where a distribution keeps the certificates that it trusts.
 const BUNDLES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -370,6 +373,19 @@ fn read_bounded(response: Response<Body>, limit: u64) -> Result<Vec<u8>> {
     Ok(text)
 }
 
+/// A file that somebody has named, who need not be whom it belongs to.
+fn bundle(path: &Path) -> io::Result<Vec<u8>> {
+    // A pipe that nobody writes would never open.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST_BUNDLE).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// Who vouches for registries: whoever vouches on this machine, and who was named.
 fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
     let mut certificates: Vec<Certificate<'static>> = Vec::new();
@@ -389,7 +405,7 @@ fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
             Error::invalid(format!("cannot use the certificates in `{}`", path.display()))
                 .cause(cause)
         };
-        let text = fs::read(&path).map_err(|error| about(error.to_string()))?;
+        let text = bundle(&path).map_err(|error| about(error.to_string()))?;
         if !add(&text) {
             return Err(about("there is no certificate in it".to_owned()));
         }
