@@ -13,6 +13,8 @@ pub(crate) enum Role {
     New,
     /// It watches an Exec and may feed it.
     Exec(u64),
+    /// Its command begins when nobody holds everything any more; what it sends waits till then.
+    Delayed,
     /// It is told when the sandbox is over.
     Waiting,
     /// The sandbox ends when it closes.

@@ -175,7 +175,8 @@ impl Worker {
                 client.answer(&Reply::Failed(error));
             }
         }
-        for client in self.clients.values_mut().filter(|client| client.role == Role::Waiting) {
+        let waits = |client: &&mut Client| matches!(client.role, Role::Delayed | Role::Waiting);
+        for client in self.clients.values_mut().filter(waits) {
             client.answer(&Reply::Stopped(stopped));
         }
         deliver(self.clients);

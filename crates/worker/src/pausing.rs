@@ -113,6 +113,11 @@ impl Worker {
         }
     }
 
+    /// Whether everything stands still for a copy, or is about to.
+    pub(crate) fn is_held(&self) -> bool {
+        self.guest.stopped && self.guest.held || self.pausing.iter().any(|asked| asked.holds)
+    }
+
     /// Begins what was asked for while somebody held everything.
     fn start_delayed(&mut self) {
         for (client, command) in std::mem::take(&mut self.delayed) {

@@ -273,7 +273,7 @@ impl Worker {
             }
             Role::Owner => self.stop(Ending::Stopped, Duration::ZERO),
             Role::Holder => self.release(),
-            Role::New | Role::Waiting | Role::Leaving => {}
+            Role::New | Role::Delayed | Role::Waiting | Role::Leaving => {}
         }
     }
 
@@ -283,9 +283,9 @@ impl Worker {
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.answer(client, &Reply::Failed(error));
         }
-        if self.guest.stopped && self.guest.held {
+        if self.is_held() {
             // It is not for long, and nobody asked for it who could be asked to end it.
-            self.set_role(client, Role::Waiting);
+            self.set_role(client, Role::Delayed);
             return self.delayed.push((client, command));
         }
         if self.guest.is_paused() {

@@ -414,6 +414,7 @@ impl Worker {
     fn may_read(&self, client: &Client) -> bool {
         match client.role {
             Role::Exec(id) => self.execs.get(&id).is_none_or(Exec::takes_more),
+            Role::Delayed => false,
             _ => true,
         }
     }

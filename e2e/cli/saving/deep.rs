@@ -2,9 +2,10 @@
 
 use super::frozen;
 use msb_e2e::{Msb, eventually};
+use rustix::fs::{FlockOperation, fcntl_lock};
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::PathBuf;
 
@@ -190,6 +191,9 @@ enum Whose {
 
 /// Puts more layers below a sandbox, each with one file, as if it had been saved that often.
 fn pad(msb: &Msb, name: &str, whose: Whose) {
+    // As whoever makes layers does: what no Plan has yet would be removed meanwhile.
+    let lock = File::options().read(true).open(msb.home().join("frozen/lock")).expect("a lock");
+    fcntl_lock(&lock, FlockOperation::LockShared).expect("a lock that is taken for moments");
     let mut plan = plan(msb, name);
     let own = plan["rootfs"]["own"].as_u64().unwrap_or(0);
     let below = if whose == Whose::Own { 0 } else { usize::try_from(own).expect("few") };
