@@ -2,6 +2,7 @@
 //! either tier.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 
 use msb_e2e::images::{Image, Layer, Packing};
 use msb_e2e::tar::{Entry, Tar};
@@ -61,6 +62,18 @@ fn a_disk_of_a_machine_is_verified() {
         msb.json(["snapshot", "inspect", "base"])["digest"].is_string()
     });
     assert!(msb.words("snapshot verify base").line().contains("intact"));
+    let frozen = fs::read_dir(msb.home().join("frozen")).expect("it is there").flatten();
+    let disk = frozen.map(|layer| layer.path().join("disk.img")).find(|disk| disk.exists());
+    let disk = fs::File::options().read(true).write(true).open(disk.expect("a disk")).unwrap();
+    // In the superblock, and where nothing was.
+    for at in [1100, (16 << 20) - 3] {
+        let mut byte = [0];
+        disk.read_exact_at(&mut byte, at).unwrap();
+        disk.write_all_at(&[byte[0] ^ 4], at).unwrap();
+        assert_eq!(msb.words("snapshot verify base").code, 1, "{at}");
+        disk.write_all_at(&byte, at).unwrap();
+        msb.words("snapshot verify base").ok();
+    }
 }
 
 /// A busybox, and files for a sandbox to change.

@@ -30,3 +30,27 @@ fn a_machine_changes_a_workspace_and_not_the_host() {
         assert_eq!(msb.words("diff box").line(), "");
     }
 }
+
+#[test]
+fn a_clone_of_a_machine_has_its_changes() {
+    let Some(msb) = lab::user() else { return };
+    msb.file("project/a", "one\n");
+    let project = msb.scratch().join("project");
+    let shown = project.display().to_string();
+    msb.lasting("box", ["-m", "128M", "--workspace", &shown]);
+    assert_eq!(msb.shell_in("box", "cd /workspace; echo two >> a; echo b > b; sync").code, 0);
+    msb.words("stop -t 5s box").ok();
+    msb.words("clone box copy").ok();
+    let changed = "M  a\nA  b";
+    assert_eq!(msb.words("diff box").line(), changed);
+    assert_eq!(msb.words("diff copy").line(), changed);
+    msb.words("start -q copy").ok();
+    assert_eq!(
+        msb.shell_in("copy", "cd /workspace; cat a b; rm b; echo c > c").line(),
+        "one\ntwo\nb"
+    );
+    msb.words("stop -t 5s copy").ok();
+    assert_eq!(msb.words("diff copy").line(), "M  a\nA  c");
+    assert_eq!(msb.words("diff box").line(), changed);
+    assert_eq!(fs::read_to_string(project.join("a")).unwrap(), "one\n");
+}

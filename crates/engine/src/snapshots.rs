@@ -461,16 +461,29 @@ impl Engine {
     /// Removes frozen layers that no sandbox and no snapshot needs. What cannot be removed now is
     /// tried again the next time.
     pub(crate) fn thaw(&self) {
+        self.remove_all(&self.put_aside());
+    }
+
+    /// To remove much takes long, and nobody waits for it.
+    fn remove_all(&self, unneeded: &[PathBuf]) {
+        for path in unneeded {
+            self.remove_whole(path);
+        }
+    }
+
+    /// Gives those layers names under which nobody finds them any more.
+    fn put_aside(&self) -> Vec<PathBuf> {
+        let nothing = Vec::new;
         let frozen = self.home().frozen();
-        let Ok(entries) = fs::read_dir(&frozen) else { return };
-        let Ok(lock) = self.frozen_lock().map(Held) else { return };
+        let Ok(entries) = fs::read_dir(&frozen) else { return nothing() };
+        let Ok(lock) = self.frozen_lock().map(Held) else { return nothing() };
         // Whoever makes a sandbox from one of them comes first. Another one who cleans up may have
         // looked before the last one who needed something went.
         if wait_within(THAW_LIMIT, || msb_sys::lock::try_lock(&lock.0)).is_err() {
-            return;
+            return nothing();
         }
-        let Some(needed) = self.needed() else { return };
-        let unneeded: Vec<_> = entries
+        let Some(needed) = self.needed() else { return nothing() };
+        entries
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .inspect(|path| {
                 if path.is_file() && is_debris(path) {
@@ -489,12 +502,7 @@ impl Engine {
                 let aside = frozen.join(passing("removing", &new_id()));
                 fs::rename(path, &aside).ok().map(|()| aside)
             })
-            .collect();
-        // To remove much takes long, and nobody finds them any more.
-        drop(lock);
-        for path in &unneeded {
-            self.remove_whole(path);
-        }
+            .collect()
     }
 
     /// The layers that are needed; none if that cannot be known.

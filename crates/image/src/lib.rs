@@ -24,6 +24,7 @@ mod registry;
 mod save;
 mod seal;
 mod settings;
+mod sparse;
 mod squash;
 mod store;
 mod twin;
@@ -44,7 +45,8 @@ pub use pull::Pull;
 pub use registry::{Reach, check_login};
 pub use seal::{Seal, seal};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
-pub use store::{Adding, Image, Layer, Store, digest_of, digest_of_stream};
+pub use sparse::digest_of_sparse;
+pub use store::{Adding, Image, Layer, Store, digest_of};
 pub use twin::{Shift, copy_file};
 pub use usage::{InUse, Share};
 

@@ -432,18 +432,6 @@ fn read_record(file: File) -> Option<Image> {
     (image.version == RECORD_VERSION).then_some(image)
 }
 
-/// The SHA-256 of all that a stream gives.
-pub fn digest_of_stream(stream: &mut dyn Read) -> io::Result<Digest> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 256 << 10];
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(Digest::of_bytes(hash.finalize().into())),
-            length => hash.update(&buffer[..length]),
-        }
-    }
-}
-
 /// The SHA-256 of some bytes.
 pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest::of_bytes(Sha256::digest(bytes).into())

@@ -10,15 +10,23 @@ use crate::sandboxes::Engine;
 use crate::store;
 use msb_api::Verified;
 use msb_spec::{Error, Kind, Name, Plan, Result, state};
+use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// The argument with which `msb` becomes the process that is left behind.
 pub const TIDY_ARGUMENT: &str = "__tidy";
+
+/// Who has just taken a snapshot does something next, and the disk is theirs first.
+const SETTLING: Duration = Duration::from_secs(2);
+/// How often is looked whether another one has tidied up.
+const TURN_CHECK: Duration = Duration::from_millis(200);
 
 /// Differences that are told one by one.
 const MOST_TOLD: usize = 20;
@@ -95,8 +103,11 @@ impl Engine {
     /// machine has nothing better to do.
     pub fn tidy(&self) {
         let _ = rustix::process::setsid();
+        let Ok(Some(_turn)) = self.turn_to_tidy() else { return };
+        // Not before it has let go of the lock that this takes: others wait for that.
+        let unneeded = self.put_aside();
         let _ = rustix::process::nice(19);
-        self.thaw();
+        self.remove_all(&unneeded);
         for record in self.records().all().unwrap_or_default() {
             for place in self.places(&record.plan) {
                 if place.sum().is_none()
@@ -106,6 +117,27 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Waits until nobody else tidies up. None if another one waits already: it has yet to look.
+    fn turn_to_tidy(&self) -> Result<Option<Held>> {
+        let failed = |error: io::Error| Error::host("cannot take a turn to tidy up", error);
+        make_directory(&self.home().frozen())?;
+        let lock = |name: &str| {
+            let options = &mut File::options();
+            let path = self.home().frozen().join(name);
+            let opened = options.read(true).write(true).create(true).truncate(false).open(path);
+            opened.map(Held).map_err(failed)
+        };
+        let (next, turn) = (lock("tidy-next")?, lock("tidy")?);
+        if !msb_sys::lock::try_lock(&next.0).map_err(failed)? {
+            return Ok(None);
+        }
+        thread::sleep(SETTLING);
+        while !msb_sys::lock::try_lock(&turn.0).map_err(failed)? {
+            thread::sleep(TURN_CHECK);
+        }
+        Ok(Some(turn))
     }
 
     /// Reads a layer from end to end.
@@ -169,9 +201,9 @@ fn keep(place: &Place, aside: &Aside) -> Result<()> {
 
 /// A disk is not looked into: what a machine has written is only for machines.
 fn describe_disk(disk: &Path, out: &mut dyn Write) -> io::Result<Sum> {
-    let mut file = File::open(disk)?;
+    let file = File::open(disk)?;
     let bytes = file.metadata()?.len();
-    let digest = msb_image::digest_of_stream(&mut file)?.to_string();
+    let digest = msb_image::digest_of_sparse(&file)?.to_string();
     writeln!(out, "f - - - - {digest} - {}", state::DISK)?;
     Ok(Sum { digest, files: 1, bytes })
 }
