@@ -1,6 +1,7 @@
 //! What a user does with the command line, through the real binary.
 
 mod bootstrap;
+mod children;
 mod completion;
 mod doctor;
 mod errors;

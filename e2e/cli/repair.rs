@@ -408,3 +408,29 @@ fn a_running_sandbox_whose_plan_was_damaged_can_be_removed() {
         assert!(!msb.home().join("sandboxes/box").exists());
     }
 }
+
+#[test]
+fn the_doctor_repairs_what_the_next_command_would() {
+    for msb in Msb::each() {
+        let nothing = "nothing had to be put in order";
+        assert_eq!(msb.words("doctor --repair").line(), nothing);
+        for name in ["one", "two"] {
+            msb.run(["create", "-q", "-n", name]).ok();
+        }
+        let worker = |name: &str| {
+            let pid = msb.json(["inspect", name])["worker"]["pid"].as_u64().expect("a worker");
+            u32::try_from(pid).expect("a pid")
+        };
+        for pid in ["one", "two"].map(worker) {
+            signal_pid(pid, "KILL");
+        }
+        let said = msb.words("doctor --repair").line();
+        for name in ["one", "two"] {
+            assert!(said.contains(&format!("cleaned up after sandbox `{name}`")), "{said}");
+        }
+        assert_eq!(msb.words("ls").ok().stderr, "");
+        assert_eq!(msb.words("doctor --repair").line(), nothing);
+        assert_eq!(msb.json(["doctor", "--repair", "--json"]), json!([]));
+        msb.words("start -q one").ok();
+    }
+}

@@ -29,7 +29,7 @@ class Dialect:
 
 
 class Core(Dialect):
-    tools = 14
+    tools = 15
 
     def make(self):
         return "sandbox_create", {"name": self.box}

@@ -18,6 +18,7 @@ fn every_tool_does_what_it_says() {
         commands(&mut desk);
         files(&mut desk);
         snapshots(&mut desk);
+        children(&mut desk);
         let no_network = desk.failed("port_publish", json!({"sandbox": "box", "port": 80}));
         assert!(no_network.contains("has no network"), "{no_network}");
         desk.called.insert("port_publish".to_owned());
@@ -94,6 +95,23 @@ fn files(desk: &mut Desk) {
     assert_eq!(desk.done("file_read", json!({"sandbox": "box", "path": "/root/a"}))["size"], 1);
 }
 
+fn children(desk: &mut Desk) {
+    let none = desk.failed("child_spawn", json!({"parent": "box"}));
+    assert!(none.contains("may have no children"), "{none}");
+    let policy = "max=1,child-memory=64M";
+    desk.done("sandbox_create", json!({"name": "lead", "spawn": policy}));
+    let child = desk.done("child_spawn", json!({"parent": "lead", "name": "scout", "cpus": 1}));
+    assert_eq!((&child["name"], &child["status"]), (&json!("scout"), &json!("running")));
+    let more = desk.failed("child_spawn", json!({"parent": "lead"}));
+    assert!(more.contains("no more than 1 at once"), "{more}");
+    let listed = desk.done("sandbox_list", json!({"parent": "lead"}));
+    assert_eq!(listed["sandboxes"][0]["name"], "scout");
+    let ran = desk.done("exec", json!({"sandbox": "scout", "command": "echo in"}));
+    assert_eq!(ran["stdout"], "in\n");
+    desk.done("sandbox_stop", json!({"sandbox": "lead", "remove": true}));
+    assert!(desk.failed("exec", json!({"sandbox": "scout", "command": "true"})).contains("scout"));
+}
+
 fn snapshots(desk: &mut Desk) {
     desk.done("snapshot_create", json!({"sandbox": "box", "name": "saved", "note": "good"}));
     let all = desk.done("snapshot_list", json!({}));
@@ -131,6 +149,13 @@ fn no_path_of_the_host_is_shown_that_is_not_allowed() {
             let said = desk.failed("sandbox_create", arguments);
             assert!(said.contains("is not allowed"), "{path}: {said}");
             let said = desk.failed("sandbox_create", json!({"name": "box", "workspace": path}));
+            assert!(said.contains("is not allowed"), "{path}: {said}");
+            let said = desk.failed("sandbox_create", json!({"name": "box", "image": path}));
+            assert!(said.contains("is not allowed"), "{path}: {said}");
+            let said = desk.failed("run", json!({"command": "true", "image": path}));
+            assert!(said.contains("is not allowed"), "{path}: {said}");
+            let spawn = format!("image={path}");
+            let said = desk.failed("sandbox_create", json!({"name": "box", "spawn": spawn}));
             assert!(said.contains("is not allowed"), "{path}: {said}");
         }
         assert_eq!(msb.words("ls -q").ok().stdout, "");

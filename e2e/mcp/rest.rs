@@ -1,7 +1,7 @@
 //! Every Operation over HTTP.
 
-use msb_e2e::Msb;
 use msb_e2e::listener::Server;
+use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
 
 /// Somebody with a key.
@@ -74,6 +74,39 @@ fn a_sandbox_lives_over_http() {
         );
         assert_eq!(ran["stdout"]["text"], "0\n");
     }
+}
+
+/// A command that nobody waits for ends; one that was to go on goes on.
+#[test]
+fn who_hangs_up_ends_the_command() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "");
+    let client = Client { server: &server, key: server.key("*") };
+    client.does("POST", "/sandboxes", &json!({"spec": {"name": "box", "image": "host"}}));
+    let headers = [("Authorization", client.key.as_str())];
+    let events = [headers[0], ("Accept", "text/event-stream")];
+    let runs =
+        |script: &str| msb.run(["ps", "--execs", "--json", "box"]).ok().stdout.contains(script);
+    for (headers, detached, script) in [
+        (&headers[..], false, "sleep 1001"),
+        (&events[..], false, "sleep 1002"),
+        (&headers[..], true, "sleep 1003"),
+    ] {
+        let asked = json!({"command": {"argv": ["sh", "-c", script], "detached": detached}});
+        let path = "/api/v1/sandboxes/box/execs";
+        let call = server.begin("POST", path, headers, &asked.to_string());
+        eventually("it runs", || runs(script));
+        drop(call);
+        if !detached {
+            eventually("it has ended", || !runs(script));
+        }
+    }
+    assert!(runs("sleep 1003"));
+    let spec = json!({"name": "once", "image": "host", "command": ["sleep", "1004"]});
+    let call = server.begin("POST", "/api/v1/run", &headers, &json!({"spec": spec}).to_string());
+    eventually("it is there", || msb.words("ls -q").stdout.contains("once"));
+    drop(call);
+    eventually("it is gone", || !msb.words("ls -q").stdout.contains("once"));
 }
 
 #[test]

@@ -42,6 +42,21 @@ impl<'a> Server<'a> {
         headers: &[(&str, &str)],
         body: &str,
     ) -> (u16, String) {
+        let mut stream = self.begin(method, path, headers, body);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is there");
+        let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+        (status, answer)
+    }
+
+    /// Asks, and waits for nothing.
+    pub fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it is there");
         let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -53,10 +68,7 @@ impl<'a> Server<'a> {
         text.push_str("Content-Type: application/json\r\n");
         text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
         stream.write_all(text.as_bytes()).expect("it is there");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it is there");
-        let status = answer.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
-        (status, answer)
+        stream
     }
 
     /// A key of this namespace, as it is sent.

@@ -14,6 +14,7 @@ mod mounts;
 mod network;
 mod roots;
 mod saving;
+mod served;
 mod volumes;
 mod workspace;
 

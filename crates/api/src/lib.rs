@@ -6,6 +6,7 @@
 
 mod bytes;
 mod change;
+mod children;
 mod execs;
 mod files;
 pub mod http;
@@ -25,6 +26,7 @@ pub use msb_wire::{
 
 pub use bytes::{spelled, unspelled};
 pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
+pub use children::{Brood, Child, ChildSpec, Children};
 pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec};
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
@@ -52,6 +54,7 @@ pub trait Api:
     + Networks
     + Workspaces
     + Syncs
+    + Children
     + Send
     + Sync
 {
@@ -67,6 +70,7 @@ impl<T> Api for T where
         + Networks
         + Workspaces
         + Syncs
+        + Children
         + Send
         + Sync
 {
@@ -76,6 +80,9 @@ impl<T> Api for T where
 pub trait Watch: Send + Sync {
     /// What is being done now, and how much of it is done if that is known.
     fn step(&self, what: &str, done: Option<Part>);
+
+    /// A command runs that is to end when nobody waits for the work any more.
+    fn running(&self, _input: &std::sync::Arc<dyn ExecInput>) {}
 }
 
 /// So much of so much.

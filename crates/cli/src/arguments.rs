@@ -10,8 +10,8 @@ use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
     Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name, Patch, Plan,
-    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Stdin, Tmpfs, UserRef,
-    Workspace, env,
+    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy, Spec, Stdin, Tmpfs,
+    UserRef, Workspace, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,9 @@ pub(crate) struct SandboxArgs {
     /// End the sandbox when nothing ran in it for this long
     #[arg(long, value_name = "TIME", help_heading = LIMITS)]
     idle_timeout: Option<Span>,
+    /// Let it have children: `default`, or as in `max=3,total=10,cpus=6,memory=1536M,ttl=5m`
+    #[arg(long, value_name = "POLICY", help_heading = LIMITS)]
+    spawn: Option<SpawnPolicy>,
     /// Environment variable; without a value, the caller's
     #[arg(long = "env", short, value_name = "NAME[=VALUE]", help_heading = INSIDE)]
     env: Vec<String>,
@@ -242,6 +245,9 @@ impl SandboxArgs {
         set(&mut spec.max_duration, self.max_duration);
         set(&mut spec.idle_timeout, self.idle_timeout);
         spec.rlimits.extend(&self.rlimits);
+        if self.spawn.is_some() {
+            spec.spawn.clone_from(&self.spawn);
+        }
     }
 
     fn inside(&self, spec: &mut Spec) -> Result<()> {

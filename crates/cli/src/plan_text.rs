@@ -1,6 +1,8 @@
 //! A Plan as people read it; `--json` has every field.
 
-use msb_spec::{Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, Upper};
+use msb_spec::{
+    Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, SpawnPolicy, Upper,
+};
 use std::fmt::{Display, Write};
 
 /// The Plan, a line for each thing that was decided.
@@ -54,6 +56,14 @@ pub(crate) fn written(plan: &Plan) -> String {
     }
     if let Some(span) = plan.idle_timeout {
         line("ends idle", span.to_string());
+    }
+    if let Some(policy) = &plan.spawn {
+        let SpawnPolicy { max_concurrent, max_total, cpus, memory, .. } = policy;
+        let budget = format!("{cpus} cpus and {memory} together");
+        line("children", format!("{max_concurrent} at once, {max_total} in all, {budget}"));
+    }
+    if let Some(family) = &plan.family {
+        line("child of", family.parent.to_string());
     }
     for mount in &plan.mounts {
         let how = if mount.read_only { "read-only" } else { "writable" };

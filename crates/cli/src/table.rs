@@ -119,6 +119,7 @@ const TABLE: Table = Table {
         anywhere::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
         anywhere::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
         anywhere::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
+        anywhere::<verbs::children::Spawn>(LIFE, "spawn", "Make a sandbox for a sandbox"),
         anywhere::<verbs::snapshot::Create>(
             STATE,
             "snapshot create",
@@ -145,6 +146,7 @@ const TABLE: Table = Table {
         anywhere::<verbs::snapshot::Reset>(STATE, "reset", "Put a sandbox back to its image"),
         anywhere::<verbs::ls::Ls>(LOOK, "ls", "List sandboxes"),
         anywhere::<verbs::ps::Ps>(LOOK, "ps", "Show what runs"),
+        anywhere::<verbs::children::Children>(LOOK, "children", "List sandboxes of a sandbox"),
         anywhere::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
         anywhere::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
         anywhere::<verbs::events::Events>(LOOK, "events", "Show what has happened to a sandbox"),

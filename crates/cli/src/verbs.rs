@@ -5,6 +5,7 @@ pub(crate) mod archive;
 pub(crate) mod attach;
 pub(crate) mod bootstrap;
 pub(crate) mod build;
+pub(crate) mod children;
 pub(crate) mod completion;
 pub(crate) mod cp;
 pub(crate) mod create;

@@ -9,11 +9,12 @@ use msb_api::http::streams::{
 };
 use msb_api::http::*;
 use msb_api::{
-    Api, Applied, Attributes, Change, Changes, Copied, Create, Depth, DiskUsage, Event,
-    EventStream, Exec, ExecEntry, Execs, Files, ImageInspection, ImageSummary, Images, Inspection,
-    LogFilter, LogLine, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
-    PrunedVolumes, Registry, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Stopped, Summary,
-    SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
+    Api, Applied, Attributes, Brood, Change, Changes, Child, ChildSpec, Children, Copied, Create,
+    Depth, DiskUsage, Event, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
+    ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Meta, Metrics, NetRecord,
+    NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sandboxes, Selection, Snapshot,
+    Snapshots, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch,
+    Workspaces,
 };
 use msb_spec::{
     Command, Error, Exit, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
@@ -535,5 +536,19 @@ impl Syncs for Client {
 
     fn sync_stop(&self, id: &str) -> Result<()> {
         self.ask(&SyncStop { id: id.to_owned() }).map(drop)
+    }
+}
+
+impl Children for Client {
+    fn child_spawn(&self, parent: &Name, ask: &ChildSpec, watch: &dyn Watch) -> Result<Child> {
+        self.watched(&ChildSpawn { name: parent.clone(), spec: ask.clone() }, watch)
+    }
+
+    fn child_list(&self, parent: &Name) -> Result<Brood> {
+        self.ask(&ChildList { name: parent.clone() })
+    }
+
+    fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
+        self.ask(&ChildRemove { name: parent.clone(), child: name.clone() }).map(drop)
     }
 }

@@ -11,6 +11,7 @@ use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
 use exec::{Begun, End, Local};
+pub(crate) use judged::check as check_judged;
 use msb_api::{
     Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
     Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
@@ -59,13 +60,21 @@ impl Sandboxes for Engine {
         }
         watch.step("starting the sandbox", None);
         let mut caller = self.create(&plan, ask.replace)?;
-        if let Err(error) = self.begin_through(&plan, &mut caller, Links::Refused) {
+        let mut begun = self.begin_through(&plan, &mut caller, Links::Refused);
+        if plan.command.is_some() {
+            begun = begun.and_then(|()| caller.started());
+        }
+        if let Err(error) = begun {
             // Half a sandbox is none.
             drop(caller);
             let _ = self.remove(&plan.name, true);
             return Err(error);
         }
-        caller.detach()?;
+        let left = caller.detach();
+        // A short command may have ended already, and the sandbox with it.
+        if plan.command.is_none() {
+            left?;
+        }
         self.summary(&plan.name)
     }
 

@@ -226,6 +226,15 @@ impl Caller {
         }
     }
 
+    /// Waits until the first command has started, or tells why it has not.
+    pub(crate) fn started(&mut self) -> Result<()> {
+        match self.next_reply()? {
+            Reply::Started { .. } => Ok(()),
+            Reply::Failed(error) => Err(error),
+            other => Err(Error::new(Kind::Protocol, format!("the worker answered {other:?}"))),
+        }
+    }
+
     /// Lets the first command start.
     pub fn go(&mut self) -> Result<()> {
         self.stream

@@ -6,6 +6,7 @@
 mod api;
 pub mod bootstrap;
 pub mod build;
+mod children;
 pub mod conf;
 mod connection;
 mod disk;
@@ -38,8 +39,8 @@ pub use connection::Connection;
 pub use installed::Recipe;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, raise_file_limit, receive_start};
 pub use msb_api::{
-    DEFAULT_EXCLUDES, ExecEntry, Inspection, Metrics, PrunedVolumes, Status, Summary, SyncSpec,
-    SyncState, SyncStatus, SyncSummary, Volume,
+    Brood, Child, ChildSpec, DEFAULT_EXCLUDES, ExecEntry, Inspection, Metrics, PrunedVolumes,
+    Status, Summary, SyncSpec, SyncState, SyncStatus, SyncSummary, Volume,
 };
 pub use network::Lines;
 pub use sandboxes::{Awake, Engine};

@@ -8,12 +8,12 @@ use crate::hardware;
 use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
 use crate::store::Home;
 use crate::volumes;
-use msb_image::{Prepared, RunConfig};
+use msb_image::{Prepared, RunConfig, Settings};
 use msb_spec::{
     By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, Isolation,
     IsolationChoice, Limit, Limits, Lower, MachineBase, Mount, MountSource, Name, Network,
-    PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, Spec, Stage, Stored,
-    Upper, UserRef, VolumeName, env, state,
+    PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, SpawnPolicy, Spec,
+    Stage, Stored, Upper, UserRef, VolumeName, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -99,10 +99,36 @@ pub(crate) fn plan(
         max_duration: spec.max_duration,
         idle_timeout: spec.idle_timeout,
         ephemeral: spec.ephemeral,
+        spawn: spawn_policy(home, spec, &name)?,
+        family: None,
         shell,
         name,
     };
     Ok(plan)
+}
+
+/// What it may have made for it, as asked or as settled. Paths of images lead through no link from
+/// here on.
+fn spawn_policy(home: &Home, spec: &Spec, name: &Name) -> Result<Option<SpawnPolicy>> {
+    let mut policy = match &spec.spawn {
+        Some(policy) => policy.clone(),
+        // Policies are for names and labels; whoever has none need not be told of mistakes there.
+        None if spec.name.is_none() && spec.labels.is_empty() => return Ok(None),
+        None => match Settings::read(home.path())?.spawn(name, &spec.labels) {
+            Some(policy) => policy.clone(),
+            None => return Ok(None),
+        },
+    };
+    for image in &mut policy.images {
+        if let ImageRef::Path(path) = image {
+            let shown = path.display();
+            let found = fs::canonicalize(&*path).map_err(|error| {
+                Error::host(format!("children cannot start from `{shown}`"), error).at(Stage::Plan)
+            })?;
+            *path = found;
+        }
+    }
+    Ok(Some(policy))
 }
 
 /// The kernel of the microVM that is to be, and else why `auto` does without one. What a tier

@@ -7,7 +7,7 @@ use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
 use crate::secrets::{self, Value};
-use crate::store::Home;
+use crate::store::{Claim, Home};
 use crate::{layers, planning, repair, volumes, workspace};
 use msb_api::{ExecEntry, Inspection, Metrics, Status, Summary};
 use msb_image::{Owners, Prepared, Store, Wish};
@@ -15,11 +15,13 @@ use msb_spec::{
     Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result, Spec,
     Stage, Upper, state,
 };
+use msb_sys::lock::Held;
 use msb_wire::record::{ExecRecord, Happened};
 use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,17 @@ pub struct Engine {
     pub(crate) launcher: Launcher,
     /// Values of Secrets that this program brings itself, by name.
     given: Vec<(String, Value)>,
+}
+
+/// A sandbox whose directory is there, and what its worker is to be handed.
+#[derive(Debug)]
+pub(crate) struct Made {
+    plan: Plan,
+    claim: Claim,
+    secrets: Vec<Value>,
+    held: Vec<OwnedFd>,
+    /// The layers it lies on stay until it runs.
+    _kept: Option<Held>,
 }
 
 /// A worker listens a few milliseconds after it has begun; on a machine that is swamped it may
@@ -81,7 +94,9 @@ impl Engine {
         for path in self.home.debris() {
             self.remove_whole(&path);
         }
-        repair::all(&self.home)
+        let mut said = repair::all(&self.home);
+        said.extend(self.end_orphans());
+        said
     }
 
     /// Removes what sandboxes of this user may have written, as far as it can be removed now.
@@ -168,20 +183,27 @@ impl Engine {
                 self.remove(name, true)?;
             }
         }
-        let secrets = secrets::read(plan, &self.given).map_err(about)?;
+        self.make_sandbox(plan)
+            .and_then(|made| self.launch_made(made))
+            .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })
+    }
+
+    /// Makes the directory of a sandbox, which nobody runs yet.
+    pub(crate) fn make_sandbox(&self, plan: &Plan) -> Result<Made> {
+        let secrets = secrets::read(plan, &self.given)?;
         let mut plan = plan.clone();
-        let held = volumes::take(&self.home, &mut plan).map_err(about)?;
-        let _kept = self.keep_frozen(&plan).map_err(about)?;
-        let claim = self
-            .home
-            .claim(&plan, |directory| fill(&plan, directory))
-            .map_err(|error| if error.kind() == Kind::Exists { error } else { about(error) })?;
-        let first = (0, 0);
-        let launched = launch(&self.launcher, plan.clone(), &claim, first, secrets, held);
-        launched.map_err(|error| {
+        let held = volumes::take(&self.home, &mut plan)?;
+        let kept = self.keep_frozen(&plan)?;
+        let claim = self.home.claim(&plan, |directory| fill(&plan, directory))?;
+        Ok(Made { plan, claim, secrets, held, _kept: kept })
+    }
+
+    /// Starts the worker of a sandbox that was made.
+    pub(crate) fn launch_made(&self, made: Made) -> Result<Caller> {
+        let Made { plan, claim, secrets, held, _kept } = made;
+        launch(&self.launcher, plan, &claim, (0, 0), secrets, held).inspect_err(|_| {
             // Nobody has begun, so nobody cleans up.
             let _ = self.home.discard(&claim);
-            about(error)
         })
     }
 
@@ -236,7 +258,10 @@ impl Engine {
     fn start_as(&self, name: &Name, change: impl FnOnce(&mut Plan)) -> Result<Option<Caller>> {
         let mut plan = self.existing(name)?;
         if plan.ephemeral {
-            return Err(workspace::not_startable(&plan));
+            return match self.home.is_running(name) {
+                true => Ok(None),
+                false => Err(workspace::not_startable(&plan)),
+            };
         }
         repair::one(&self.home, name)?;
         let Some(claim) = self.home.lock(name)? else {
@@ -346,7 +371,7 @@ impl Engine {
         }
         let put_away = !crate::layers::old(&claim).is_empty();
         self.put_away(&claim)?;
-        self.home.discard(&claim)?;
+        self.leave_family(name, || self.home.discard(&claim))?;
         if put_away || plan.is_ok_and(|plan| plan.written().next().is_some()) {
             self.thaw();
         }

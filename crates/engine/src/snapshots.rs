@@ -197,6 +197,7 @@ impl Engine {
     /// process that is left behind, because that takes as long as there is much of it.
     fn begin_anew(&self, claim: Claim, plan: &Plan, forget: bool) -> Result<()> {
         Writable::of(plan)?;
+        self.renew_family(&plan.name)?;
         self.put_away(&claim)?;
         // Whoever removes the snapshot meanwhile would take its layers away.
         let kept = self.keep_frozen(plan)?;
@@ -642,6 +643,7 @@ fn recorded(mut plan: Plan) -> Plan {
     }
     plan.command = None;
     plan.patches = Vec::new();
+    plan.spawn = None;
     plan
 }
 
@@ -655,6 +657,12 @@ enum Writable<'a> {
 
 impl<'a> Writable<'a> {
     fn of(plan: &'a Plan) -> Result<Self> {
+        if let Some(family) = &plan.family {
+            let (name, parent) = (&plan.name, &family.parent);
+            return Err(Error::unsupported(format!(
+                "sandbox `{name}` is a child of `{parent}`, of which nothing is kept"
+            )));
+        }
         match &plan.rootfs.upper {
             _ if plan.ephemeral => {
                 Err(Error::unsupported(format!("sandbox `{}` is gone when it ends", plan.name))

@@ -116,6 +116,11 @@ impl Home {
         self.root.join("syncs")
     }
 
+    /// Held by whoever makes a child or takes a parent away.
+    pub(crate) fn families(&self) -> PathBuf {
+        self.root.join("families.lock")
+    }
+
     /// Where volumes are kept, each in a directory of its name.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.root.join("volumes")

@@ -1,10 +1,10 @@
-//! `config.toml` of the state directory: what names mean, how registries are reached, and how
-//! large an image may be.
+//! `config.toml` of the state directory: what names mean, how registries are reached, how large an
+//! image may be, and which sandboxes may have children.
 //!
 //! Everything in it is parsed when it is read, so that a mistake is told with its line before
 //! anything is done. No file means the defaults; a word that means nothing is an error.
 
-use msb_spec::{Bytes, Error, Reference, Result};
+use msb_spec::{Bytes, Error, Name, Reference, Result, SpawnPolicy};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -25,6 +25,8 @@ pub struct Settings {
     registries: BTreeMap<Host, RegistrySettings>,
     /// How large an image may be.
     pub image_limits: ImageLimits,
+    #[serde(deserialize_with = "once")]
+    spawn: BTreeMap<Whose, SpawnPolicy>,
 }
 
 /// How one registry is reached.
@@ -171,6 +173,34 @@ impl<'de> Deserialize<'de> for Alias {
     }
 }
 
+/// Whose children a policy is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Name(Name),
+    /// `label:KEY=VALUE`.
+    Label(String, String),
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "{name}"),
+            Self::Label(key, value) => write!(f, "label:{key}={value}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Whose {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        match text.strip_prefix("label:").map(|label| label.split_once('=')) {
+            Some(Some((key, value))) => Ok(Self::Label(key.to_owned(), value.to_owned())),
+            Some(None) => Err(serde::de::Error::custom(format!("not `label:KEY=VALUE`: `{text}`"))),
+            None => Name::parse(&text).map(Self::Name).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
 /// A table in which no two keys mean the same: TOML itself only refuses those that are written
 /// the same, and of `docker.io` and `index.docker.io` one would win silently.
 fn once<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
@@ -218,6 +248,9 @@ impl Settings {
             return Ok(Self::default());
         };
         let mut settings = Self::parse(&text).map_err(about)?;
+        for (whose, policy) in &settings.spawn {
+            policy.check().map_err(|error| about(error.under(format!("spawn.{whose}"))))?;
+        }
         for registry in settings.registries.values_mut() {
             registry.ca = registry.ca.take().map(|ca| home.join(ca));
         }
@@ -231,6 +264,17 @@ impl Settings {
             let line = before.matches('\n').count() + 1;
             Error::invalid(format!("line {line}: {}", error.message().trim()))
         })
+    }
+
+    /// What a sandbox may have made for it, by its name or else by a label.
+    pub fn spawn(&self, name: &Name, labels: &BTreeMap<String, String>) -> Option<&SpawnPolicy> {
+        let labelled = |whose: &Whose| match whose {
+            Whose::Name(_) => false,
+            Whose::Label(key, value) => labels.get(key) == Some(value),
+        };
+        let by_label = || self.spawn.iter().find(|(whose, _)| labelled(whose));
+        let by_name = self.spawn.get_key_value(&Whose::Name(name.clone()));
+        by_name.or_else(by_label).map(|(_, policy)| policy)
     }
 
     /// What a name means: another image if it is an alias, itself if not. What an alias means is

@@ -6,8 +6,8 @@ use crate::worker::{Worker, blocking};
 use msb_engine::{Caller, SecretValue};
 use msb_spec::{
     Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name,
-    Patch, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, Spec, Tmpfs, UserRef,
-    VolumeName, env,
+    Patch, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy, Spec, Tmpfs,
+    UserRef, VolumeName, env,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -233,6 +233,13 @@ impl SandboxBuilder {
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.spec.idle_timeout = Some(Span(timeout));
+        self
+    }
+
+    /// Lets it have children, within this.
+    #[must_use]
+    pub fn spawn(mut self, policy: SpawnPolicy) -> Self {
+        self.spec.spawn = Some(policy);
         self
     }
 

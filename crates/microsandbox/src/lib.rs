@@ -35,6 +35,7 @@
 //! Everything needs a tokio runtime with I/O and time enabled. No future blocks its thread.
 
 mod builder;
+mod children;
 mod command;
 mod exec;
 mod file_stream;
@@ -71,11 +72,13 @@ pub use msb_engine::workspace::{
     Selection, What,
 };
 pub use msb_engine::{
-    ExecEntry, Inspection, Metrics, Status, Summary, SyncState, SyncStatus, SyncSummary,
+    Brood, Child, ChildSpec, ExecEntry, Inspection, Metrics, Status, Summary, SyncState,
+    SyncStatus, SyncSummary,
 };
 pub use msb_spec::{
-    Ending, Error, Exit, GuestPath, IsolationChoice as Isolation, Kind, Name, Patch, Plan, Policy,
-    Profile as Security, Published, PullWhen, Reach, Result, SecretPlace, Stage, VolumeKind,
+    Bytes, Cpus, Ending, Error, Exit, GuestPath, ImageRef, IsolationChoice as Isolation, Kind,
+    Name, Patch, Plan, Policy, Profile as Security, Published, PullWhen, Reach, Result,
+    SecretPlace, SpawnPolicy, Stage, VolumeKind,
 };
 pub use msb_wire::record::Source as LogSource;
 pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};

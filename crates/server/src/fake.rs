@@ -8,11 +8,11 @@ mod process;
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{
-    Api, Applied, Attributes, Change, Changes, Copied, Create, Depth, DiskUsage, EventStream, Exec,
-    ExecEntry, Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter,
-    LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry,
-    RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec,
-    SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
+    Api, Applied, Attributes, Brood, Change, Changes, Child, ChildSpec, Children, Copied, Create,
+    Depth, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection, ImageSummary,
+    Images, Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
+    PrunedVolumes, Registry, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped,
+    Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
     Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
@@ -575,5 +575,22 @@ impl Syncs for Fake {
 
     fn sync_stop(&self, _: &str) -> Result<()> {
         Err(Error::new(Kind::NotFound, "no syncs here"))
+    }
+}
+
+impl Children for Fake {
+    fn child_spawn(&self, parent: &Name, ask: &ChildSpec, _: &dyn Watch) -> Result<Child> {
+        self.note("child_spawn", &(parent, ask));
+        Err(Error::unsupported("no children here"))
+    }
+
+    fn child_list(&self, parent: &Name) -> Result<Brood> {
+        self.note("child_list", parent);
+        Err(Error::unsupported("no children here"))
+    }
+
+    fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
+        self.note("child_remove", &(parent, name));
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ mod pieces;
 mod running;
 mod socket;
 mod streams;
+mod waiting;
 
 pub use document::document;
 
@@ -21,12 +22,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
 use events::{Event, Events};
-use msb_api::http::streams::Progress;
+use msb_api::Api;
 use msb_api::http::{Ask, Method, Visitor, each};
-use msb_api::{Api, Part, Watch};
 use msb_spec::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::{Arc, OnceLock};
+use waiting::Waiting;
 
 pub(crate) const DOCUMENT: &str = "/openapi.json";
 
@@ -91,11 +92,15 @@ async fn answer<A: Ask>(State(site): State<Arc<Site>>, request: Request) -> Resp
         });
         return response;
     }
+    let (waiting, gone) = Waiting::begin();
     let done = tokio::task::spawn_blocking(move || {
         let _seat = seat;
-        ask.perform(api.as_ref(), &msb_api::Unwatched)
+        ask.perform(api.as_ref(), &waiting)
     });
-    match done.await {
+    let done = done.await;
+    // Here or, if the client hangs up, while it is waited for.
+    drop(gone);
+    match done {
         Ok(Ok(answer)) => told(&answer),
         Ok(Err(error)) => failed(&error),
         Err(_) => failed(&Error::new(Kind::Host, "the call broke")),
@@ -147,10 +152,4 @@ pub(crate) async fn no_method() -> Response {
     let mut response = failed(&error);
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response
-}
-
-impl Watch for Events {
-    fn step(&self, what: &str, done: Option<Part>) {
-        let _ = self.send(Event::new("progress", &Progress::new(what, done)));
-    }
 }

@@ -44,6 +44,7 @@ mod platform;
 mod quantity;
 mod reference;
 mod rule;
+mod spawn;
 mod spec;
 pub mod state;
 mod volume;
@@ -73,6 +74,7 @@ pub use rule::{
     Decision, Direction, DomainName, Group, NamePattern, Policy, Ports, Range, Rule, Target,
     Traffic, addresses,
 };
+pub use spawn::{DEEPEST, Family, SpawnPolicy};
 pub use spec::{IsolationChoice, Profile, Spec};
 pub use volume::{PlannedVolume, Stored, VolumeKind, VolumeName, VolumeSpec};
 pub use workspace::{PlannedWorkspace, Workspace};

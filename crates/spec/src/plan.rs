@@ -3,8 +3,8 @@
 //! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedVolume,
-    PlannedWorkspace, Profile, Result, Rlimit, Span, Tmpfs, UserRef,
+    Command, Digest, Family, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedVolume,
+    PlannedWorkspace, Profile, Result, Rlimit, Span, SpawnPolicy, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -247,6 +247,12 @@ pub struct Plan {
     pub idle_timeout: Option<Span>,
     /// Removed when it ends.
     pub ephemeral: bool,
+    /// What it may have made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spawn: Option<SpawnPolicy>,
+    /// Whose child it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<Family>,
     /// Changes before the first command, made once.
     pub patches: Vec<Patch>,
     /// The first command.

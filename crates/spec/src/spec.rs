@@ -2,7 +2,7 @@
 
 use crate::{
     Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, NetworkSpec, Patch, Platform, PullWhen,
-    Result, Rlimit, Script, Span, Tmpfs, UserRef, Workspace,
+    Result, Rlimit, Script, Span, SpawnPolicy, Tmpfs, UserRef, Workspace,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -113,6 +113,8 @@ pub struct Spec {
     pub timeout: Option<Span>,
     /// Removed when it ends; its writable layer is in memory.
     pub ephemeral: bool,
+    /// What it may have made for it; none has no children.
+    pub spawn: Option<SpawnPolicy>,
 }
 
 /// Fork bombs end here; build tools and browsers do not.
@@ -135,6 +137,9 @@ impl Spec {
                 "the working directory is not absolute: `{}`",
                 dir
             )));
+        }
+        if let Some(spawn) = &self.spawn {
+            spawn.check()?;
         }
         if let Some(network) = &self.network {
             network.validate()?;

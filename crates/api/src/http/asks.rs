@@ -2,6 +2,7 @@
 
 use super::answers::{Changed, Count, Done, Ended, Executed, Expires, Logged, Waited};
 use super::table;
+use crate::children::{Brood, Child, ChildSpec};
 use crate::execs::{self, ExecEntry};
 use crate::images::{DiskUsage, ImageInspection, ImageSummary, Registry};
 use crate::sandboxes::{Create, Inspection, LogFilter, Metrics, Summary};
@@ -9,7 +10,7 @@ use crate::snapshots::{Changes, Snapshot, Verified};
 use crate::syncs::{SyncSpec, SyncSummary};
 use crate::volumes::{PrunedVolumes, Volume};
 use crate::workspaces::{Applied, Depth, Selection};
-use crate::{Api, Change, RelPath};
+use crate::{Api, Change, RelPath, Unwatched, Watch};
 use msb_spec::{
     Bytes, Command, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule, Spec,
     Stdin, VolumeKind, VolumeName, VolumeSpec,
@@ -47,8 +48,10 @@ fn executed(
     exec: &mut dyn execs::Exec,
     stdin: Option<&str>,
     kept: Option<u64>,
+    watch: &dyn Watch,
 ) -> Result<Executed> {
     let input = exec.input();
+    watch.running(&input);
     let id = exec.id();
     let captured = std::thread::scope(|scope| {
         // Beside it: a command may say much before it reads.
@@ -63,6 +66,31 @@ fn executed(
         execs::capture(exec, limit(kept))
     })?;
     Ok(Executed::of(id, &captured))
+}
+
+/// Members by their names alone: serde takes a list of them, too, and of those that may all be left
+/// out it takes any.
+fn by_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::Deserialize<'de>,
+{
+    struct Members<T>(std::marker::PhantomData<T>);
+    impl<'de, T: serde::Deserialize<'de>> serde::de::Visitor<'de> for Members<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            members: A,
+        ) -> std::result::Result<T, A::Error> {
+            T::deserialize(serde::de::value::MapAccessDeserializer::new(members))
+        }
+    }
+    from.deserialize_map(Members(std::marker::PhantomData))
 }
 
 fn milliseconds(number: u64) -> Duration {
@@ -259,10 +287,11 @@ table! {
         /// How many bytes of each stream the answer may have.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u64>,
-    } -> Executed = |it, api, _watch| {
+    } -> Executed = |it, api, watch| {
         let command = Command { stdin: Stdin::Streamed, ..it.command.clone() };
+        let watch = if command.detached { &Unwatched } else { watch };
         let mut exec = api.exec_start(&it.name, &command)?;
-        executed(exec.as_mut(), it.stdin.as_deref(), it.limit)
+        executed(exec.as_mut(), it.stdin.as_deref(), it.limit, watch)
     };
 
     /// Makes a sandbox for one command, and removes it when that has ended.
@@ -280,7 +309,7 @@ table! {
         secrets: Values,
     } -> Executed = |it, api, watch| giving(api, &it.secrets, |api| {
         let (_, mut exec) = api.exec_run(&it.spec, watch)?;
-        executed(exec.as_mut(), it.stdin.as_deref(), it.limit)
+        executed(exec.as_mut(), it.stdin.as_deref(), it.limit, watch)
     });
 
     /// Sends a signal to a command and to what it started.
@@ -404,6 +433,29 @@ table! {
         /// Which.
         id: String,
     } -> Done = |it, api, _watch| api.sync_stop(&it.id).map(|()| Done {});
+
+    /// Makes a child of a running sandbox, within the budget of that.
+    ChildSpawn = "child_spawn" Post "/api/v1/sandboxes/{name}/children" {
+        /// Whose.
+        name: Name,
+        /// What is asked for.
+        #[serde(default, deserialize_with = "by_name")]
+        spec: ChildSpec,
+    } -> Child = |it, api, watch| api.child_spawn(&it.name, &it.spec, watch);
+
+    /// The children of a sandbox, and what its policy leaves.
+    ChildList = "child_list" Get "/api/v1/sandboxes/{name}/children" {
+        /// Whose.
+        name: Name,
+    } -> Brood = |it, api, _watch| api.child_list(&it.name);
+
+    /// Ends a child, and those of its own.
+    ChildRemove = "child_remove" Delete "/api/v1/sandboxes/{name}/children/{child}" {
+        /// Whose.
+        name: Name,
+        /// Which.
+        child: Name,
+    } -> Done = |it, api, _watch| api.child_remove(&it.name, &it.child).map(|()| Done {});
 
     /// Every image, sorted by name.
     ImageList = "image_list" Get "/api/v1/images" {} -> Vec<ImageSummary>

@@ -15,10 +15,16 @@ pub(crate) struct Doctor {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Put in order what killed processes have left, as every other command does, and tell what it was
+    #[arg(long)]
+    repair: bool,
 }
 
 impl Act for Doctor {
     fn act(self) -> Outcome {
+        if self.repair {
+            return repair(self.json);
+        }
         let findings = examine(bare_engine().ok().as_ref().map(Engine::home));
         if self.json {
             listing::json(&findings);
@@ -31,6 +37,16 @@ impl Act for Doctor {
             |finding: &Finding| finding.tier != "process" || finding.grade != Grade::Missing;
         Ok(i32::from(!findings.iter().all(works)))
     }
+}
+
+fn repair(json: bool) -> Outcome {
+    let done = bare_engine()?.repair();
+    match done.as_slice() {
+        _ if json => listing::json(&done),
+        [] => words::say("nothing had to be put in order"),
+        done => done.iter().for_each(words::say),
+    }
+    Ok(0)
 }
 
 fn show(tier: &str, findings: &[Finding]) {

@@ -5,11 +5,11 @@
 //! link there meanwhile. From the Plan on, nobody follows any: workers open what it names through none.
 
 use crate::files::through_a_link;
-use msb_spec::{ImageRef, Mount, MountSource, Plan, Result, Spec};
+use msb_spec::{ImageRef, Mount, MountSource, Plan, Result, SpawnPolicy, Spec};
 use std::path::Path;
 
 /// Refuses a Plan that names other paths than its Spec.
-pub(super) fn check(spec: &Spec, plan: &Plan) -> Result<()> {
+pub(crate) fn check(spec: &Spec, plan: &Plan) -> Result<()> {
     if let (ImageRef::Path(asked), ImageRef::Path(found)) = (&spec.image, &plan.image)
         && without_type(asked) != found
     {
@@ -19,6 +19,16 @@ pub(super) fn check(spec: &Spec, plan: &Plan) -> Result<()> {
         && asked.host != found.host
     {
         return Err(through_a_link(&asked.host));
+    }
+    // What children may start from is followed once, too.
+    let images = |policy: Option<&SpawnPolicy>| -> Vec<ImageRef> {
+        policy.map(|policy| policy.images.clone()).unwrap_or_default()
+    };
+    let found = images(plan.spawn.as_ref());
+    for (asked, found) in images(spec.spawn.as_ref()).iter().zip(&found) {
+        if let (ImageRef::Path(path), true) = (asked, asked != found) {
+            return Err(through_a_link(path));
+        }
     }
     check_mounts(&spec.mounts, plan)
 }

@@ -1,9 +1,12 @@
-//! Workspaces and syncs.
+//! Workspaces, syncs and children.
 
+use super::Watched;
+use crate::images::Fetching;
 use crate::sandboxes::Engine;
 use crate::sync::SyncEvent;
 use msb_api::{
-    Applied, Change, Depth, RelPath, Selection, SyncSpec, SyncSummary, Syncs, Watch, Workspaces,
+    Applied, Brood, Change, Child, ChildSpec, Children, Depth, RelPath, Selection, SyncSpec,
+    SyncSummary, Syncs, Watch, Workspaces,
 };
 use msb_spec::{Name, Result};
 
@@ -46,5 +49,20 @@ impl Syncs for Engine {
 
     fn sync_stop(&self, id: &str) -> Result<()> {
         self.stop_sync(id)
+    }
+}
+
+impl Children for Engine {
+    fn child_spawn(&self, parent: &Name, ask: &ChildSpec, watch: &dyn Watch) -> Result<Child> {
+        let progress = Watched::new(watch);
+        self.spawn(parent, ask, &Fetching { progress: &progress, ..Fetching::default() })
+    }
+
+    fn child_list(&self, parent: &Name) -> Result<Brood> {
+        self.children(parent)
+    }
+
+    fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
+        self.remove_child(parent, name)
     }
 }

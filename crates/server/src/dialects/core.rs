@@ -34,7 +34,8 @@ impl Core {
         match call.tool.as_str() {
             "run" => self.run(call, read(call)?),
             "sandbox_create" => self.sandbox_create(call, read(call)?),
-            "sandbox_list" => self.sandbox_list(),
+            "child_spawn" => self.child_spawn(call, read(call)?),
+            "sandbox_list" => self.sandbox_list(&read(call)?),
             "sandbox_stop" => self.sandbox_stop(read(call)?),
             "exec" => self.exec(call, read(call)?),
             "exec_poll" => self.exec_poll(call, &read(call)?),

@@ -61,6 +61,8 @@ pub(crate) fn of(spec: &Spec) -> Plan {
         max_duration: None,
         idle_timeout: None,
         ephemeral: false,
+        spawn: None,
+        family: None,
         patches: Vec::new(),
         command: None,
     }

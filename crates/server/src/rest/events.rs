@@ -1,12 +1,15 @@
 //! Answers that come piece by piece, as server-sent events.
 
 use super::pieces::{Chunk, Kept, Pipe, body_of, pipe};
+use super::waiting::Waiting;
 use crate::cancel::Cancel;
-use crate::http::Gone;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
+use msb_api::http::streams::Progress;
+use msb_api::{ExecInput, Part, Watch};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// One event.
 pub(super) struct Event(String);
@@ -22,19 +25,19 @@ impl Event {
 /// Where they are written; by a thread that may wait.
 pub(super) struct Events {
     pipe: Pipe,
-    cancel: Cancel,
+    waiting: Waiting,
 }
 
 impl Events {
     /// The answer, and where its events are written.
     pub(super) fn begin() -> (Self, Response) {
-        let cancel = Cancel::default();
+        let (waiting, gone) = Waiting::begin();
         let (pipe, chunks) = pipe();
-        let mut response = Response::new(body_of(chunks, Kept::new(Gone(cancel.clone()))));
+        let mut response = Response::new(body_of(chunks, Kept::new(gone)));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        (Self { pipe, cancel }, response)
+        (Self { pipe, waiting }, response)
     }
 
     /// Sends one; false if nobody listens any more.
@@ -44,7 +47,17 @@ impl Events {
 
     /// Cancelled when nobody listens any more.
     pub(super) fn cancel(&self) -> &Cancel {
-        &self.cancel
+        self.waiting.cancel()
+    }
+}
+
+impl Watch for Events {
+    fn step(&self, what: &str, done: Option<Part>) {
+        let _ = self.send(Event::new("progress", &Progress::new(what, done)));
+    }
+
+    fn running(&self, input: &Arc<dyn ExecInput>) {
+        self.waiting.running(input);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A command that runs, for answers that come piece by piece.
 
 use super::pieces::Kept;
+use super::waiting::KILL;
 use crate::cancel::{Cancel, Hook};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,9 +11,6 @@ use msb_spec::{Command, Name, Result, Spec, Stdin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Killed at once.
-const KILL: i32 = 9;
 
 /// What is to be started.
 pub(super) enum Start {

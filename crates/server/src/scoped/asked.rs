@@ -3,7 +3,7 @@
 use super::Scoped;
 use msb_spec::{
     Error, Hostname, ImageRef, Mount, MountSource, Name, NetworkSpec, Patch, Plan, Result,
-    SecretSource, Spec, Workspace,
+    SecretSource, SpawnPolicy, Spec, Workspace,
 };
 
 impl Scoped {
@@ -42,6 +42,7 @@ impl Scoped {
             idle_timeout,
             timeout,
             ephemeral,
+            spawn,
         } = spec.clone();
         let outer = name.map_or_else(made_up_name, Ok)?;
         self.mark(&mut labels);
@@ -78,11 +79,19 @@ impl Scoped {
             idle_timeout,
             timeout,
             ephemeral,
+            spawn: spawn.map(|policy| self.spawn(policy)).transpose()?,
         };
         Ok((asked, outer))
     }
 
-    fn image(&self, image: ImageRef) -> Result<ImageRef> {
+    /// What children may start from is asked for, too.
+    fn spawn(&self, mut policy: SpawnPolicy) -> Result<SpawnPolicy> {
+        let images = policy.images.into_iter().map(|image| self.image(image));
+        policy.images = images.collect::<Result<_>>()?;
+        Ok(policy)
+    }
+
+    pub(super) fn image(&self, image: ImageRef) -> Result<ImageRef> {
         Ok(match image {
             ImageRef::Host => ImageRef::Host,
             ImageRef::Name(reference) => ImageRef::Name(reference),
@@ -130,12 +139,24 @@ impl Scoped {
         })
     }
 
+    /// An image as its namespace knows it; none if it is of another.
+    pub(super) fn outer_image(&self, image: ImageRef) -> Option<ImageRef> {
+        match image {
+            ImageRef::Snapshot(name) => self.outer(&name).map(ImageRef::Snapshot),
+            other => Some(other),
+        }
+    }
+
     /// A Plan with names turned back.
     pub(super) fn plan(&self, mut plan: Plan) -> Result<Plan> {
         plan.name = self.outer(&plan.name).ok_or_else(not_ours)?;
         plan.snapshot = plan.snapshot.and_then(|name| self.outer(&name));
-        if let ImageRef::Snapshot(name) = &plan.image {
-            plan.image = ImageRef::Snapshot(self.outer(name).ok_or_else(not_ours)?);
+        plan.image = self.outer_image(plan.image).ok_or_else(not_ours)?;
+        for image in plan.spawn.iter_mut().flat_map(|policy| &mut policy.images) {
+            *image = self.outer_image(image.clone()).ok_or_else(not_ours)?;
+        }
+        if let Some(family) = &mut plan.family {
+            family.parent = self.outer(&family.parent).ok_or_else(not_ours)?;
         }
         for mount in &mut plan.mounts {
             if let Some(volume) = &mut mount.volume {

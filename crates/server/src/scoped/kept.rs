@@ -1,8 +1,9 @@
-//! Workspaces and syncs of one namespace.
+//! Workspaces, syncs and children of one namespace.
 
 use super::Scoped;
 use msb_api::{
-    Applied, Change, Depth, RelPath, Selection, SyncSpec, SyncSummary, Syncs, Watch, Workspaces,
+    Applied, Brood, Change, Child, ChildSpec, Children, Depth, RelPath, Selection, SyncSpec,
+    SyncSummary, Syncs, Watch, Workspaces,
 };
 use msb_spec::{Error, Kind, Name, Result};
 
@@ -60,5 +61,38 @@ impl Syncs for Scoped {
     fn sync_stop(&self, id: &str) -> Result<()> {
         let sync = self.own_sync(id)?;
         self.told(self.api.sync_stop(&sync.id))
+    }
+}
+
+impl Scoped {
+    fn child(&self, mut child: Child) -> Option<Child> {
+        child.name = self.outer(&child.name)?;
+        child.parent = self.outer(&child.parent)?;
+        child.image = self.outer_image(child.image)?;
+        Some(child)
+    }
+}
+
+impl Children for Scoped {
+    fn child_spawn(&self, parent: &Name, ask: &ChildSpec, watch: &dyn Watch) -> Result<Child> {
+        let ChildSpec { image, name, cpus, memory } = ask.clone();
+        let ask = ChildSpec {
+            image: image.map(|image| self.image(image)).transpose()?,
+            name: name.map(|name| self.inner(&name)).transpose()?,
+            cpus,
+            memory,
+        };
+        let child = self.told(self.api.child_spawn(&self.inner(parent)?, &ask, watch))?;
+        self.child(child).ok_or_else(|| Error::new(Kind::Protocol, "another child came back"))
+    }
+
+    fn child_list(&self, parent: &Name) -> Result<Brood> {
+        let brood = self.told(self.api.child_list(&self.inner(parent)?))?;
+        let children = brood.children.into_iter().filter_map(|child| self.child(child)).collect();
+        Ok(Brood { children, ..brood })
+    }
+
+    fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
+        self.told(self.api.child_remove(&self.inner(parent)?, &self.inner(name)?))
     }
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::fake::{Fake, name};
 use msb_api::{
-    Attributes, Changes, Create, Depth, Execs, Files, Images, LogFilter, Networks, Place, Registry,
-    Sandboxes, Selection, Snapshots, SyncSpec, Syncs, Unwatched, Volumes, Workspaces,
+    Attributes, Changes, ChildSpec, Children, Create, Depth, Execs, Files, Images, LogFilter,
+    Networks, Place, Registry, Sandboxes, Selection, Snapshots, SyncSpec, Syncs, Unwatched,
+    Volumes, Workspaces,
 };
 use msb_spec::{
     Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Prune, Published, Reference, Secret,
@@ -146,6 +147,12 @@ const OPERATIONS: &[Operation] = &[
         let spec = SyncSpec { source, sandbox, target, excludes, default_excludes: true };
         drop(api.sync_start(&spec, &Unwatched));
     }),
+    ("child_spawn", |api, name| {
+        let ask = ChildSpec { name: Some(name.clone()), ..ChildSpec::default() };
+        drop(api.child_spawn(name, &ask, &Unwatched));
+    }),
+    ("child_list", |api, name| drop(api.child_list(name))),
+    ("child_remove", |api, name| drop(api.child_remove(name, name))),
     ("sync_list", |api, _| drop(api.sync_list())),
     ("sync_inspect", |api, name| drop(api.sync_inspect(name.as_str()))),
     ("sync_stop", |api, name| drop(api.sync_stop(name.as_str()))),

@@ -2,7 +2,7 @@
 
 use super::super::{finished, say_isolation};
 use super::{Run, tell_changes};
-use crate::at::{At, Server, runs};
+use crate::at::{At, Server};
 use crate::session::{Attended, Part};
 use crate::session_elsewhere::{Calls, attend};
 use crate::words::{self, Outcome};
@@ -10,7 +10,7 @@ use crate::{arguments, elsewhere, fetching::Steps, terminal};
 use msb_api::{Api, Create, Exec, Registry};
 use msb_spec::{Error, Kind, Name, Plan, Result, Span, Spec, Stage, Stdin};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a sandbox that nobody attends any more goes on, if it was made for a command at a
 /// terminal and the connection to it was lost.
@@ -54,7 +54,6 @@ impl Run {
         if self.detach {
             let made = api.sandbox_create(&Create { spec, replace, registry }, &steps)?;
             drop(steps);
-            await_start(&*api, &made.name)?;
             words::say(made.name);
             return Ok(0);
         }
@@ -87,40 +86,6 @@ impl Run {
             }
         }
     }
-}
-
-/// Waits until the command of a new sandbox has started: the server answers when the sandbox runs,
-/// and a command that never does would look like one that does.
-fn await_start(api: &dyn Api, name: &Name) -> Result<()> {
-    let since = Instant::now();
-    loop {
-        // Before the list, or a command that starts and ends in between would be missed.
-        let up = runs(api, name);
-        let failed = match api.exec_list(name) {
-            Ok(execs) if !execs.is_empty() => return Ok(()),
-            Ok(_) => None,
-            // It ended while it was asked; the next answer is from its records.
-            Err(error) if up && error.kind() == Kind::Protocol => Some(error),
-            Err(error) => return Err(error),
-        };
-        if !up {
-            return Err(unstarted(Kind::State, name, "has not started"));
-        }
-        if since.elapsed() > START_LIMIT {
-            return Err(failed.unwrap_or_else(|| unstarted(Kind::Timeout, name, "does not start")));
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// A command that a machine under load has not started by then never will.
-const START_LIMIT: Duration = Duration::from_secs(30);
-/// How often is looked whether it has: it takes milliseconds.
-const LOOK: Duration = Duration::from_millis(20);
-
-fn unstarted(kind: Kind, name: &Name, what: &str) -> Error {
-    Error::new(kind, format!("the command of sandbox `{name}` {what}"))
-        .hint("without `--detach` it is told why; `msb rm` removes the sandbox")
 }
 
 /// A command that runs in a sandbox made for it.

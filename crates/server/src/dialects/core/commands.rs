@@ -89,7 +89,7 @@ enum Signal {
 
 impl Core {
     pub(super) fn run(&self, call: &Call, arguments: RunArguments) -> Result<Value> {
-        let mut spec = self.spec(arguments.image, arguments.network);
+        let mut spec = self.spec(arguments.image, arguments.network)?;
         spec.command = match (arguments.command, arguments.code) {
             (Some(command), None) => vec!["sh".to_owned(), "-c".to_owned(), command],
             (None, Some(code)) => arguments.language.unwrap_or(Language::Python).argv(code),

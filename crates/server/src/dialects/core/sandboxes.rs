@@ -2,10 +2,10 @@
 
 use super::Core;
 use crate::dialect::Call;
-use msb_api::{Create, Summary};
+use msb_api::{Child, ChildSpec, Create, Summary};
 use msb_spec::{
     Bytes, Cpus, Decision, Direction, Error, ImageRef, Mount, MountSource, Name, NetworkSpec,
-    Protocol, Published, Reach, Result, Rule, Spec, Target, Traffic, Workspace,
+    Protocol, Published, Reach, Result, Rule, SpawnPolicy, Spec, Target, Traffic, Workspace,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -35,6 +35,23 @@ pub(super) struct CreateArguments {
     #[serde(default)]
     mounts: Vec<Mount>,
     workspace: Option<std::path::PathBuf>,
+    spawn: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpawnArguments {
+    parent: Name,
+    name: Option<Name>,
+    image: Option<ImageRef>,
+    memory: Option<Bytes>,
+    cpus: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListArguments {
+    parent: Option<Name>,
 }
 
 /// How far a sandbox reaches.
@@ -63,14 +80,12 @@ pub(super) struct PortArguments {
 
 impl Core {
     pub(super) fn sandbox_create(&self, call: &Call, arguments: CreateArguments) -> Result<Value> {
-        let mut spec = self.spec(arguments.image, arguments.network);
+        let mut spec = self.spec(arguments.image, arguments.network)?;
         spec.name = arguments.name;
         spec.env = arguments.env;
         spec.workdir = arguments.workdir.or(spec.workdir);
         spec.memory = arguments.memory.or(spec.memory);
-        if let Some(cpus) = arguments.cpus {
-            spec.cpus = Some(cpus.to_string().parse::<Cpus>()?);
-        }
+        spec.cpus = cpus(arguments.cpus)?.or(spec.cpus);
         for mut mount in arguments.mounts {
             if let MountSource::Path(path) = &mut mount.source {
                 *path = self.world.paths.check(path)?;
@@ -96,15 +111,23 @@ impl Core {
                 });
             }
         }
+        if let Some(text) = arguments.spawn {
+            let mut policy = SpawnPolicy::parse(&text)?;
+            let images = policy.images.into_iter().map(|image| self.allowed(image));
+            policy.images = images.collect::<Result<_>>()?;
+            spec.spawn = Some(policy);
+        }
         let ask = Create { spec, ..Create::default() };
         let made = self.world.api.sandbox_create(&ask, call.watch.as_ref())?;
         Ok(shown(&made))
     }
 
     /// A Spec with what every tool can say about it.
-    pub(super) fn spec(&self, image: Option<ImageRef>, network: Option<Network>) -> Spec {
+    pub(super) fn spec(&self, image: Option<ImageRef>, network: Option<Network>) -> Result<Spec> {
         let mut spec = self.world.defaults.clone();
-        spec.image = image.unwrap_or(spec.image);
+        if let Some(image) = image {
+            spec.image = self.allowed(image)?;
+        }
         let reach = match network {
             Some(Network::Public) => Some(Reach::Public),
             Some(Network::None) => Some(Reach::None),
@@ -113,10 +136,31 @@ impl Core {
         if let Some(reach) = reach {
             spec.network.get_or_insert_with(NetworkSpec::default).reach = Some(reach);
         }
-        spec
+        Ok(spec)
     }
 
-    pub(super) fn sandbox_list(&self) -> Result<Value> {
+    /// A directory or a disk of the host is one that may be shown.
+    fn allowed(&self, image: ImageRef) -> Result<ImageRef> {
+        match image {
+            ImageRef::Path(path) => self.world.paths.check(&path).map(ImageRef::Path),
+            other => Ok(other),
+        }
+    }
+
+    pub(super) fn child_spawn(&self, call: &Call, arguments: SpawnArguments) -> Result<Value> {
+        let SpawnArguments { parent, name, image, memory, cpus: asked } = arguments;
+        let image = image.map(|image| self.allowed(image)).transpose()?;
+        let ask = ChildSpec { image, name, cpus: cpus(asked)?, memory };
+        let child = self.world.api.child_spawn(&parent, &ask, call.watch.as_ref())?;
+        Ok(shown_child(&child))
+    }
+
+    pub(super) fn sandbox_list(&self, arguments: &ListArguments) -> Result<Value> {
+        if let Some(parent) = &arguments.parent {
+            let brood = self.world.api.child_list(parent)?;
+            let children: Vec<Value> = brood.children.iter().map(shown_child).collect();
+            return Ok(json!({ "sandboxes": children }));
+        }
         let all = self.world.api.sandbox_list()?;
         Ok(json!({"sandboxes": all.iter().map(shown).collect::<Vec<_>>()}))
     }
@@ -153,6 +197,19 @@ impl Core {
         })?;
         Ok(started.then_some("the sandbox was stopped and has been started"))
     }
+}
+
+fn cpus(asked: Option<f64>) -> Result<Option<Cpus>> {
+    asked.map(|cpus| cpus.to_string().parse()).transpose()
+}
+
+fn shown_child(child: &Child) -> Value {
+    json!({
+        "name": child.name,
+        "status": child.status,
+        "image": child.image,
+        "isolation": child.isolation,
+    })
 }
 
 pub(super) fn shown(sandbox: &Summary) -> Value {

@@ -585,3 +585,15 @@ impl Syncs for Fake {
         Err(nothing())
     }
 }
+
+impl Children for Fake {
+    fn child_spawn(&self, _: &Name, _: &ChildSpec, _: &dyn Watch) -> Result<Child> {
+        Err(nothing())
+    }
+    fn child_list(&self, _: &Name) -> Result<Brood> {
+        Err(nothing())
+    }
+    fn child_remove(&self, _: &Name, _: &Name) -> Result<()> {
+        Err(nothing())
+    }
+}

@@ -3,11 +3,12 @@
 
 use crate::fake;
 use msb_api::{
-    Applied, Attributes, Change, Copied, Create, Depth, DiskUsage, EntryKind, Event, EventStream,
-    Exec, ExecEntry, ExecEvent, ExecInput, Execs, Files, Happened, ImageInspection, ImageSummary,
-    Images, Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
-    PrunedVolumes, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary,
-    SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, WorkerStatus, Workspaces,
+    Applied, Attributes, Brood, Change, Child, ChildSpec, Children, Copied, Create, Depth,
+    DiskUsage, EntryKind, Event, EventStream, Exec, ExecEntry, ExecEvent, ExecInput, Execs, Files,
+    Happened, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta,
+    Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, RelPath, Sandboxes, Selection,
+    Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume,
+    Volumes, Watch, WorkerStatus, Workspaces,
 };
 use msb_spec::{
     Command, Ending, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference,
@@ -450,5 +451,13 @@ impl Syncs for Fake {
         sync_list() -> Vec<SyncSummary>;
         sync_inspect(&str) -> SyncSummary;
         sync_stop(&str) -> ();
+    }
+}
+
+impl Children for Fake {
+    not_here! {
+        child_spawn(&Name, &ChildSpec, &dyn Watch) -> Child;
+        child_list(&Name) -> Brood;
+        child_remove(&Name, &Name) -> ();
     }
 }
