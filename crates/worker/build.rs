@@ -1,4 +1,5 @@
-//! Builds the guest that microVMs boot and packs it into the disk that they boot from.
+//! Builds the guest that microVMs boot and packs it into the disk that they boot from, with the
+//! program that sandboxes ask for children with.
 //!
 //! A cargo of its own, with a target directory of its own: the outer one holds the lock of its, and
 //! what it was told (flags, profile, wrappers of clippy) is not meant for this program.
@@ -13,7 +14,11 @@ use std::process::Command;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What the guest is made of.
-const SOURCES: [&str; 5] = ["erofs", "guest", "spec", "sys", "wire"];
+const SOURCES: [&str; 6] = ["ctl", "erofs", "guest", "spec", "sys", "wire"];
+
+/// The programs.
+const GUEST: &str = "msb-guest";
+const CTL: &str = "sandbox-ctl";
 
 /// Mount points: the disk cannot be written.
 const DIRECTORIES: [&str; 4] = ["dev", "mnt", "proc", "sys"];
@@ -36,16 +41,24 @@ fn main() -> Result<()> {
         println!("cargo::rerun-if-changed={}", path.join("Cargo.toml").display());
     }
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let guest = build(&workspace, &out)?;
+    let programs = build(&workspace, &out)?;
     let disk = out.join("boot.erofs");
-    pack(&guest, &disk)?;
+    pack(&programs, &disk)?;
+    name(&out, "boot", &fs::read(&disk)?)?;
+    let ctl = fs::read(programs.join(CTL))?;
+    fs::write(out.join(CTL), &ctl)?;
+    name(&out, "ctl", &ctl)
+}
+
+/// Writes down a name that no other content has.
+fn name(out: &Path, of: &str, content: &[u8]) -> Result<()> {
     let mut hasher = DefaultHasher::new();
-    hasher.write(&fs::read(&disk)?);
-    fs::write(out.join("boot.name"), format!("{:016x}", hasher.finish()))?;
+    hasher.write(content);
+    fs::write(out.join(format!("{of}.name")), format!("{:016x}", hasher.finish()))?;
     Ok(())
 }
 
-/// Builds the program and returns where it is.
+/// Builds the programs and returns where they are.
 fn build(workspace: &Path, out: &Path) -> Result<PathBuf> {
     let target = env::var("TARGET")?;
     // Small takes half a minute, which is too long for what is only looked at or tried.
@@ -56,7 +69,8 @@ fn build(workspace: &Path, out: &Path) -> Result<PathBuf> {
     let directory = out.ancestors().nth(4).ok_or("no target directory")?.join("boot-disk");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
-        .args(["build", "--package", "msb-guest", "--bin", "msb-guest", "--quiet"])
+        .args(["build", "--package", "msb-guest", "--bin", GUEST, "--quiet"])
+        .args(["--package", "msb-ctl", "--bin", CTL])
         // Whatever it needs, the outer one needed too and has fetched.
         .args(["--locked", "--offline", "--profile", profile, "--target", &target])
         .arg("--target-dir")
@@ -74,16 +88,18 @@ fn build(workspace: &Path, out: &Path) -> Result<PathBuf> {
     if !cargo.status()?.success() {
         return Err("the guest could not be built".into());
     }
-    Ok(directory.join(target).join(profile).join("msb-guest"))
+    Ok(directory.join(target).join(profile))
 }
 
-/// Puts the program on a disk, as the kernel wants to find it.
-fn pack(guest: &Path, disk: &Path) -> Result<()> {
+/// Puts the programs on a disk, the guest where the kernel wants to find it.
+fn pack(programs: &Path, disk: &Path) -> Result<()> {
     use msb_erofs::{Attributes, Writer};
     let file = File::options().read(true).write(true).create(true).truncate(true).open(disk)?;
     let mut writer = Writer::new(file)?;
     let root = writer.root();
-    writer.file_of(root, b"init", Attributes::program(), &mut File::open(guest)?)?;
+    writer.file_of(root, b"init", Attributes::program(), &mut File::open(programs.join(GUEST))?)?;
+    let mut ctl = File::open(programs.join(CTL))?;
+    writer.file_of(root, b"ctl", Attributes::program(), &mut ctl)?;
     for name in DIRECTORIES {
         writer.directory(root, name.as_bytes(), Attributes::directory())?;
     }

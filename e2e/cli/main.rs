@@ -3,6 +3,7 @@
 mod bootstrap;
 mod children;
 mod completion;
+mod ctl;
 mod doctor;
 mod errors;
 mod execs;

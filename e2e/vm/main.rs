@@ -4,6 +4,7 @@
 //! `MSB_LAB` names a directory with the program `inside`, `MSB_TEST_ISOLATION` is `vm`.
 
 mod attacks;
+mod children;
 mod execs;
 mod files;
 mod lab;

@@ -28,7 +28,7 @@ mod words;
 use msb_engine::images::APART_ARGUMENT;
 use msb_engine::snapshots::TIDY_ARGUMENT;
 use msb_engine::workspace::REVIEW_ARGUMENT;
-use msb_engine::{Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
+use msb_engine::{CTL_ARGUMENT, Launcher, SYNC_ARGUMENT, WORKER_ARGUMENT, WorkerStart};
 use msb_spec::{Error, Result};
 use msb_wire::VOLUME_ARGUMENT;
 use std::ffi::OsString;
@@ -56,6 +56,12 @@ fn main() -> ExitCode {
         && word == TIDY_ARGUMENT
     {
         return tidy(Path::new(home));
+    }
+    if let [word, home, name] = rest.as_slice()
+        && word == CTL_ARGUMENT
+    {
+        let code = msb_engine::serve_ctl(Path::new(home), &name.to_string_lossy());
+        return ExitCode::from(u8::try_from(code).unwrap_or(words::OUR_FAILURE));
     }
     if rest.first().is_some_and(|word| word == REVIEW_ARGUMENT) {
         let code = msb_engine::workspace::serve();

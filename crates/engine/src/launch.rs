@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -112,7 +112,8 @@ pub struct Caller {
     decoder: Decoder,
 }
 
-/// Starts a worker. The answer is read with [`Caller::ready`].
+/// Starts a worker. The answer is read with [`Caller::ready`]. A worker does not hold what others
+/// are to listen at: `listener` stays with the caller.
 pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
@@ -120,7 +121,8 @@ pub(crate) fn launch(
     last: (u64, u64),
     secrets: Vec<Value>,
     held: Vec<OwnedFd>,
-) -> Result<Caller> {
+    listener: Option<UnixListener>,
+) -> Result<(Caller, Option<UnixListener>)> {
     let directory = claim.directory.clone();
     let lock =
         claim.lock.try_clone().map_err(|error| Error::host("cannot start a worker", error))?;
@@ -130,7 +132,7 @@ pub(crate) fn launch(
     match launcher {
         Launcher::Fork(work) => {
             if msb_sys::process::fork().map_err(about)? {
-                drop(ours);
+                drop((ours, listener));
                 let _ = silence();
                 let lock = lock.into();
                 let start = WorkerStart {
@@ -173,7 +175,8 @@ pub(crate) fn launch(
             child.wait().map_err(about)?;
         }
     }
-    Ok(Caller { stream: UnixStream::from(ours), decoder: Decoder::new(MAX_REQUEST) })
+    let decoder = Decoder::new(MAX_REQUEST);
+    Ok((Caller { stream: UnixStream::from(ours), decoder }, listener))
 }
 
 /// The worker's side of an execution: reads from stdin how to begin.

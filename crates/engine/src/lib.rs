@@ -9,6 +9,7 @@ pub mod build;
 mod children;
 pub mod conf;
 mod connection;
+mod ctl;
 mod disk;
 pub mod doctor;
 pub mod files;
@@ -36,6 +37,7 @@ mod volumes;
 pub mod workspace;
 
 pub use connection::Connection;
+pub use ctl::{CTL_ARGUMENT, serve_ctl};
 pub use installed::Recipe;
 pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, raise_file_limit, receive_start};
 pub use msb_api::{

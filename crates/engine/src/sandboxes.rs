@@ -201,10 +201,27 @@ impl Engine {
     /// Starts the worker of a sandbox that was made.
     pub(crate) fn launch_made(&self, made: Made) -> Result<Caller> {
         let Made { plan, claim, secrets, held, _kept } = made;
-        launch(&self.launcher, plan, &claim, (0, 0), secrets, held).inspect_err(|_| {
+        self.launch_answered(plan, &claim, (0, 0), secrets, held).inspect_err(|_| {
             // Nobody has begun, so nobody cleans up.
             let _ = self.home.discard(&claim);
         })
+    }
+
+    /// Starts a worker, and what answers the sandbox if that may have children.
+    fn launch_answered(
+        &self,
+        plan: Plan,
+        claim: &Claim,
+        last: (u64, u64),
+        secrets: Vec<Value>,
+        held: Vec<OwnedFd>,
+    ) -> Result<Caller> {
+        let name = plan.name.clone();
+        let listener = Self::listen_for_children(&plan, claim)?;
+        let (caller, listener) =
+            launch(&self.launcher, plan, claim, last, secrets, held, listener)?;
+        listener.map_or(Ok(()), |listener| self.answer_for_children(&name, listener))?;
+        Ok(caller)
     }
 
     /// Waits until the guest runs, makes the changes that the Plan asks for, and lets the first
@@ -252,6 +269,7 @@ impl Engine {
             plan.network = None;
             plan.mounts = Vec::new();
             plan.workspace = None;
+            plan.spawn = None;
         })
     }
 
@@ -279,7 +297,7 @@ impl Engine {
         let secrets = secrets::read(&plan, &self.given)?;
         let held = volumes::take(&self.home, &mut plan)
             .map_err(|error| error.under(format!("cannot start sandbox `{name}`")))?;
-        let mut caller = launch(&self.launcher, plan.clone(), &claim, last, secrets, held)?;
+        let mut caller = self.launch_answered(plan.clone(), &claim, last, secrets, held)?;
         self.begin(&plan, &mut caller)?;
         Ok(Some(caller))
     }

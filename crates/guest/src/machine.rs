@@ -5,6 +5,7 @@
 //! in here later is as hostile to the guest as it is to the host; it can end the machine, and
 //! cannot speak for it.
 
+mod ctl;
 mod exec;
 mod layer;
 mod network;
@@ -159,6 +160,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     };
     let trees = root::take_mounts(&boot.mounts)?;
     let disks = root::written_disks(&boot.mounts)?;
+    let ctl = boot.ctl.then(ctl::take).transpose()?;
     // Before the root changes: below it, names are the image's.
     let (group, refusals) = enter_cgroup(boot.pids)?;
     root::enter(kernel)?;
@@ -166,6 +168,9 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     if let Some(given) = &boot.network {
         network::set_up()?;
         network::furnish(given, host)?;
+    }
+    if let Some(program) = &ctl {
+        ctl::furnish(program, group.as_ref().map(AsFd::as_fd))?;
     }
     if boot.restricted {
         rustix::thread::set_no_new_privs(true)

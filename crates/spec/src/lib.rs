@@ -27,6 +27,7 @@ macro_rules! written_as_text {
 }
 
 pub mod clock;
+pub mod ctl;
 pub mod env;
 mod error;
 mod exec;

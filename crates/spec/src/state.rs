@@ -35,6 +35,8 @@ pub const WORKSPACE: &str = "workspace";
 pub const REVIEW: &str = "review";
 /// Before the names of files that say what syncs have sent.
 pub const SYNCED: &str = "synced-";
+/// Where a sandbox is heard that asks for children.
+pub const CTL: &str = "ctl.sock";
 /// What is kept about the children of a sandbox.
 pub const CHILDREN: &str = "children.json";
 /// The writable layer, as a disk.

@@ -19,8 +19,8 @@ pub use files::{
 };
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
 pub use machine::{
-    Boot, BootNetwork, FromMachine, MACHINE_PORT, MachineMount, MachineRoot, MachineUsage,
-    SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
+    Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
+    MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
 };
 pub use network::{
     FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, ToGateway,

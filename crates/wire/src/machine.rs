@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 
 /// The vsock port of the host that a guest connects to. There is no other.
 pub const MACHINE_PORT: u32 = 1;
+/// What a connection begins with that is for whoever answers about children. Anybody inside may
+/// open one, so there is no secret in it.
+pub const CTL_HELLO: &[u8] = b"ctl";
 /// How many spare connections a guest keeps open.
 pub const SPARE_CONNECTIONS: usize = 2;
 
@@ -50,6 +53,8 @@ pub struct Boot {
     pub ephemeral: bool,
     /// Its network, if it has one.
     pub network: Option<BootNetwork>,
+    /// Whether it may ask for children.
+    pub ctl: bool,
 }
 
 /// What a guest cannot know of its network; all else is the same in every sandbox.

@@ -62,6 +62,7 @@ impl Guest {
         )
         .map_err(|error| broken(error.into()))?;
         let outward = link.map(|link| msb_jail::Outward { link, authority });
+        let plan = &crate::ctl::shown(plan, directory)?;
         let confined = msb_jail::start(plan, outward.as_ref(), msb_guest::run, theirs.as_fd())?;
         let decoder = Decoder::new(MAX_FROM_GUEST);
         let way = Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() });

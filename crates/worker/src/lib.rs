@@ -6,6 +6,7 @@
 mod boot_disk;
 mod client;
 mod compromised;
+mod ctl;
 mod ending;
 mod exec;
 mod execs;

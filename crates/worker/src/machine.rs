@@ -1,6 +1,7 @@
 //! The worker's end of a microVM: its process, its console and the guest's connections.
 
 use crate::compromised;
+use crate::ctl;
 use crate::relay::Relay;
 use crate::wired::Wired;
 use msb_jail::{Confined, Shown, ShownIds};
@@ -10,8 +11,8 @@ use msb_spec::{
 use msb_sys::socket;
 use msb_vm::{Disk, Link, Order, Report, Share};
 use msb_wire::{
-    Boot, BootNetwork, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, ToMachine,
-    WrittenDisk, encode,
+    Boot, BootNetwork, CTL_HELLO, FrameKind, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay,
+    ToMachine, WrittenDisk, encode,
 };
 use rustix::net::sockopt::Timeout;
 use std::collections::VecDeque;
@@ -50,6 +51,8 @@ pub(crate) enum Given {
     Exec(u64, Wired),
     /// A file operation.
     Files(Relay),
+    /// Somebody inside who asks for children.
+    Ctl(Relay),
 }
 
 /// What came from the machine's process.
@@ -74,6 +77,10 @@ pub(crate) struct Machine {
     pub(crate) unproven: VecDeque<(Wired, Instant)>,
     spares: VecDeque<Wired>,
     asked: VecDeque<Asked>,
+    /// Connections that are for whoever answers about children.
+    ctl: VecDeque<Wired>,
+    /// Where that one listens, if the sandbox may ask.
+    answered_at: Option<PathBuf>,
     boot: Boot,
     tail: VecDeque<u8>,
     said: u64,
@@ -125,6 +132,8 @@ impl Machine {
             unproven: VecDeque::new(),
             spares: VecDeque::new(),
             asked: VecDeque::new(),
+            ctl: VecDeque::new(),
+            answered_at: laid.boot.ctl.then(|| directory.to_owned()),
             boot: laid.boot,
             tail: VecDeque::new(),
             said: 0,
@@ -186,6 +195,9 @@ impl Machine {
             {
                 self.spares.extend(self.unproven.remove(index).map(|(wired, _)| wired));
             }
+            Ok(Some(frame)) if frame.kind == FrameKind::Hello && frame.payload == CTL_HELLO => {
+                self.ctl.extend(self.unproven.remove(index).map(|(wired, _)| wired));
+            }
             _ => drop(self.unproven.remove(index)),
         }
     }
@@ -205,6 +217,11 @@ impl Machine {
 
     /// Brings together what waits for a connection and connections that wait for something.
     pub(crate) fn give(&mut self) -> Option<Given> {
+        while let Some(wired) = self.ctl.pop_front() {
+            if let Some(relay) = self.answered(wired) {
+                return Some(Given::Ctl(relay));
+            }
+        }
         while !self.asked.is_empty() {
             let mut wired = self.spares.pop_front()?;
             match self.asked.pop_front()? {
@@ -222,6 +239,13 @@ impl Machine {
             }
         }
         None
+    }
+
+    /// Joins somebody inside with whoever answers about children; who cannot be is sent away.
+    fn answered(&self, mut wired: Wired) -> Option<Relay> {
+        let outside = ctl::connect(self.answered_at.as_ref()?).ok()?;
+        wired.send(b"+");
+        Relay::new(outside, wired.into_socket()?).ok()
     }
 
     /// Tells the guest something on its control connection.
@@ -361,6 +385,7 @@ impl Laid {
             restricted: plan.security.profile == Profile::Restricted,
             ephemeral: plan.ephemeral,
             network: None,
+            ctl: plan.spawn.is_some(),
         };
         Ok(Self { shown, machine, boot })
     }

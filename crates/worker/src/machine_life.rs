@@ -15,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+/// Connections that are joined, beyond which nobody inside gets another to ask for children.
+const MOST_RELAYS: usize = 256;
 /// A guest counts at once, or it does not want to.
 const MEASURE_LIMIT: Duration = Duration::from_secs(2);
 /// Time for a guest to write everything to disk. What it has not written by then is lost, as it
@@ -152,7 +154,9 @@ impl Worker {
                         exec.wire(wired);
                     }
                 }
-                Given::Files(relay) => {
+                // Whoever floods us with them is sent away.
+                Given::Ctl(_) if self.relays.len() >= MOST_RELAYS => {}
+                Given::Files(relay) | Given::Ctl(relay) => {
                     self.relays.insert(self.next_client, relay);
                     self.next_client += 1;
                 }

@@ -17,6 +17,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-sys", &[]),
     ("msb-erofs", &[]),
     ("msb-ext4", &[]),
+    ("msb-ctl", &[]),
     ("msb-wire", &["msb-spec"]),
     ("msb-api", &["msb-wire", "msb-spec"]),
     ("msb-image", &["msb-erofs", "msb-ext4", "msb-spec", "msb-sys"]),

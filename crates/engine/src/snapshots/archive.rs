@@ -13,7 +13,7 @@ use msb_image::{
 };
 use msb_spec::{
     Digest, Error, ImageRef, IsolationChoice, Kind, Lower, Name, Plan, Platform, Reference, Result,
-    Spec, lookup,
+    Spec, ctl, lookup,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -196,7 +196,8 @@ fn written_layers(plan: &Plan, store: &Store) -> Result<Vec<Layer>> {
         let below: Vec<PathBuf> = image.into_iter().map(|lower| lower.path.clone()).collect();
         let top = overlay.at == "/";
         let missing = if top { missing(&below) } else { Vec::new() };
-        let covered = if top { lookup::PLACES.map(str::to_owned).to_vec() } else { Vec::new() };
+        let places = lookup::PLACES.into_iter().chain(ctl::PLACES).filter(|_| top);
+        let covered: Vec<String> = places.map(str::to_owned).collect();
         for lower in written.into_iter().rev() {
             layers.extend(store.pack(Written {
                 upper: &lower.path,

@@ -7,7 +7,7 @@
 
 use super::tape::{Entry, Sort, Tape};
 use crate::files::{Doing, Done, Stream, as_path, failed};
-use msb_spec::lookup;
+use msb_spec::{ctl, lookup};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
@@ -179,7 +179,7 @@ impl Writing<'_> {
         let is_place = |place: &&str| place.trim_start_matches('/').as_bytes() == path;
         stat.st_size == 0
             && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            && lookup::PLACES.iter().any(is_place)
+            && lookup::PLACES.iter().chain(&ctl::PLACES).any(is_place)
     }
 
     /// What was written below a directory, the topmost first. None if nothing of the image is seen

@@ -191,10 +191,7 @@ pub(super) fn take_mounts(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
             Some(name) => format!("{share}/{name}"),
             None => share,
         };
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-        let tree = rustix::mount::open_tree(CWD, &path, flags).told("take hold of", &path)?;
+        let tree = take(&path)?;
         let shown = Attributes {
             read_only: wanted.read_only,
             no_suid: true,
@@ -205,6 +202,14 @@ pub(super) fn take_mounts(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
         Ok(tree)
     };
     mounts.iter().enumerate().map(take).collect()
+}
+
+/// Takes hold of something, to be attached once the root has changed.
+pub(super) fn take(path: &str) -> Done<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    rustix::mount::open_tree(CWD, path, flags).told("take hold of", path)
 }
 
 /// The file systems of disks that are shown to be written, for when they are left.
@@ -298,7 +303,7 @@ pub(super) fn mount(
         .doing(&format!("mount {fstype} at"), Path::new(target))
 }
 
-fn attach(mount: &OwnedFd, target: &str) -> Done<()> {
+pub(super) fn attach(mount: &OwnedFd, target: &str) -> Done<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(mount, "", CWD, target, flags).told("mount at", target)
 }

@@ -1,0 +1,69 @@
+//! What a sandbox with a spawn policy is shown, to ask for children with.
+//!
+//! On the `process` tier these are mounts: the program, and the socket at which a process outside
+//! answers. A microVM has the program on its boot disk and opens connections, which end there too.
+
+use msb_spec::{Error, Plan, PlannedMount, Result, Stage, ctl, state};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandbox-ctl"));
+/// A name for its file which no other content has.
+const NAME: &str = include_str!(concat!(env!("OUT_DIR"), "/ctl.name"));
+
+/// The Plan with what is shown; the same if there is nothing.
+pub(crate) fn shown(plan: &Plan, directory: &Path) -> Result<Plan> {
+    let mut plan = plan.clone();
+    if plan.spawn.is_none() {
+        return Ok(plan);
+    }
+    let about =
+        |error: io::Error| Error::host("cannot show the way to children", error).at(Stage::Boot);
+    // Mounts are found by paths without links; the state directory may lie behind one.
+    let directory = directory.canonicalize().map_err(about)?;
+    let program = program(&directory).map_err(about)?;
+    let mount = |host: PathBuf, guest: &str, read_only: bool| PlannedMount {
+        host,
+        guest: guest.to_owned(),
+        read_only,
+        file: true,
+        volume: None,
+    };
+    plan.mounts.push(mount(program, ctl::PROGRAM, true));
+    plan.mounts.push(mount(directory.join(state::CTL), ctl::SOCKET, false));
+    Ok(plan)
+}
+
+/// The program in a file, written once for all sandboxes.
+fn program(directory: &Path) -> io::Result<PathBuf> {
+    let home = directory.parent().and_then(Path::parent).unwrap_or(directory);
+    let place = home.join("guest");
+    let path = place.join(format!("{NAME}.ctl"));
+    if path.exists() {
+        return Ok(path);
+    }
+    fs::create_dir_all(&place)?;
+    let aside = place.join(format!(".ctl-{}", std::process::id()));
+    fs::write(&aside, PROGRAM)?;
+    fs::set_permissions(&aside, Permissions::from_mode(0o555))?;
+    fs::rename(&aside, &path)?;
+    Ok(path)
+}
+
+/// A connection to whoever answers outside.
+pub(crate) fn connect(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    // Its path may be longer than an address can be.
+    let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), state::CTL);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Where too many wait already this one is sent away: the worker waits for nobody.
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
