@@ -184,11 +184,21 @@ fn a_child_has_no_network_where_its_family_shares_none() {
         let probes = [&format!("tcp {WEB} 80"), "name mate", "name guide"];
         assert_eq!(probe(&person, "of-guide", &probes), ["open", "unknown", "unknown"]);
         assert_eq!(probe(&person, "mate", &["name of-guide"]), ["unknown"]);
-        // By such a name a child would stand for a host of the internet.
-        person.lasting("lead", &["--spawn", &policy("default")]);
+    }
+}
+
+/// Names of children may be chosen inside.
+#[test]
+fn no_child_stands_for_a_host() {
+    for person in World::people() {
+        person.lasting("lead", &["--net", "host", "--spawn", &policy("default")]);
         assert_eq!(spawn(&person, "lead", "web.example.com")["peers"], "none");
         let web = "curl -sS http://web.example.com/";
         assert_eq!(person.within("lead", web).line(), "hello from the web");
+        assert_eq!(spawn(&person, "lead", "host")["peers"], "family");
+        let found = probe(&person, "lead", &["name host", "name host.msb.internal"]);
+        assert!(found[0].starts_with("198.18.1."), "{found:?}");
+        assert!(found[1].contains("198.18.0.1"), "{found:?}");
     }
 }
 
