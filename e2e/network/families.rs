@@ -80,7 +80,6 @@ fn a_family_reaches_each_other_and_nobody_else_reaches_it() {
         }
         for outsider in ["other", "stranger", "plain", "typed", "twin"] {
             let probes = ["name lead", "name child", "name grand.msb.internal"];
-            // Without a network there is nobody to ask, which is the same.
             assert_eq!(probe(&person, outsider, &probes), ["unknown"; 3], "{outsider}");
             let probes = ["tcp 198.18.1.0 8000", "tcp 198.18.1.1 8000", "tcp 198.18.1.2 8000"];
             assert_eq!(probe(&person, outsider, &probes), ["refused"; 3], "{outsider}");
