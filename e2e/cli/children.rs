@@ -136,7 +136,10 @@ fn grandchildren_have_half_and_end_with_everybody() {
     // Those of its child count: four processors are for all.
     msb.words("spawn -q -n last lead").ok();
     refused(&msb.words("spawn lead"), "all below `lead` may have 4 cpus together");
+    let processes = ["child", "grand1", "grand2", "last"].map(|name| msb.processes(name)).concat();
     msb.words("rm -f lead").ok();
+    // Nobody had to come by and tidy up.
+    eventually("their processes are gone", || !processes.iter().any(Process::is_alive));
     assert_eq!(msb.words("ls -q").line(), "");
 }
 

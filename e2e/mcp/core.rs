@@ -102,6 +102,8 @@ fn children(desk: &mut Desk) {
     desk.done("sandbox_create", json!({"name": "lead", "spawn": policy}));
     let child = desk.done("child_spawn", json!({"parent": "lead", "name": "scout", "cpus": 1}));
     assert_eq!((&child["name"], &child["status"]), (&json!("scout"), &json!("running")));
+    let port = desk.failed("port_publish", json!({"sandbox": "scout", "port": 80}));
+    assert!(port.contains("ports of children of `lead` are not published"), "{port}");
     let more = desk.failed("child_spawn", json!({"parent": "lead"}));
     assert!(more.contains("no more than 1 at once"), "{more}");
     let listed = desk.done("sandbox_list", json!({"parent": "lead"}));

@@ -7,6 +7,7 @@ mod clients;
 mod domains;
 mod ends;
 mod events;
+mod families;
 mod flows;
 mod hostile;
 mod names;

@@ -2,7 +2,7 @@
 
 use crate::Watch;
 use crate::sandboxes::Status;
-use msb_spec::{Bytes, Cpus, ImageRef, Isolation, Name, Result};
+use msb_spec::{Bytes, Cpus, ImageRef, Isolation, Name, Peers, Result, WayOut};
 use serde::{Deserialize, Serialize};
 
 /// The Operations on children.
@@ -56,6 +56,12 @@ pub struct Child {
     pub expires: Option<u64>,
     /// How far it is from a sandbox that is nobody's child.
     pub generation: u32,
+    /// Who of its family reach it, and it them: nobody where there is no network between them.
+    pub peers: Peers,
+    /// How it gets out.
+    pub net: WayOut,
+    /// Whether its ports may be published.
+    pub ports: bool,
 }
 
 /// The children of a sandbox.

@@ -77,11 +77,14 @@ fn serve(
     })
 }
 
-/// The directory of the named network, made by the first that joins it.
+/// The directory of the named network or of its family's, made by the first that joins it.
 fn joined(plan: &Plan, network: &Network, directory: &Path) -> Result<Option<Joined>> {
-    let Some(join) = &network.join else { return Ok(None) };
+    let family = plan.family_network().map(|family| family.directory());
+    let Some(join) = network.join.as_ref().map(ToString::to_string).or(family) else {
+        return Ok(None);
+    };
     let home = directory.parent().and_then(Path::parent).unwrap_or(directory);
-    let place = home.join("networks").join(join.as_str());
+    let place = home.join("networks").join(&join);
     let about = |error| Error::host(format!("cannot join the network `{join}`"), error);
     std::fs::create_dir_all(&place).map_err(about)?;
     let opened = std::fs::File::open(&place).map_err(about)?;

@@ -1,7 +1,7 @@
 //! A Plan as people read it; `--json` has every field.
 
 use msb_spec::{
-    Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, SpawnPolicy, Upper,
+    Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, SpawnPolicy, Upper, WayOut,
 };
 use std::fmt::{Display, Write};
 
@@ -61,9 +61,18 @@ pub(crate) fn written(plan: &Plan) -> String {
         let SpawnPolicy { max_concurrent, max_total, cpus, memory, .. } = policy;
         let budget = format!("{cpus} cpus and {memory} together");
         line("children", format!("{max_concurrent} at once, {max_total} in all, {budget}"));
+        if policy.net == WayOut::Parent {
+            line("children", "reach whom it does".to_owned());
+        }
+        if policy.ports {
+            line("children", "may have published ports".to_owned());
+        }
     }
     if let Some(family) = &plan.family {
         line("child of", family.parent.to_string());
+    }
+    if let Some(network) = plan.family_network() {
+        line("joined", format!("the family of {}", network.root));
     }
     for mount in &plan.mounts {
         let how = if mount.read_only { "read-only" } else { "writable" };

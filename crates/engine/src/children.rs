@@ -4,6 +4,8 @@
 //! that nothing is forgotten with whoever made them. Whoever makes one, or takes a parent away,
 //! holds one lock of the state directory meanwhile: what a budget has left cannot be given twice.
 
+mod network;
+
 use crate::api::check_judged;
 use crate::host::random;
 use crate::images::Fetching;
@@ -13,8 +15,8 @@ use crate::sandboxes::Engine;
 use crate::store::create_private;
 use msb_api::{Brood, Child, ChildSpec};
 use msb_spec::{
-    Bytes, Cpus, DEEPEST, Error, Family, ImageRef, Isolation, IsolationChoice, Kind, Name, Plan,
-    Result, Span, SpawnPolicy, Spec, Stage, state,
+    Bytes, Cpus, DEEPEST, Error, Family, ImageRef, Isolation, IsolationChoice, Kind, Name, Peers,
+    Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
 };
 use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
@@ -53,14 +55,24 @@ impl Engine {
             let record = self.record(parent)?.unwrap_or_else(Record::new);
             let kin = self.kin();
             self.check_budget(parent, &policy, &record, &kin, &spec).map_err(about)?;
-            spec.name = Some(self.child_name(parent, ask, &record).map_err(about)?);
+            let name = self.child_name(parent, ask, &record).map_err(about)?;
+            let network = network::shared(&plan, &policy, &name);
+            spec.network = network::asked(&plan, &policy, network.is_some());
+            spec.name = Some(name);
             let mut child = self.plan(&spec)?;
             // Not by its name, which may come from inside.
             child.spawn.clone_from(&spec.spawn);
             check_judged(&spec, &child)?;
             let generation = generation(&plan) + 1;
             let life = record.life.clone();
-            child.family = Some(Family { parent: parent.clone(), life, generation });
+            child.family = Some(Family {
+                parent: parent.clone(),
+                life,
+                generation,
+                network,
+                net: network::way_out(&plan, &policy),
+                ports: policy.ports,
+            });
             let spawned = record.spawned.saturating_add(1);
             self.write_record(parent, &Record { spawned, ..record })?;
             let made = self.make_sandbox(&child)?;
@@ -201,9 +213,10 @@ impl Engine {
     fn child(&self, plan: &Plan) -> Option<Child> {
         let summary = self.summary(&plan.name).ok()?;
         let lives = plan.max_duration.map(milliseconds);
+        let family = plan.family.as_ref()?;
         Some(Child {
             name: plan.name.clone(),
-            parent: parent_of(plan)?.clone(),
+            parent: family.parent.clone(),
             image: plan.image.clone(),
             isolation: plan.isolation,
             status: summary.status,
@@ -211,7 +224,10 @@ impl Engine {
             memory: memory_of(plan),
             created: plan.created,
             expires: lives.map(|lives| plan.created.saturating_add(lives)),
-            generation: generation(plan),
+            generation: family.generation,
+            peers: family.network.as_ref().map_or(Peers::None, |_| Peers::Family),
+            net: family.net,
+            ports: family.ports,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The Operations on a sandbox's network: what was decided, what is open, and changing it.
 
 use crate::sandboxes::Engine;
-use msb_spec::{Decision, Error, Kind, Name, Policy, Published, Result, Rule, state};
+use msb_spec::{Decision, Error, Family, Kind, Name, Policy, Published, Result, Rule, state};
 use msb_wire::record::Event;
 use msb_wire::{FromGateway, NetRecord, NetTable, Reply, Request, ToGateway};
 use serde::de::DeserializeOwned;
@@ -27,6 +27,15 @@ impl Engine {
     /// Puts rules before those in force, for as long as the sandbox runs. Flows that they refuse
     /// are ended.
     pub fn add_rules(&self, name: &Name, rules: &[Rule]) -> Result<Policy> {
+        let allows = rules.iter().any(|rule| rule.decision == Decision::Allow);
+        if let Some(family) = self.home().plan(name)?.family.filter(|_| allows) {
+            let Family { parent, .. } = family;
+            return Err(Error::new(
+                Kind::Denied,
+                format!("sandbox `{name}` is a child, and the policy of `{parent}` decides whom it reaches"),
+            )
+            .hint("children of a sandbox that was made with `--spawn net=parent` reach whom it does"));
+        }
         let table = self.net_table(name)?;
         let present = table.policy.unwrap_or(Policy { rules: Vec::new(), default: Decision::Deny });
         let mut policy = Policy { rules: rules.to_vec(), ..present };
@@ -39,6 +48,16 @@ impl Engine {
 
     /// Opens a port of the host; returns it with the number that it has.
     pub fn publish(&self, name: &Name, port: &Published) -> Result<Published> {
+        if let Some(family) = self.home().plan(name)?.family.filter(|family| !family.ports) {
+            let Family { parent, .. } = family;
+            return Err(Error::new(
+                Kind::Denied,
+                format!("ports of children of `{parent}` are not published: `{name}`"),
+            )
+            .hint(
+                "children of a sandbox that was made with `--spawn ports` may have published ports",
+            ));
+        }
         match self.ask_gateway(name, ToGateway::Publish(port.clone()))? {
             FromGateway::Opened(port) => Ok(port),
             other => Err(unexpected(&other)),

@@ -365,8 +365,9 @@ impl Engine {
             self.stop(name, Duration::ZERO)?;
         }
         let plan = self.home.plan(name);
-        // One that is gone when it ends has just done so.
+        // One that is gone when it ends has just done so, and has left its children to us.
         if !self.home.directory(name).exists() {
+            self.end_orphans();
             return Ok(());
         }
         let Some(claim) = self.home.lock_as_it_is(name)? else {

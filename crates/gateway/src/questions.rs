@@ -185,13 +185,15 @@ impl Gateway {
 
     /// What the gateway itself knows.
     fn own_answer(&mut self, asked: &Asked) -> Option<Vec<u8>> {
-        if let Some(neighbours) = &mut self.neighbours
+        let is_host = addresses::HOST_NAMES.contains(&asked.name.as_str());
+        // No sandbox takes the place of the host by a name such as `host`.
+        if let Some(neighbours) = self.neighbours.as_mut().filter(|_| !is_host)
             && let Some(address) = neighbours.find(&asked.name)
         {
             let address = (asked.kind == dns::A_RECORD).then_some(IpAddr::V4(address));
             return Some(asked.answer_address(address));
         }
-        if !addresses::HOST_NAMES.contains(&asked.name.as_str()) {
+        if !is_host {
             return None;
         }
         if !self.rules.reaches_host() {

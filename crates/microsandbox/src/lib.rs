@@ -77,8 +77,8 @@ pub use msb_engine::{
 };
 pub use msb_spec::{
     Bytes, Cpus, Ending, Error, Exit, GuestPath, ImageRef, IsolationChoice as Isolation, Kind,
-    Name, Patch, Plan, Policy, Profile as Security, Published, PullWhen, Reach, Result,
-    SecretPlace, SpawnPolicy, Stage, VolumeKind,
+    Name, Patch, Peers, Plan, Policy, Profile as Security, Published, PullWhen, Reach, Result,
+    SecretPlace, SpawnPolicy, Stage, VolumeKind, WayOut,
 };
 pub use msb_wire::record::Source as LogSource;
 pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};

@@ -75,7 +75,7 @@ pub use rule::{
     Decision, Direction, DomainName, Group, NamePattern, Policy, Ports, Range, Rule, Target,
     Traffic, addresses,
 };
-pub use spawn::{DEEPEST, Family, SpawnPolicy};
+pub use spawn::{DEEPEST, Family, FamilyNetwork, Peers, SpawnPolicy, WayOut};
 pub use spec::{IsolationChoice, Profile, Spec};
 pub use volume::{PlannedVolume, Stored, VolumeKind, VolumeName, VolumeSpec};
 pub use workspace::{PlannedWorkspace, Workspace};

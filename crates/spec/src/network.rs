@@ -367,7 +367,8 @@ impl NetworkSpec {
         }
         rules.extend(reach.rules());
         let default = self.default.unwrap_or(Decision::Deny);
-        if default == Decision::Allow {
+        // Rules of a Plan that are asked for again have it.
+        if default == Decision::Allow && !rules.contains(&no_metadata()) {
             rules.push(no_metadata());
         }
         Policy { rules, default }

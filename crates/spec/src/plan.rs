@@ -3,8 +3,9 @@
 //! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Family, Hostname, Ids, ImageRef, Limits, Name, Network, Patch, PlannedVolume,
-    PlannedWorkspace, Profile, Result, Rlimit, Span, SpawnPolicy, Tmpfs, UserRef,
+    Command, Digest, Family, FamilyNetwork, Hostname, Ids, ImageRef, Limits, Name, Network, Patch,
+    Peers, PlannedVolume, PlannedWorkspace, Profile, Result, Rlimit, Span, SpawnPolicy, Tmpfs,
+    UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -265,6 +266,17 @@ impl Plan {
         let disks = self.machine.iter().flat_map(|machine| &machine.written);
         let layers = self.rootfs.written().map(|lower| &lower.path);
         disks.chain(layers).map(PathBuf::as_path)
+    }
+
+    /// The network that it shares with its family. Whoever joined one by name is in no other.
+    pub fn family_network(&self) -> Option<FamilyNetwork> {
+        self.network.as_ref().filter(|network| network.join.is_none())?;
+        if let Some(family) = &self.family {
+            return family.network.clone();
+        }
+        let shares = self.spawn.as_ref().is_some_and(|policy| policy.peers == Peers::Family);
+        (shares && FamilyNetwork::admits(&self.name))
+            .then(|| FamilyNetwork { root: self.name.clone(), since: self.created })
     }
 
     /// Checks a Plan that was read back from disk, where anybody could have written it.

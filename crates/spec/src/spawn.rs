@@ -1,6 +1,6 @@
 //! Children: sandboxes that a sandbox may have made for itself, within a budget.
 
-use crate::{Bytes, Cpus, Error, ImageRef, Name, Result, Span};
+use crate::{Bytes, Cpus, DomainName, Error, ImageRef, Name, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -31,6 +31,36 @@ pub struct SpawnPolicy {
     pub ttl: Option<Span>,
     /// Whether children may have children, within half of this.
     pub child_can_spawn: bool,
+    /// Who of its family reach each other.
+    pub peers: Peers,
+    /// How children get out.
+    pub net: WayOut,
+    /// Whether ports of children may be published.
+    pub ports: bool,
+}
+
+/// Who of a family reach each other, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Peers {
+    /// Nobody.
+    None,
+    /// A sandbox and all below it, and nobody else.
+    #[default]
+    Family,
+}
+
+/// How a child gets out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WayOut {
+    /// Not at all.
+    #[default]
+    None,
+    /// By the rules that its parent was made with.
+    Parent,
 }
 
 impl Default for SpawnPolicy {
@@ -45,6 +75,9 @@ impl Default for SpawnPolicy {
             images: Vec::new(),
             ttl: Some(Span(Duration::from_secs(300))),
             child_can_spawn: false,
+            peers: Peers::Family,
+            net: WayOut::None,
+            ports: false,
         }
     }
 }
@@ -71,6 +104,11 @@ impl SpawnPolicy {
                 ("ttl", "none") => policy.ttl = None,
                 ("ttl", _) => policy.ttl = Some(Span::parse(value)?),
                 ("nested", "") => policy.child_can_spawn = true,
+                ("peers", "family") => policy.peers = Peers::Family,
+                ("peers", "none") => policy.peers = Peers::None,
+                ("net", "parent") => policy.net = WayOut::Parent,
+                ("net", "none") => policy.net = WayOut::None,
+                ("ports", "") => policy.ports = true,
                 _ => return Err(unknown(word)),
             }
         }
@@ -115,7 +153,7 @@ impl SpawnPolicy {
 fn unknown(word: &str) -> Error {
     Error::invalid(format!("not a part of a spawn policy: `{word}`")).hint(
         "it has `max=`, `total=`, `cpus=`, `memory=`, `child-cpus=`, `child-memory=`, `image=`, \
-         `ttl=` and `nested`, with commas between",
+         `ttl=`, `nested`, `peers=family|none`, `net=none|parent` and `ports`, with commas between",
     )
 }
 
@@ -135,6 +173,38 @@ pub struct Family {
     pub life: String,
     /// How far it is from a sandbox that is nobody's child.
     pub generation: u32,
+    /// The network that it shares with its family; none if they do not reach each other.
+    #[serde(default)]
+    pub network: Option<FamilyNetwork>,
+    /// How it gets out.
+    #[serde(default)]
+    pub net: WayOut,
+    /// Whether its ports may be published.
+    #[serde(default)]
+    pub ports: bool,
+}
+
+/// The network of a sandbox and all below it. Nobody else can join it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FamilyNetwork {
+    /// The sandbox above all others.
+    pub root: Name,
+    /// When that was made, in milliseconds since 1970: one of the same name has another network.
+    pub since: u64,
+}
+
+impl FamilyNetwork {
+    /// What its directory is called, beside those of networks that are joined by name. No name
+    /// begins like this.
+    pub fn directory(&self) -> String {
+        format!(".{}-{}", self.root, self.since)
+    }
+
+    /// Whether a sandbox can be reached by its name there. Names of children may come from inside:
+    /// one with a dot would stand for a host of the internet.
+    pub fn admits(name: &Name) -> bool {
+        !name.as_str().contains('.') && DomainName::parse(name.as_str()).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -152,8 +222,32 @@ mod tests {
         assert_eq!(policy.images.len(), 2);
         assert_eq!(policy.ttl, Some(Span(Duration::from_secs(2))));
         assert!(policy.child_can_spawn);
+        assert_eq!((policy.peers, policy.net, policy.ports), (Peers::Family, WayOut::None, false));
+        let policy = SpawnPolicy::parse("peers=none,net=parent,ports").unwrap();
+        assert_eq!((policy.peers, policy.net, policy.ports), (Peers::None, WayOut::Parent, true));
         for wrong in ["", "max", "max=x", "max=0", "nested=1", "child-memory=1M", "colour=red"] {
             assert!(SpawnPolicy::parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["peers", "peers=all", "net", "net=public", "ports=80"] {
+            assert!(SpawnPolicy::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nobody_joins_a_family_by_its_name() {
+        let root = Name::parse("lead").unwrap();
+        let directory = FamilyNetwork { root, since: 7 }.directory();
+        assert_eq!(directory, ".lead-7");
+        assert!(Name::parse(&directory).is_err());
+    }
+
+    #[test]
+    fn no_child_stands_for_a_host_of_the_internet() {
+        let admits = |name: &str| FamilyNetwork::admits(&Name::parse(name).unwrap());
+        assert!(admits("lead-child-0001") && admits("team--Lead_2"));
+        let long = "a".repeat(64);
+        for name in ["pypi.org", "a.", "0001", &long] {
+            assert!(!admits(name), "{name}");
         }
     }
 

@@ -157,6 +157,9 @@ impl Scoped {
         }
         if let Some(family) = &mut plan.family {
             family.parent = self.outer(&family.parent).ok_or_else(not_ours)?;
+            if let Some(network) = &mut family.network {
+                network.root = self.outer(&network.root).ok_or_else(not_ours)?;
+            }
         }
         for mount in &mut plan.mounts {
             if let Some(volume) = &mut mount.volume {

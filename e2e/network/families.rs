@@ -1,0 +1,223 @@
+//! Parents and children: who of a family reaches whom, and who gets out or in.
+
+use crate::world::{Person, WEB, WITHOUT_TUN, World, changed};
+use msb_e2e::{Gave, ends, eventually, gives, skip};
+use serde_json::{Value, json};
+use std::process::{Child, Stdio};
+
+/// Enough for a server in Python.
+const SMALL: &str = "cpus=9,child-cpus=1,child-memory=128M,ttl=none";
+
+fn policy(more: &str) -> String {
+    format!("{SMALL},{more}")
+}
+
+/// A server inside at port 8000, which ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn inside(person: &Person, name: &str) -> Self {
+        let args = ["exec", name, "--", "/usr/bin/python3", "-m", "http.server", "8000"];
+        let mut command = person.command(args);
+        let silent = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self(silent.spawn().expect("msb can be executed"));
+        let own = "curl -s -o /dev/null http://127.0.0.1:8000/";
+        eventually("the server inside listens", || person.within(name, own).code == 0);
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Probes in a child, which has no directory of the host's to find them in.
+#[track_caller]
+fn probe(person: &Person, name: &str, probes: &[&str]) -> Vec<String> {
+    let head = ["exec", name, "--", "/usr/bin/python3", "-c", include_str!("inside/probe.py")];
+    let gave = person.run(head.iter().chain(probes)).ok();
+    gave.stdout.lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn spawn(person: &Person, parent: &str, name: &str) -> Value {
+    person.json(["spawn", "-q", "--json", "-n", name, parent])
+}
+
+fn plan(person: &Person, name: &str) -> Value {
+    let path = person.home().join("sandboxes").join(name).join("plan.json");
+    serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("JSON")
+}
+
+#[track_caller]
+fn refused(gave: &Gave, why: &str) {
+    let hinted = gave.stderr.contains("hint: ");
+    assert!(gave.code == 125 && gave.stderr.contains(why) && hinted, "{gave:#?}");
+}
+
+#[test]
+fn a_family_reaches_each_other_and_nobody_else_reaches_it() {
+    for person in World::people() {
+        person.lasting("lead", &["--spawn", &policy("nested")]);
+        person.lasting("other", &["--spawn", &policy("nested")]);
+        person.lasting("plain", &[]);
+        person.lasting("typed", &["--join", "lead"]);
+        assert_eq!(spawn(&person, "lead", "child")["peers"], "family");
+        spawn(&person, "child", "grand");
+        spawn(&person, "other", "stranger");
+        person.run(["clone", "lead", "twin"]).ok();
+        person.run(["start", "twin"]).ok();
+        let family = ["lead", "child", "grand"];
+        let _servers = family.map(|name| Server::inside(&person, name));
+        for from in family {
+            for to in family {
+                let script = format!("curl -sS -o /dev/null -w '%{{http_code}}' http://{to}:8000/");
+                assert_eq!(person.within(from, &script).line(), "200", "{from} to {to}");
+            }
+        }
+        for outsider in ["other", "stranger", "plain", "typed", "twin"] {
+            let probes = ["name lead", "name child", "name grand.msb.internal"];
+            assert_eq!(probe(&person, outsider, &probes), ["unknown"; 3], "{outsider}");
+            let probes = ["tcp 198.18.1.0 8000", "tcp 198.18.1.1 8000", "tcp 198.18.1.2 8000"];
+            assert_eq!(probe(&person, outsider, &probes), ["refused"; 3], "{outsider}");
+        }
+        // Of their parent's way out, children have nothing.
+        let away = format!("tcp {WEB} 80");
+        assert_eq!(probe(&person, "lead", &[&away, "name nobody"]), ["open", "unknown"]);
+        for name in ["child", "grand"] {
+            let probes = [away.as_str(), "name web.example.com", "tcp host.msb.internal 22"];
+            let outcomes = probe(&person, name, &probes);
+            assert_eq!(outcomes, ["refused", "unknown", "unknown"], "{name}");
+        }
+        refused(&person.run(["net", "child", "--allow", "public"]), "is a child");
+        // Less is always given.
+        person.run(["net", "child", "--deny", "grand"]).ok();
+        assert_eq!(probe(&person, "child", &["tcp grand 8000"]), ["refused"]);
+        person.run(["rm", "-f", "lead"]).ok();
+        person.run(["ls"]).ok();
+        let networks = gives(person.at_home("ls").arg("-AR").arg(person.home().join("networks")));
+        assert!(!networks.stdout.contains(".lead-"), "{networks:#?}");
+    }
+}
+
+#[test]
+fn a_child_has_its_parents_rules_and_nothing_that_was_given_to_it_alone() {
+    for person in World::people() {
+        let flags = ["--net-default", "deny", "--net-rule", "allow@web.example.com", "-p", "8000"];
+        let looked = ["--net-rule", "allow@www.example.com:http:GET:/", "--net-egress-rate", "9M"];
+        let secret = ["--secret", "API_KEY@api.example.com", "--net-bypass", "six.example.com"];
+        let policy = policy("nested,net=parent");
+        let flags = [&flags[..], &looked, &secret, &["--spawn", &policy]].concat();
+        let mut command = person.lasting_command("lead", &flags);
+        ends(command.env("API_KEY", "sk-0815-4711").spawn().expect("msb can be executed")).ok();
+        // What its parent is given later is not for its children.
+        person.run(["net", "lead", "--allow", "dual.example.com"]).ok();
+        assert_eq!(spawn(&person, "lead", "child")["net"], "parent");
+        spawn(&person, "child", "grand");
+        let own = &plan(&person, "lead")["network"];
+        for name in ["child", "grand"] {
+            let web = "curl -sS http://web.example.com/; curl -sS https://www.example.com/";
+            let said = ["hello from the web"; 2].join("\n");
+            assert_eq!(person.within(name, web).line(), said, "{name}");
+            let post = "curl -sS -o /dev/null -w '%{http_code}' -X POST https://www.example.com/";
+            assert_eq!(person.within(name, post).line(), "403", "{name}");
+            assert_eq!(probe(&person, name, &["name dual.example.com"]), ["unknown"], "{name}");
+            assert_eq!(person.within(name, "env").line().find("API_KEY"), None, "{name}");
+            let network = &plan(&person, name)["network"];
+            assert_eq!(network["policy"], own["policy"], "{name}");
+            assert_eq!(network["egress_rate"], json!(9 << 20), "{name}");
+            for none in ["secrets", "ports", "bypass"] {
+                assert_eq!(network[none], json!([]), "{name}: {none}");
+                assert_ne!(own[none], json!([]), "{none}");
+            }
+        }
+        assert_eq!(probe(&person, "lead", &["name dual.example.com"]).len(), 1);
+        refused(&person.run(["net", "child", "--allow", "dual.example.com"]), "is a child");
+    }
+}
+
+#[test]
+fn ports_of_children_are_published_only_if_their_parents_policy_says_so() {
+    for person in World::people() {
+        person.lasting("closed", &["--spawn", &policy("net=parent")]);
+        spawn(&person, "closed", "shut");
+        let why = "ports of children of `closed` are not published";
+        refused(&person.run(["port", "add", "shut", "8000"]), why);
+        assert_eq!(person.run(["port", "ls", "shut"]).line(), "");
+        person.lasting("open", &["--spawn", &policy("peers=none,ports")]);
+        let child = spawn(&person, "open", "web");
+        assert_eq!((&child["peers"], &child["ports"]), (&json!("none"), &json!(true)));
+        let _server = Server::inside(&person, "web");
+        let opened = person.run(["port", "add", "web", "8000"]).line();
+        let url = format!("http://{}/", opened.strip_suffix(":8000").expect("a port"));
+        let mut curl = person.at_home("curl");
+        let gave = gives(curl.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", &url]));
+        assert_eq!(gave.line(), "200");
+        // A way in is neither one out nor one to the others.
+        let probes = [&format!("tcp {WEB} 80"), "name open"];
+        assert_eq!(probe(&person, "web", &probes), ["refused", "unknown"]);
+    }
+}
+
+#[test]
+fn a_child_has_no_network_where_its_family_shares_none() {
+    for person in World::people() {
+        person.lasting("mate", &["--join", "team"]);
+        person.lasting("joined", &["--join", "team", "--spawn", &policy("default")]);
+        person.lasting("alone", &["--no-net", "--spawn", &policy("net=parent")]);
+        person.lasting("apart", &["--spawn", &policy("peers=none")]);
+        let parents = ["joined", "alone", "apart"];
+        for parent in parents {
+            let child = spawn(&person, parent, &format!("of-{parent}"));
+            assert_eq!((&child["peers"], &child["net"]), (&json!("none"), &json!("none")));
+            assert_eq!(plan(&person, &format!("of-{parent}"))["network"], json!(null), "{parent}");
+        }
+        assert_eq!(probe(&person, "joined", &["name mate"]).len(), 1);
+        // A way out of a parent that has joined a network leads to nobody there.
+        person.lasting("guide", &["--join", "team", "--spawn", &policy("net=parent")]);
+        let child = spawn(&person, "guide", "of-guide");
+        assert_eq!((&child["peers"], &child["net"]), (&json!("none"), &json!("parent")));
+        let probes = [&format!("tcp {WEB} 80"), "name mate", "name guide"];
+        assert_eq!(probe(&person, "of-guide", &probes), ["open", "unknown", "unknown"]);
+        assert_eq!(probe(&person, "mate", &["name of-guide"]), ["unknown"]);
+    }
+}
+
+/// Names of children may be chosen inside.
+#[test]
+fn no_child_stands_for_a_host() {
+    for person in World::people() {
+        person.lasting("lead", &["--net", "host", "--spawn", &policy("default")]);
+        assert_eq!(spawn(&person, "lead", "web.example.com")["peers"], "none");
+        let web = "curl -sS http://web.example.com/";
+        assert_eq!(person.within("lead", web).line(), "hello from the web");
+        assert_eq!(spawn(&person, "lead", "host")["peers"], "family");
+        let found = probe(&person, "lead", &["name host", "name host.msb.internal"]);
+        assert!(found[0].starts_with("198.18.1."), "{found:?}");
+        assert!(found[1].contains("198.18.0.1"), "{found:?}");
+    }
+}
+
+/// Peers are usual, so a host without devices does without; a way out was asked for.
+#[test]
+fn a_host_without_a_tun_device_spawns_children_without_a_network() {
+    for person in World::people() {
+        person.lasting("lead", &["--spawn", &policy("default")]);
+        person.lasting("guide", &["--spawn", &policy("net=parent")]);
+        let without = |args: &[&str]| changed(&person.command(args), WITHOUT_TUN[0]);
+        let Some(mut command) = without(&["spawn", "-q", "-n", "child", "lead"]) else {
+            return skip("msb is not run in a world");
+        };
+        ends(command.spawn().expect("msb can be executed")).ok();
+        let children = person.json(["children", "--json", "lead"])["children"].clone();
+        assert_eq!(children[0]["peers"], "none", "{children}");
+        assert_eq!(person.within("child", "cat /proc/net/dev | grep -c :").line(), "1");
+        let mut command = without(&["spawn", "-q", "guide"]).expect("as above");
+        let gave = ends(command.spawn().expect("msb can be executed"));
+        refused(&gave, "/dev/net/tun");
+        assert_eq!(person.run(["children", "-q", "guide"]).line(), "");
+    }
+}
