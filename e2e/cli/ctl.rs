@@ -119,6 +119,24 @@ fn who_hangs_up_inside_ends_the_command() {
     eventually("it is gone", || msb.words("children -q lead").line() == "k");
 }
 
+/// Nobody inside knows of namespaces, nor gets out of one.
+#[test]
+fn names_are_those_of_the_namespace() {
+    let msb = Msb::new();
+    msb.run(["create", "-q", "-n", "team--lead", "--no-net", "--spawn", POLICY, "host"]).ok();
+    let script = "sandbox-ctl ping; sandbox-ctl spawn --name k; sandbox-ctl spawn; \
+                  sandbox-ctl exec k -- hostname; sandbox-ctl destroy k";
+    let said = inside(&msb, "team--lead", script).ok().stdout;
+    assert!(
+        said.starts_with("ok (parent: lead)\nk\nlead-child-0002\n") && said.ends_with("\nk\n"),
+        "{said}"
+    );
+    assert_eq!(msb.words("children -q team--lead").line(), "team--lead-child-0002");
+    inside(&msb, "team--lead", "sandbox-ctl spawn --name other--k").ok();
+    let names = msb.words("children -q team--lead").line();
+    assert_eq!(names, "team--lead-child-0002\nteam--other--k");
+}
+
 /// The process outside that answers a sandbox.
 fn answering(msb: &Msb) -> Vec<u32> {
     let home = msb.home().display().to_string();

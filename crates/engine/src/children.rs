@@ -427,7 +427,7 @@ fn descends(plan: &Plan, from: &Name, kin: &[Plan]) -> bool {
 }
 
 /// What stands before `--` in the names of sandboxes of one namespace.
-fn namespace(name: &Name) -> Option<&str> {
+pub(crate) fn namespace(name: &Name) -> Option<&str> {
     name.as_str().split_once("--").map(|(namespace, _)| namespace)
 }
 

@@ -109,25 +109,28 @@ fn done(
 ) -> std::result::Result<Value, Refusal> {
     let parent = &desk.parent;
     match method {
-        Method::Ping => Ok(json!({ "ok": true, "parent": parent })),
-        Method::Spawn(spec) => spawn(desk, &spec).map(|child| answers::spawned(&child)),
+        Method::Ping => Ok(json!({ "ok": true, "parent": desk.inner(parent) })),
+        Method::Spawn(spec) => {
+            spawn(desk, spec).map(|child| answers::spawned(desk.inner(&child.name), &child))
+        }
         Method::List => {
             let brood = desk.engine.children(parent).map_err(|error| Refusal::of(&error))?;
-            let children: Vec<Value> = brood.children.iter().map(answers::listed).collect();
+            let listed = |child: &Child| answers::listed(desk.inner(&child.name), child);
+            let children: Vec<Value> = brood.children.iter().map(listed).collect();
             Ok(json!({ "children": children }))
         }
         Method::Destroy(name) => {
             let child = own(desk, &name)?;
             let removed = desk.engine.remove_child(parent, &child.name);
-            removed.map_err(|error| gone(&error, &name, parent))?;
+            removed.map_err(|error| gone(desk, &error, &name))?;
             Ok(json!({ "ok": true, "message": format!("Destroyed sandbox '{name}' ({name})") }))
         }
         Method::Exec { name, ask } => {
             let child = own(desk, &name)?;
-            run(desk, &child.name, &ask, id, stream).map_err(|error| gone(&error, &name, parent))
+            run(desk, &child.name, &ask, id, stream).map_err(|error| gone(desk, &error, &name))
         }
         Method::Run { spec, ask } => {
-            let child = spawn(desk, &spec)?;
+            let child = spawn(desk, spec)?;
             let ran = run(desk, &child.name, &ask, id, stream);
             // It may have ended by itself.
             let _ = desk.engine.remove_child(parent, &child.name);
@@ -138,29 +141,32 @@ fn done(
 
 /// A child of this sandbox; others are as if there were none.
 fn own(desk: &Desk, name: &str) -> std::result::Result<Child, Refusal> {
-    let nobody = || Refusal::no_child(name, desk.parent.as_str());
+    let nobody = || Refusal::no_child(name, desk.inner(&desk.parent));
     let brood = desk.engine.children(&desk.parent).map_err(|error| Refusal::of(&error))?;
-    brood.children.into_iter().find(|child| child.name.as_str() == name).ok_or_else(nobody)
+    brood.children.into_iter().find(|child| desk.inner(&child.name) == name).ok_or_else(nobody)
 }
 
 /// A child that ended meanwhile is none.
-fn gone(error: &Error, name: &str, parent: &Name) -> Refusal {
+fn gone(desk: &Desk, error: &Error, name: &str) -> Refusal {
     match error.kind() {
-        Kind::NotFound | Kind::State => Refusal::no_child(name, parent.as_str()),
+        Kind::NotFound | Kind::State => Refusal::no_child(name, desk.inner(&desk.parent)),
         _ => Refusal::of(error),
     }
 }
 
-fn spawn(desk: &Desk, spec: &ChildSpec) -> std::result::Result<Child, Refusal> {
-    let parent = &desk.parent;
-    desk.engine.child_spawn(parent, spec, &Unwatched).map_err(|error| match error.kind() {
+fn spawn(desk: &Desk, mut spec: ChildSpec) -> std::result::Result<Child, Refusal> {
+    let parent = desk.inner(&desk.parent);
+    let asked = spec.name.take();
+    let name = asked.as_ref().map(|name| desk.outer(name.as_str())).transpose();
+    spec.name = name.map_err(|error| Refusal::of(&error))?;
+    desk.engine.child_spawn(&desk.parent, &spec, &Unwatched).map_err(|error| match error.kind() {
         Kind::Denied if spec.image.is_some() => {
             let image = spec.image.as_ref().map(answers::familiar).unwrap_or_default();
             let message = format!("Image '{image}' not allowed for children of '{parent}'");
             Refusal { code: "PERMISSION_DENIED", message }
         }
         Kind::Exists => {
-            let name = spec.name.as_ref().map(Name::as_str).unwrap_or_default();
+            let name = asked.as_ref().map(Name::as_str).unwrap_or_default();
             Refusal::invalid(format!("Sandbox '{name}' already exists"))
         }
         Kind::Limit => limit(desk).unwrap_or_else(|| Refusal::of(&error)),
@@ -211,7 +217,7 @@ fn run(desk: &Desk, child: &Name, ask: &Ask, id: &Value, stream: &mut UnixStream
         }
         _ => exit.status(),
     };
-    Ok(answers::ran(child.as_str(), (&stdout, &stderr), code, begun.elapsed()))
+    Ok(answers::ran(desk.inner(child), (&stdout, &stderr), code, begun.elapsed()))
 }
 
 fn timed_out(said: &str, after: Span) -> String {

@@ -1,6 +1,7 @@
 //! The life of the process that answers a sandbox.
 
 use super::connection;
+use crate::children::namespace;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store::Home;
@@ -72,6 +73,22 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// A name as it is known inside, where nobody knows of namespaces.
+    pub(super) fn inner<'a>(&self, name: &'a Name) -> &'a str {
+        let whole = name.as_str();
+        let inner = namespace(&self.parent)
+            .and_then(|namespace| whole.strip_prefix(namespace)?.strip_prefix("--"));
+        inner.unwrap_or(whole)
+    }
+
+    /// The same name as it is known outside.
+    pub(super) fn outer(&self, inner: &str) -> Result<Name> {
+        match namespace(&self.parent) {
+            Some(namespace) => Name::parse(&format!("{namespace}--{inner}")),
+            None => Name::parse(inner),
+        }
+    }
+
     /// Whether one more request may be made now.
     pub(super) fn allows(&self) -> bool {
         self.allowance.lock().is_ok_and(|mut allowance| allowance.take(Instant::now()))
