@@ -221,3 +221,24 @@ fn a_host_without_a_tun_device_spawns_children_without_a_network() {
         assert_eq!(person.run(["children", "-q", "guide"]).line(), "");
     }
 }
+
+/// Who has joined a network of its own takes children along only if its policy says so.
+#[test]
+fn children_of_one_that_joined_a_network_are_in_it_if_they_may() {
+    for person in World::people() {
+        person.lasting("friend", &["--join", "team"]);
+        for (lead, more, reached) in [("open", "peers=all", true), ("shut", "peers=family", false)]
+        {
+            person.lasting(lead, &["--join", "team", "--spawn", &policy(more)]);
+            let name = format!("{lead}-child");
+            let peers = spawn(&person, lead, &name)["peers"].clone();
+            assert_eq!(peers, if reached { "all" } else { "none" });
+            let _server = Server::inside(&person, "friend");
+            let look = "curl -s -m 5 -o /dev/null http://friend:8000/";
+            assert_eq!(person.within(&name, look).code == 0, reached, "{lead}");
+        }
+        // A name that may stand for a host of the internet is nobody's there.
+        let gave = spawn(&person, "open", "pypi.org");
+        assert_eq!(gave["peers"], "none");
+    }
+}

@@ -57,7 +57,8 @@ impl Engine {
             self.check_budget(parent, &policy, &record, &kin, &spec).map_err(about)?;
             let name = self.child_name(parent, ask, &record).map_err(about)?;
             let network = network::shared(&plan, &policy, &name);
-            spec.network = network::asked(&plan, &policy, network.is_some());
+            let join = network::joined(&plan, &policy, &name);
+            spec.network = network::asked(&plan, &policy, network.is_some(), join);
             spec.name = Some(name);
             let mut child = self.plan(&spec)?;
             // Not by its name, which may come from inside.
@@ -225,7 +226,11 @@ impl Engine {
             created: plan.created,
             expires: lives.map(|lives| plan.created.saturating_add(lives)),
             generation: family.generation,
-            peers: family.network.as_ref().map_or(Peers::None, |_| Peers::Family),
+            peers: match (&family.network, plan.network.as_ref().map(|network| &network.join)) {
+                (_, Some(Some(_))) => Peers::All,
+                (Some(_), _) => Peers::Family,
+                (None, _) => Peers::None,
+            },
             net: family.net,
             ports: family.ports,
         })

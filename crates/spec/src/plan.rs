@@ -274,7 +274,7 @@ impl Plan {
         if let Some(family) = &self.family {
             return family.network.clone();
         }
-        let shares = self.spawn.as_ref().is_some_and(|policy| policy.peers == Peers::Family);
+        let shares = self.spawn.as_ref().is_some_and(|policy| policy.peers != Peers::None);
         (shares && FamilyNetwork::admits(&self.name))
             .then(|| FamilyNetwork { root: self.name.clone(), since: self.created })
     }

@@ -49,6 +49,8 @@ pub enum Peers {
     /// A sandbox and all below it, and nobody else.
     #[default]
     Family,
+    /// Whoever their parent reaches: its family, or where it has joined a network, all in that.
+    All,
 }
 
 /// How a child gets out.
@@ -106,6 +108,7 @@ impl SpawnPolicy {
                 ("nested", "") => policy.child_can_spawn = true,
                 ("peers", "family") => policy.peers = Peers::Family,
                 ("peers", "none") => policy.peers = Peers::None,
+                ("peers", "all") => policy.peers = Peers::All,
                 ("net", "parent") => policy.net = WayOut::Parent,
                 ("net", "none") => policy.net = WayOut::None,
                 ("ports", "") => policy.ports = true,
@@ -228,7 +231,7 @@ mod tests {
         for wrong in ["", "max", "max=x", "max=0", "nested=1", "child-memory=1M", "colour=red"] {
             assert!(SpawnPolicy::parse(wrong).is_err(), "{wrong}");
         }
-        for wrong in ["peers", "peers=all", "net", "net=public", "ports=80"] {
+        for wrong in ["peers", "peers=any", "net", "net=public", "ports=80"] {
             assert!(SpawnPolicy::parse(wrong).is_err(), "{wrong}");
         }
     }
