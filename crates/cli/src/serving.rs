@@ -30,7 +30,11 @@ pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
     };
     let sandbox_mcp = SandboxMcpSettings {
         state: Some(engine.dialect_state(Named::SandboxMcp.as_str())),
-        profiles: engine.profiles()?.into_iter().map(|(name, it)| (name.to_string(), profile(&it))).collect(),
+        profiles: engine
+            .profiles()?
+            .into_iter()
+            .map(|(name, it)| (name.to_string(), profile(&it)))
+            .collect(),
     };
     let world = World::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
     Ok(World { microsandbox: settings, sandbox_mcp, ..world })

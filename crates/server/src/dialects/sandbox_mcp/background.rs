@@ -163,7 +163,8 @@ impl Surface {
     }
 
     fn no_process(&self, found: &Found, id: &str) -> String {
-        let all: Vec<&str> = found.life.processes.iter().map(|process| process.id.as_str()).collect();
+        let all: Vec<&str> =
+            found.life.processes.iter().map(|process| process.id.as_str()).collect();
         let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
         let name = &found.summary.name;
         format!("Error: no background process '{id}' in sandbox '{name}'. Running: {all}")

@@ -132,7 +132,11 @@ fn build(api: &Arc<dyn Api>, call: &Call) -> Result<(), String> {
             // The reason, in one line.
             let last = error.causes().last().cloned();
             let last = last.filter(|last| !error.message().contains(last.as_str()));
-            [Some(error.message().to_owned()), last].into_iter().flatten().collect::<Vec<_>>().join(": ")
+            [Some(error.message().to_owned()), last]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(": ")
         });
         let _ = told.send(Told::Over(failed));
     });

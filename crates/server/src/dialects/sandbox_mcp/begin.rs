@@ -10,7 +10,7 @@ use crate::dialect::Call;
 use msb_api::{Create, Place, Registry};
 use msb_spec::{
     Bytes, Cpus, Error, ImageRef, IsolationChoice, Kind, Mount, Name, NetworkSpec, Result, Span,
-    Spec, SpawnPolicy, Stage, VolumeKind, VolumeName, VolumeSpec,
+    SpawnPolicy, Spec, Stage, VolumeKind, VolumeName, VolumeSpec,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -208,7 +208,8 @@ impl Surface {
 /// The workspace, and the caches of those package managers that the image has.
 fn mounts(name: &Name, chosen: &Chosen) -> Result<Vec<Mount>> {
     let caches = CACHES.iter().filter(|(kind, _)| *kind != "apk" || chosen.has_apk());
-    let caches = caches.map(|(kind, place)| Mount::parse(&format!("mcp-cache-{kind}-{name}:{place}")));
+    let caches =
+        caches.map(|(kind, place)| Mount::parse(&format!("mcp-cache-{kind}-{name}:{place}")));
     let workspace = Mount::parse(&format!("{}:{WORKSPACE}", workspace_of(name)?));
     std::iter::once(workspace).chain(caches).collect()
 }

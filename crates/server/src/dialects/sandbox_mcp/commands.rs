@@ -113,7 +113,8 @@ impl Surface {
             Some(shell) => shell,
             None => self.open(live).map_err(Failed::Command)?,
         };
-        let mut scratch = Scratch { surface: self, at: Place::sandbox(&live.name), paths: Vec::new() };
+        let mut scratch =
+            Scratch { surface: self, at: Place::sandbox(&live.name), paths: Vec::new() };
         if let Some((path, text)) = ask.script {
             scratch.write(path, text.as_bytes(), false).map_err(Failed::Script)?;
         }
@@ -129,8 +130,7 @@ impl Surface {
             scratch.write(&path, ask.command.as_bytes(), true).map_err(Failed::Command)?;
             command = format!(". {path}");
         }
-        let line =
-            Line { command: &command, workdir: ask.workdir, stdin: stdin.as_deref(), limit };
+        let line = Line { command: &command, workdir: ask.workdir, stdin: stdin.as_deref(), limit };
         let begun = Instant::now();
         let ran = shell.run(&line, &call.cancel).map_err(Failed::Command)?;
         let taken = begun.elapsed();
@@ -145,7 +145,8 @@ impl Surface {
                 ENDED
             }
             Ended::Killed => {
-                stderr = format!("{late}; it had to be killed with its shell, whose variables are gone");
+                stderr =
+                    format!("{late}; it had to be killed with its shell, whose variables are gone");
                 ENDED
             }
         };
@@ -160,6 +161,9 @@ impl Surface {
     }
 
     fn open(&self, live: &Live) -> Result<Shell> {
+        // Children have no volume there, and a command begins there all the same.
+        let workspace = WORKSPACE.as_bytes();
+        let _ = self.api().file_mkdir(&Place::sandbox(&live.name), workspace, true);
         let opened = Shell::open(self.api(), &live.name);
         live.answered(opened.is_ok());
         opened

@@ -77,11 +77,11 @@ impl Surface {
             return Err(Refused::value("cpus must be >= 0"));
         }
         if spec.name.is_some() {
-            return self.child(call, &parent, &spec);
+            return self.child(call, &parent, &spec, &asked.image);
         }
         for number in brood.spawned..brood.spawned + TRIES {
             spec.name = Name::parse(&format!("{parent}-child-{number:04}")).ok();
-            match self.child(call, &parent, &spec) {
+            match self.child(call, &parent, &spec, &asked.image) {
                 Err(Refused("ValueError", what)) if what.contains("already exists") => {}
                 made => return made,
             }
@@ -89,10 +89,15 @@ impl Surface {
         Err(Refused::value(format!("No name is free for a child of '{parent}'")))
     }
 
-    fn child(&self, call: &Call, parent: &Name, spec: &ChildSpec) -> Result<Child, Refused> {
+    fn child(
+        &self,
+        call: &Call,
+        parent: &Name,
+        spec: &ChildSpec,
+        image: &str,
+    ) -> Result<Child, Refused> {
         let about = |error: Error| {
             let what = words(&error);
-            let image = spec.image.as_ref().map(ImageRef::to_string).unwrap_or_default();
             match error.kind() {
                 Kind::Limit if what.contains("at once") => {
                     Refused("SpawnLimitError", "Concurrent child limit reached".to_owned())
@@ -129,7 +134,9 @@ impl Surface {
             "" | IMAGE => Ok(None),
             text => ImageRef::parse(text).map(Some).map_err(|_| {
                 let parent = &asked.parent;
-                Refused::permission(format!("Image '{text}' not allowed for children of '{parent}'"))
+                Refused::permission(format!(
+                    "Image '{text}' not allowed for children of '{parent}'"
+                ))
             }),
         }
     }

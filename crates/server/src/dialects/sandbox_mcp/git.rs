@@ -49,7 +49,13 @@ impl Surface {
         let mut helper = String::new();
         if !asked.token.is_empty() {
             let told = format!("username=x-access-token\npassword={}\n", asked.token);
-            self.api().file_write(&at, credentials.as_bytes(), 0o600, false, &mut told.as_bytes())?;
+            self.api().file_write(
+                &at,
+                credentials.as_bytes(),
+                0o600,
+                false,
+                &mut told.as_bytes(),
+            )?;
             helper = format!("-c credential.helper= -c credential.helper='!cat {credentials}' ");
         }
         let mut options = String::new();
@@ -62,7 +68,8 @@ impl Surface {
         let (repo, into) = (quoted(&asked.repo), quoted(&path));
         let command = format!("git {helper}clone -q {options}-- {repo} {into}");
         let command = format!("GIT_TERMINAL_PROMPT=0 {command}");
-        let cloned = self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&command, LIMIT) });
+        let cloned =
+            self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&command, LIMIT) });
         if !asked.token.is_empty() {
             // It must not stay, however this ended.
             self.api().file_remove(&at, credentials.as_bytes(), false)?;
@@ -83,10 +90,10 @@ impl Surface {
         if output.status != 0 {
             return Ok(failed(&output));
         }
-        let look = format!(
-            "git -C {into} log --oneline -1; git -C {into} ls-files | wc -l | tr -d ' '"
-        );
-        let looked = self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&look, LIMIT) })?;
+        let look =
+            format!("git -C {into} log --oneline -1; git -C {into} ls-files | wc -l | tr -d ' '");
+        let looked =
+            self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&look, LIMIT) })?;
         let said = looked.stdout.trim_end();
         let (log, files) = said.rsplit_once('\n').unwrap_or(("", said));
         let taken = exact(begun.elapsed());

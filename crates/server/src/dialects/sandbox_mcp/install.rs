@@ -62,7 +62,8 @@ impl Surface {
         self.ledger.add(&live.name, &command, output.status, output.taken);
         let taken = exact(output.taken);
         if output.status != 0 {
-            let said = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+            let said =
+                if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
             return Ok(format!("Error: {}\n{taken}", chomped(said)));
         }
         let told = |line: &&str| {

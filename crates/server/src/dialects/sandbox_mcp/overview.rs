@@ -6,6 +6,7 @@ use super::begin::{NETWORK, OFFLINE};
 use super::ledger::now;
 use super::live::{Found, name_of};
 use super::network::address;
+use super::syncs::shown;
 use msb_api::SyncState;
 use msb_spec::Result;
 use serde::Deserialize;
@@ -92,7 +93,11 @@ impl Surface {
                 let _ = writeln!(
                     text,
                     "  {}: {} -> {}:{} ({} files, {state})",
-                    job.id, job.source, job.sandbox, job.target, job.status.files
+                    shown(&job),
+                    job.source,
+                    job.sandbox,
+                    job.target,
+                    job.status.files
                 );
             }
         }
@@ -101,10 +106,14 @@ impl Surface {
     pub(super) fn list_all(&self) -> Result<String> {
         let all = self.all()?;
         if all.is_empty() {
-            return Ok("No active sandboxes. Use any sandbox tool to auto-create 'default'."
-                .to_owned());
+            return Ok(
+                "No active sandboxes. Use any sandbox tool to auto-create 'default'.".to_owned()
+            );
         }
-        let mut text = format!("{:<12}  {:<16}  {:<8}  {:>6}  Resources\n", "Name", "Container", "Shell", "Idle");
+        let mut text = format!(
+            "{:<12}  {:<16}  {:<8}  {:>6}  Resources\n",
+            "Name", "Container", "Shell", "Idle"
+        );
         text.push_str(&"─".repeat(65));
         for found in &all {
             let idle = format!("{}s", self.idle(found).as_secs());
@@ -154,7 +163,11 @@ impl Surface {
             };
             let age = now().saturating_sub(entry.time) / 1000;
             let (number, taken) = (number + 1, entry.taken_ms);
-            let _ = write!(text, "\n  {number:>2}. [{status}] {taken:.0}ms {age}s ago  {}", entry.command);
+            let _ = write!(
+                text,
+                "\n  {number:>2}. [{status}] {taken:.0}ms {age}s ago  {}",
+                entry.command
+            );
         }
         Ok(text)
     }

@@ -30,7 +30,7 @@ pub(super) const ENV_FILE: &str = "/etc/profile.d/mcp-env.sh";
 pub(super) const WORKSPACE: &str = "/workspace";
 
 /// Bash would edit the lines of its input, and read files of the user.
-const BEGIN: &str = "mkdir -p /workspace 2>/dev/null; unset ENV; PS1= PS2=; export PS1 PS2; \
+const BEGIN: &str = "unset ENV; PS1= PS2=; export PS1 PS2; \
     if [ -n \"$BASH_VERSION\" ]; then exec bash --posix --norc --noediting -i; fi; exec sh -i";
 /// A shell starts in milliseconds; a machine that is busy may take longer.
 const BEGIN_LIMIT: Duration = Duration::from_secs(20);
@@ -96,6 +96,8 @@ pub(super) struct Shell {
     is_bash: bool,
     /// Whether long lines come to it in pieces.
     short_lines: bool,
+    /// What it says when it waits again after the last command; that may still be on its way.
+    prompt: String,
 }
 
 impl Drop for Shell {
@@ -123,9 +125,17 @@ impl Shell {
             .name("shell".to_owned())
             .spawn(move || read(exec, &told, &ended))
             .map_err(|error| Error::host("cannot make a thread for the shell", error))?;
-        let mut shell = Self { input, notes, sender, over, is_bash: false, short_lines: false };
+        let mut shell = Self {
+            input,
+            notes,
+            sender,
+            over,
+            is_bash: false,
+            short_lines: false,
+            prompt: random()?,
+        };
         let asked = Line {
-            command: "set +o history 2>/dev/null;\
+            command: "[ -z \"$BASH_VERSION\" ] || set +o history; \
                 printf '%s|' \"$BASH_VERSION\"; readlink /proc/$$/exe 2>/dev/null; true",
             workdir: "/",
             stdin: None,
@@ -151,7 +161,9 @@ impl Shell {
 
     /// Whether a command is too long for one line, so that it has to come from a file.
     pub(super) fn needs_file(&self, command: &str, workdir: &str) -> bool {
-        self.short_lines && command.len() + command.matches('\'').count() * 3 + workdir.len() * 2 > LONGEST_COMMAND
+        self.short_lines
+            && command.len() + command.matches('\'').count() * 3 + workdir.len() * 2
+                > LONGEST_COMMAND
     }
 
     /// Runs a command to its end.
@@ -163,7 +175,7 @@ impl Shell {
         let _hook = cancel.when_cancelled(move || drop(sender.try_send(Note::Cancelled)));
         let (mark, prompt) = (random()?, random()?);
         let text = written(line, &mark, &prompt);
-        let mut listener = Listener::new(&mark, &prompt);
+        let mut listener = Listener::new(mark, prompt, &self.prompt);
         self.input.write(text.as_bytes())?;
 
         let mut due = Instant::now() + line.limit;
@@ -203,6 +215,7 @@ impl Shell {
                 self.input.write(asking(&listener.mark, &listener.prompt).as_bytes())?;
             }
         };
+        self.prompt = listener.prompt;
         let (mut stdout, mut stderr) = (listener.stdout, listener.stderr);
         stdout.finish();
         stderr.finish();
@@ -222,20 +235,15 @@ struct Listener {
 }
 
 impl Listener {
-    fn new(mark: &str, prompt: &str) -> Self {
-        Self {
-            stdout: Stream::new(mark, prompt),
-            stderr: Stream::new(mark, prompt),
-            mark: mark.to_owned(),
-            prompt: prompt.to_owned(),
-        }
+    fn new(mark: String, prompt: String, stale: &str) -> Self {
+        let stream = || Stream::new(&mark, &prompt, stale);
+        Self { stdout: stream(), stderr: stream(), mark, prompt }
     }
 
-    /// How it ended, once both streams and the prompt have said so.
+    /// How it ended, once both streams have said so.
     fn status(&self) -> Option<i32> {
-        let prompted = self.stdout.was_prompted() || self.stderr.was_prompted();
         let both = self.stdout.is_over() && self.stderr.is_over();
-        (prompted && both).then(|| self.stdout.status())
+        both.then(|| self.stdout.status())
     }
 
     /// Whether the shell waits again without having said the mark.

@@ -125,8 +125,10 @@ impl Surface {
     fn snapshot_names(&self) -> Result<Vec<String>> {
         let all = self.api().snapshot_list()?;
         let names = all.iter().flat_map(|snapshot| &snapshot.names);
-        let mut names: Vec<String> =
-            names.filter_map(|name| name.as_str().strip_prefix(PREFIX)).map(str::to_owned).collect();
+        let mut names: Vec<String> = names
+            .filter_map(|name| name.as_str().strip_prefix(PREFIX))
+            .map(str::to_owned)
+            .collect();
         names.sort();
         Ok(names)
     }

@@ -10,6 +10,8 @@ const HELD: usize = 64;
 pub(super) struct Stream {
     mark: Vec<u8>,
     prompt: Vec<u8>,
+    /// The prompt after the command before, which is nobody's.
+    stale: Vec<u8>,
     /// What belongs to the command, as far as it is kept.
     kept: Vec<u8>,
     total: u64,
@@ -21,8 +23,9 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(mark: &str, prompt: &str) -> Self {
+    pub(super) fn new(mark: &str, prompt: &str, stale: &str) -> Self {
         Self {
+            stale: stale.as_bytes().to_vec(),
             mark: mark.as_bytes().to_vec(),
             prompt: prompt.as_bytes().to_vec(),
             kept: Vec::new(),
@@ -37,6 +40,7 @@ impl Stream {
     /// Goes on with another mark.
     pub(super) fn again(&mut self, mark: &str, prompt: &str) {
         self.mark = mark.as_bytes().to_vec();
+        self.stale = std::mem::take(&mut self.prompt);
         self.prompt = prompt.as_bytes().to_vec();
         (self.over, self.prompted) = (false, false);
     }
@@ -44,6 +48,9 @@ impl Stream {
     /// Takes what was said.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
+        if let Some(at) = position(&self.held, &self.stale) {
+            self.held.drain(at..at + self.stale.len());
+        }
         loop {
             let mark = (!self.over).then(|| position(&self.held, &self.mark)).flatten();
             let prompt = position(&self.held, &self.prompt);
@@ -131,7 +138,7 @@ mod tests {
     use super::*;
 
     fn said(pieces: &[&[u8]]) -> Stream {
-        let mut stream = Stream::new("MARKMARKMARK", "PROMPTPROMPT");
+        let mut stream = Stream::new("MARKMARKMARK", "PROMPTPROMPT", "STALESTALE");
         pieces.iter().for_each(|piece| stream.push(piece));
         stream
     }
@@ -142,7 +149,10 @@ mod tests {
         for piece in [1, 5, bytes.len()] {
             let stream = said(&bytes.chunks(piece).collect::<Vec<_>>());
             assert_eq!(stream.kept(), b"\xff\x00 no MARK here\n", "{piece}");
-            assert_eq!((stream.is_over(), stream.was_prompted(), stream.status()), (true, true, 12));
+            assert_eq!(
+                (stream.is_over(), stream.was_prompted(), stream.status()),
+                (true, true, 12)
+            );
         }
     }
 
@@ -154,6 +164,12 @@ mod tests {
         stream.push(b"SECONDSECOND2.OTHEROTHER");
         assert_eq!((stream.kept(), stream.status()), (&b"syntax error\n"[..], 2));
         assert!(stream.is_over() && stream.was_prompted());
+    }
+
+    #[test]
+    fn the_prompt_of_the_command_before_is_nobodys() {
+        let stream = said(&[b"STALEST", b"ALEnew\nMARKMARKMARK0."]);
+        assert_eq!((stream.kept(), stream.was_prompted()), (&b"new\n"[..], false));
     }
 
     #[test]

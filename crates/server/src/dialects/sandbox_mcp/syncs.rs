@@ -40,7 +40,7 @@ impl Surface {
             default_excludes: false,
         };
         let job = self.api().sync_start(&spec, call.watch.as_ref())?;
-        let (id, files, sandbox) = (&job.id, job.status.files, &asked.sandbox);
+        let (id, files, sandbox) = (shown(&job), job.status.files, &asked.sandbox);
         Ok(format!(
             "Sync started [{id}]: {local} -> {sandbox}:{target}\nInitial sync: {files} files\n\
              Polling every 1.0s (ignoring {})",
@@ -50,14 +50,15 @@ impl Surface {
 
     pub(super) fn sync_stop(&self, asked: &Stop) -> Result<String> {
         let jobs = self.jobs()?;
-        let Some(job) = jobs.iter().find(|job| job.id == asked.job_id) else {
-            let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
+        let Some(job) = jobs.iter().find(|job| shown(job) == asked.job_id) else {
+            let ids: Vec<String> = jobs.iter().map(shown).collect();
             let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
             return Ok(format!("Error: no sync job '{}'. Active: {ids}", asked.job_id));
         };
         let job = self.api().sync_inspect(&job.id)?;
         self.api().sync_stop(&job.id)?;
-        let SyncSummary { id, source, sandbox, target, status, .. } = job;
+        let id = shown(&job);
+        let SyncSummary { source, sandbox, target, status, .. } = job;
         let files = status.files;
         Ok(format!(
             "Stopped sync [{id}]: {source} -> {sandbox}:{target} ({files} files synced total)"
@@ -70,4 +71,9 @@ impl Surface {
         let goes_on = all.into_iter().filter(|job| job.status.state != SyncState::Ended);
         Ok(goes_on.filter(|job| self.find(&job.sandbox).is_ok_and(|it| it.is_some())).collect())
     }
+}
+
+/// How a job is called here.
+pub(super) fn shown(job: &SyncSummary) -> String {
+    format!("sync-{}", job.id)
 }
