@@ -4,6 +4,11 @@ use crate::Watch;
 use msb_spec::{Digest, History, Name, Prune, Pruned, Reference, Result, RunConfig, Space};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the commands of a build may take, all together. Package managers need minutes; whoever asked
+/// over a network does not wait longer.
+pub const BUILD_LIMIT: Duration = Duration::from_secs(300);
 
 /// The Operations on images.
 pub trait Images {
@@ -21,6 +26,15 @@ pub trait Images {
         &self,
         name: &Reference,
         registry: &Registry,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection>;
+
+    /// Makes one from the text of a Containerfile, which has no directory to take files from. Within
+    /// [`BUILD_LIMIT`], or not at all.
+    fn image_build(
+        &self,
+        name: &Reference,
+        containerfile: &str,
         watch: &dyn Watch,
     ) -> Result<ImageInspection>;
 

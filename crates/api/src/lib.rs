@@ -30,7 +30,7 @@ pub use children::{Brood, Child, ChildSpec, Children};
 pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec};
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
-    DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
+    BUILD_LIMIT, DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
 };
 pub use networks::Networks;
 pub use rel_path::RelPath;

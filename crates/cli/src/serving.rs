@@ -2,7 +2,10 @@
 
 use crate::at::tidy_up;
 use msb_engine::{Engine, Launcher};
-use msb_server::{Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Selected, World};
+use msb_server::{
+    Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Named, SandboxMcpProfile,
+    SandboxMcpSettings, Selected, World,
+};
 use msb_spec::{Error, NetworkSpec, Result, Spec, env};
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -25,8 +28,21 @@ pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
         true => settings.paths(),
         false => HostPaths::below(host_paths, "`--host-path`"),
     };
+    let sandbox_mcp = SandboxMcpSettings {
+        state: Some(engine.dialect_state(Named::SandboxMcp.as_str())),
+        profiles: engine
+            .profiles()?
+            .into_iter()
+            .map(|(name, it)| (name.to_string(), profile(&it)))
+            .collect(),
+    };
     let world = World::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
-    Ok(World { microsandbox: settings, ..world })
+    Ok(World { microsandbox: settings, sandbox_mcp, ..world })
+}
+
+/// A profile of config.toml as the dialect has it.
+fn profile(it: &msb_engine::SandboxProfile) -> SandboxMcpProfile {
+    SandboxMcpProfile { cpus: it.cpus, memory: it.memory, virtualization: it.virtualization }
 }
 
 /// What a sandbox is where its client says nothing else.

@@ -378,6 +378,16 @@ impl Images for Client {
         self.ask(&ImageRemove { name: name.clone(), force })
     }
 
+    fn image_build(
+        &self,
+        name: &Reference,
+        containerfile: &str,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        let (name, containerfile) = (name.clone(), containerfile.to_owned());
+        self.watched(&ImageBuild { name, containerfile }, watch)
+    }
+
     fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
         let older_than_ms = prune.older_than.map(milliseconds);
         self.ask(&ImagePrune { all: prune.all, older_than_ms, dry_run: prune.dry_run })

@@ -1,5 +1,6 @@
 //! The Operations, done on this machine.
 
+mod build;
 mod exec;
 mod judged;
 mod kept;
@@ -331,6 +332,15 @@ impl Images for Engine {
         let pull = Pull { reach: reach(registry), ..Pull::default() };
         let pulled = store.pull(name, &pull, &Watched::new(watch))?;
         Self::image_inspect(self, &pulled.reference)
+    }
+
+    fn image_build(
+        &self,
+        name: &Reference,
+        containerfile: &str,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        self.build_text(name, containerfile, watch)
     }
 
     fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference> {

@@ -15,6 +15,7 @@ use msb_image::build::Containerfile;
 use msb_spec::{Error, NetworkSpec, Platform, PullWhen, Reference, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What is to be built.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct Build {
     /// The time that the image is to bear, in seconds since 1970, so that it is the same whenever
     /// it is built.
     pub epoch: Option<i64>,
+    /// When commands that still run are killed; none is never.
+    pub until: Option<Instant>,
 }
 
 /// What happens during a build.

@@ -44,6 +44,7 @@ pub use msb_api::{
     Brood, Child, ChildSpec, DEFAULT_EXCLUDES, ExecEntry, Inspection, Metrics, PrunedVolumes,
     Status, Summary, SyncSpec, SyncState, SyncStatus, SyncSummary, Volume,
 };
+pub use msb_image::SandboxProfile;
 pub use network::Lines;
 pub use sandboxes::{Awake, Engine};
 pub use secrets::{Value as SecretValue, value_of as secret_value};

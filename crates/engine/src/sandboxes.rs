@@ -72,6 +72,16 @@ impl Engine {
         Self { given, ..self.clone() }
     }
 
+    /// Where a dialect of the server keeps what outlives the server.
+    pub fn dialect_state(&self, dialect: &str) -> PathBuf {
+        self.home().dialect(dialect)
+    }
+
+    /// What the settings say of sandboxes that are made by name alone.
+    pub fn profiles(&self) -> Result<BTreeMap<Name, msb_image::SandboxProfile>> {
+        Ok(msb_image::Settings::read(self.home().path())?.profile)
+    }
+
     /// The state directory.
     pub fn home(&self) -> &Home {
         &self.home

@@ -116,6 +116,11 @@ impl Home {
         self.root.join("syncs")
     }
 
+    /// Where a dialect of the server keeps what outlives the server.
+    pub(crate) fn dialect(&self, name: &str) -> PathBuf {
+        self.root.join("dialects").join(name)
+    }
+
     /// Held by whoever makes a child or takes a parent away.
     pub(crate) fn families(&self) -> PathBuf {
         self.root.join("families.lock")

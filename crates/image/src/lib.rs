@@ -44,7 +44,7 @@ pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
 pub use registry::{Reach, check_login};
 pub use seal::{Seal, seal};
-pub use settings::{ImageLimits, Mirror, RegistrySettings, Settings};
+pub use settings::{ImageLimits, Mirror, RegistrySettings, SandboxProfile, Settings};
 pub use sparse::digest_of_sparse;
 pub use store::{Adding, Image, Layer, Store, digest_of};
 pub use twin::{Shift, copy_file};

@@ -1,10 +1,10 @@
 //! `config.toml` of the state directory: what names mean, how registries are reached, how large an
-//! image may be, and which sandboxes may have children.
+//! image may be, which sandboxes may have children, and what those of a name are.
 //!
 //! Everything in it is parsed when it is read, so that a mistake is told with its line before
 //! anything is done. No file means the defaults; a word that means nothing is an error.
 
-use msb_spec::{Bytes, Error, Name, Reference, Result, SpawnPolicy};
+use msb_spec::{Bytes, Cpus, Error, Name, Reference, Result, SpawnPolicy};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -27,6 +27,21 @@ pub struct Settings {
     pub image_limits: ImageLimits,
     #[serde(deserialize_with = "once")]
     spawn: BTreeMap<Whose, SpawnPolicy>,
+    /// What sandboxes of these names are, for those who make them by name alone.
+    #[serde(deserialize_with = "once")]
+    pub profile: BTreeMap<Name, SandboxProfile>,
+}
+
+/// What the sandbox of a name is, where that differs from what is usual.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxProfile {
+    /// Its processors.
+    pub cpus: Option<Cpus>,
+    /// Its memory.
+    pub memory: Option<Bytes>,
+    /// Whether it is a microVM, or nothing.
+    pub virtualization: bool,
 }
 
 /// How one registry is reached.

@@ -3,9 +3,11 @@
 mod core;
 mod microsandbox;
 mod opensandbox;
+mod sandbox_mcp;
 pub(crate) mod server;
 
 pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
+pub use sandbox_mcp::{SandboxMcpProfile, SandboxMcpSettings};
 pub use server::Server;
 
 use crate::dialect::Dialect;
@@ -28,6 +30,8 @@ pub struct World {
     pub microsandbox: MicrosandboxSettings,
     /// How the dialect `opensandbox` is.
     pub opensandbox: OpenSandboxSettings,
+    /// How the dialect `sandbox-mcp` is.
+    pub sandbox_mcp: SandboxMcpSettings,
 }
 
 impl World {
@@ -35,7 +39,8 @@ impl World {
     pub fn new(api: Arc<dyn Api>, paths: Arc<HostPaths>, defaults: Spec) -> Self {
         let microsandbox = MicrosandboxSettings::default();
         let opensandbox = OpenSandboxSettings::default();
-        Self { api, paths, defaults, microsandbox, opensandbox }
+        let sandbox_mcp = SandboxMcpSettings::default();
+        Self { api, paths, defaults, microsandbox, opensandbox, sandbox_mcp }
     }
 }
 
@@ -56,11 +61,14 @@ pub enum Named {
     Server,
     /// That of OpenSandbox's MCP server.
     OpenSandbox,
+    /// That of sandbox-mcp.
+    SandboxMcp,
 }
 
 impl Named {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox];
+    pub const ALL: &[Self] =
+        &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox, Self::SandboxMcp];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
@@ -69,6 +77,7 @@ impl Named {
             Self::Microsandbox => "microsandbox",
             Self::Server => "server",
             Self::OpenSandbox => "opensandbox",
+            Self::SandboxMcp => "sandbox-mcp",
         }
     }
 
@@ -85,6 +94,7 @@ impl Named {
                 let settings = world.opensandbox.clone();
                 Arc::new(opensandbox::OpenSandbox::new(world, &settings))
             }
+            Self::SandboxMcp => Arc::new(sandbox_mcp::SandboxMcp::new(world)),
         }
     }
 }

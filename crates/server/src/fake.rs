@@ -402,6 +402,16 @@ impl Images for Fake {
         Ok(reference.clone())
     }
 
+    fn image_build(
+        &self,
+        name: &Reference,
+        containerfile: &str,
+        _: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        self.note("image_build", &(name, containerfile));
+        Err(Error::unsupported("nothing is built here"))
+    }
+
     fn image_prune(&self, _: &Prune) -> Result<Pruned> {
         self.note("image_prune", &());
         Err(Error::unsupported("nothing is pruned here"))

@@ -35,7 +35,8 @@ pub use dialect::{
     About, Answer, Call, Client, Dialect, Hints, Prompt, Resource, Template, Tool, Unasked, Who,
 };
 pub use dialects::{
-    MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, Server, World,
+    MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, SandboxMcpProfile,
+    SandboxMcpSettings, Server, World,
 };
 pub use http::{Shown, serve_http};
 pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};

@@ -102,6 +102,7 @@ impl Site {
             let mut world = self.world.clone();
             if let Reaches::One(namespace) = reaches {
                 world.paths = Arc::new(world.paths.of_namespace(namespace));
+                world.sandbox_mcp = world.sandbox_mcp.of_namespace(namespace);
                 let scoped = Scoped::new(world.api, namespace.clone());
                 world.api = Arc::new(scoped.with_host_paths(Arc::clone(&world.paths)));
             }

@@ -479,6 +479,15 @@ table! {
         None => api.image_pull(&it.name, watch),
     };
 
+    /// Makes an image from the text of a Containerfile; there is no directory to COPY from.
+    ImageBuild = "image_build" Post "/api/v1/images/build" {
+        /// What it is to be called.
+        name: Reference,
+        /// The text.
+        containerfile: String,
+    } -> ImageInspection =
+        |it, api, watch| api.image_build(&it.name, &it.containerfile, watch);
+
     /// Removes an image. The name that it had comes back.
     ImageRemove = "image_remove" Delete "/api/v1/images" {
         /// Which.

@@ -65,6 +65,7 @@ impl Act for Build {
             pull: self.pull,
             platform: self.platform,
             network: Some(self.network.network()?),
+            until: None,
         };
         let bars = Bars::new(self.quiet);
         let fetching = Fetching { reach: self.fetch.reach(), progress: &bars };

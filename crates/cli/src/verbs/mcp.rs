@@ -24,7 +24,7 @@ const USUAL_PORT: u16 = 8000;
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp [OPTIONS]\n       msb mcp COMMAND [OPTIONS]")]
 pub(crate) struct Mcp {
-    /// Which tools to show: `core`, `microsandbox`, `server` or `opensandbox`
+    /// Which tools to show: `core`, `microsandbox`, `server`, `opensandbox` or `sandbox-mcp`
     #[arg(long, value_name = "NAME", default_value = "microsandbox")]
     dialect: Named,
     /// How the client comes here

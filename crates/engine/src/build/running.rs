@@ -10,7 +10,7 @@ use msb_image::build::{Job, Launch, Written};
 use msb_image::{Layer, Prepared, RunConfig, Store};
 use msb_spec::{
     Error, Exit, GuestPath, Hostname, Ids, ImageRef, IsolationChoice, Kind, Lower, MachineBase,
-    Name, NetworkSpec, Overlay, Patch, Plan, Reference, Result, Spec, Upper, lookup,
+    Name, NetworkSpec, Overlay, Patch, Plan, Reference, Result, Span, Spec, Upper, lookup,
 };
 use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply};
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A sandbox for one step.
 pub(crate) struct Sandboxed<'a> {
@@ -30,6 +31,8 @@ pub(crate) struct Sandboxed<'a> {
     /// Whom the command reaches; none is nobody.
     pub(crate) network: Option<NetworkSpec>,
     pub(crate) latest: Option<i64>,
+    /// When the command is killed.
+    pub(crate) until: Option<Instant>,
 }
 
 /// How it went.
@@ -46,8 +49,14 @@ const SCRIPT: &str = "/.msb/build-step";
 /// What programs see as the name of the machine, whatever the sandbox is called, so that what
 /// they make is the same every time.
 const HOSTNAME: &str = "build";
+/// A command that comes too late is killed as one that takes too long.
+const LEAST: Duration = Duration::from_millis(1);
 /// What is made at the top of a root that lacks it.
 const USUAL: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(LEAST)
+}
 
 impl Sandboxed<'_> {
     pub(crate) fn run(&self, job: &Job, watcher: &mut dyn Watcher) -> Result<Ran> {
@@ -107,6 +116,7 @@ impl Sandboxed<'_> {
             workdir: Some(job.workdir.clone()),
             user: job.user.clone(),
             network: self.network.clone(),
+            timeout: self.until.map(|until| Span(left(until))),
             ..Spec::with_defaults()
         };
         let prepared = |_| {

@@ -360,6 +360,7 @@ impl<'a> Stages<'a> {
             below: self.store.trees(&current.layers)?,
             network,
             latest: self.epoch,
+            until: self.build.until,
         };
         let ran = sandboxed.run(job, watcher).map_err(|error| self.at(step.line, &error))?;
         match ran {

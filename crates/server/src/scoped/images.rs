@@ -39,6 +39,16 @@ impl Images for Scoped {
         Ok(ImageInspection { sandboxes, ..image })
     }
 
+    fn image_build(
+        &self,
+        name: &Reference,
+        containerfile: &str,
+        watch: &dyn Watch,
+    ) -> Result<ImageInspection> {
+        self.common("builds no images: others would start from them")?;
+        self.api.image_build(name, containerfile, watch)
+    }
+
     fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference> {
         self.common("removes no images: others use them too")?;
         self.api.image_remove(name, force)

@@ -96,6 +96,10 @@ const OPERATIONS: &[Operation] = &[
         let alpine = Reference::parse("alpine").unwrap();
         drop(api.image_pull_from(&alpine, &Registry::default(), &Unwatched));
     }),
+    ("image_build", |api, _| {
+        let alpine = Reference::parse("alpine").unwrap();
+        drop(api.image_build(&alpine, "FROM alpine", &Unwatched));
+    }),
     ("image_remove", |api, _| {
         drop(api.image_remove(&Reference::parse("alpine").unwrap(), true));
     }),

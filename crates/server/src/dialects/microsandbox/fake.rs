@@ -412,6 +412,9 @@ impl Images for Fake {
         self.note(("pull", name, registry, password));
         Err(Error::new(Kind::Host, format!("cannot pull with {registry:?}")))
     }
+    fn image_build(&self, _: &Reference, _: &str, _: &dyn Watch) -> Result<ImageInspection> {
+        Err(nothing())
+    }
     fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference> {
         self.note(("remove image", name, force));
         Ok(name.clone())

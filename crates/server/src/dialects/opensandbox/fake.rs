@@ -403,6 +403,7 @@ impl Images for Fake {
         image_inspect(&Reference) -> ImageInspection;
         image_pull(&Reference, &dyn Watch) -> ImageInspection;
         image_pull_from(&Reference, &msb_api::Registry, &dyn Watch) -> ImageInspection;
+        image_build(&Reference, &str, &dyn Watch) -> ImageInspection;
         image_remove(&Reference, bool) -> Reference;
         image_prune(&Prune) -> Pruned;
         disk_usage() -> DiskUsage;
