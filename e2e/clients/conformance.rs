@@ -61,7 +61,7 @@ fn every_dialect_is_a_server_as_the_next_mcp_wants_it() {
     for dialect in DIALECTS {
         let server = Mcp::start(&msb, dialect);
         // It lists whatever can be listed, and only here something of all can.
-        let more = (dialect == "opensandbox").then_some("caching");
+        let more = matches!(dialect, "opensandbox" | "sandbox-mcp").then_some("caching");
         for scenario in ANYWHERE_NEXT.into_iter().chain(more) {
             let words = ["--scenario", scenario, "--expected-failures", &baseline];
             let gave = judged(&msb, NEXT, &server.url, &words);

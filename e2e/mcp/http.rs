@@ -9,7 +9,14 @@ fn nobody_gets_in_without_a_key() {
     for msb in Msb::each() {
         let server = Server::start(&msb, "");
         let key = server.key("*");
-        for path in ["/mcp", "/mcp/core", "/mcp/microsandbox", "/mcp/opensandbox", "/mcp/server"] {
+        for path in [
+            "/mcp",
+            "/mcp/core",
+            "/mcp/microsandbox",
+            "/mcp/opensandbox",
+            "/mcp/sandbox-mcp",
+            "/mcp/server",
+        ] {
             let (status, _) = server.ask(path, &[ACCEPT], &begin());
             assert_eq!(status, 401, "{path}");
             let forged = [ACCEPT, ("Authorization", "Bearer msb_e30.e30.AAAA")];

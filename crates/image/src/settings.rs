@@ -348,6 +348,20 @@ manifest = 4096
     }
 
     #[test]
+    fn a_profile_says_what_the_sandbox_of_a_name_is() {
+        let text = "[profile.heavy]\ncpus = 4\nmemory = \"2G\"\nvirtualization = true\n[profile.b]";
+        let settings = Settings::parse(text).unwrap();
+        let heavy = SandboxProfile {
+            cpus: Some(Cpus::whole(4)),
+            memory: Some(Bytes::mib(2048)),
+            virtualization: true,
+        };
+        assert_eq!(settings.profile[&Name::parse("heavy").unwrap()], heavy);
+        assert_eq!(settings.profile[&Name::parse("b").unwrap()], SandboxProfile::default());
+        assert!(Settings::parse("[profile.a]\ncolour = 1").is_err());
+    }
+
+    #[test]
     fn everything_can_be_settled() {
         let settings = Settings::parse(ALL).unwrap();
         assert_eq!(settings.meant(&name("python")), &name("registry.local/py:3"));

@@ -175,8 +175,8 @@ impl Sandboxes for Fake {
 
     fn sandbox_inspect(&self, name: &Name) -> Result<Inspection> {
         self.note("sandbox_inspect", name);
-        let status = self.there(name)?.status;
-        let spec = Spec { name: Some(name.clone()), ..Spec::default() };
+        let Summary { status, labels, .. } = self.there(name)?;
+        let spec = Spec { name: Some(name.clone()), labels, ..Spec::default() };
         let plan = plan::of(&spec);
         let name = name.clone();
         Ok(Inspection { name, status, worker: None, stopped: None, reason: None, plan })
@@ -596,7 +596,7 @@ impl Children for Fake {
 
     fn child_list(&self, parent: &Name) -> Result<Brood> {
         self.note("child_list", parent);
-        Err(Error::unsupported("no children here"))
+        Ok(Brood { children: Vec::new(), spawned: 0, max_total: Some(10) })
     }
 
     fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {

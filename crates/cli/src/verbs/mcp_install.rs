@@ -74,6 +74,7 @@ enum Dialect {
     Microsandbox,
     Server,
     Opensandbox,
+    SandboxMcp,
 }
 
 /// Closed to others: such files hold keys.

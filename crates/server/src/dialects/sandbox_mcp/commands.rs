@@ -205,7 +205,7 @@ impl Drop for Scratch<'_> {
 
 /// Seconds, as clients write them.
 pub(super) fn limit(seconds: f64) -> Result<Duration> {
-    if !(seconds > 0.0) {
+    if seconds <= 0.0 {
         return Err(Error::new(Kind::Invalid, format!("not a timeout: `{seconds}`"))
             .hint("it is a number of seconds above 0"));
     }

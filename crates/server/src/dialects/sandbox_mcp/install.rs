@@ -13,13 +13,13 @@ const LIMIT: f64 = 120.0;
 const MOST_LINES: usize = 5;
 
 /// Package managers in the order in which they are looked for: the program, how it is called, and what
-/// has to be there besides. Those of a distribution change the host's own files, which a sandbox of `host` has
-/// only a view of, so there it is pip.
+/// stands before the packages. Those of a distribution know the host's own files, which a sandbox of `host` has
+/// only a view of, so there it is pip, which is told that nobody upgrades a sandbox.
 const WAYS: [(&str, &str); 5] = [
     ("apk", "apk add --no-cache"),
     ("apt-get", "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq"),
     ("dnf", "dnf install -y -q"),
-    ("python3", "python3 -m pip install"),
+    ("python3", "PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install"),
     ("npm", "npm install -g"),
 ];
 

@@ -32,7 +32,7 @@ pub(super) struct Live {
     /// Held by whoever runs something in it: commands come one after the other.
     shell: Mutex<Option<Shell>>,
     used: Mutex<Instant>,
-    /// Whether the shell answered when it was last used.
+    /// Whether a shell could be opened when somebody last tried.
     answers: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Lives {
                 making: Mutex::default(),
                 shell: Mutex::default(),
                 used: Mutex::new(Instant::now()),
-                answers: AtomicBool::new(false),
+                answers: AtomicBool::new(true),
             })
         });
         Arc::clone(live)
@@ -80,7 +80,7 @@ impl Live {
             // Whoever runs something notices that the sandbox ends.
             Err(TryLockError::WouldBlock) => {}
         }
-        self.answers.store(false, Ordering::Relaxed);
+        self.answers.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn touch(&self) {
@@ -89,6 +89,11 @@ impl Live {
 
     pub(super) fn idle(&self) -> Duration {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Whether it has a shell that answers, or has none yet and nothing speaks against one.
+    pub(super) fn answers(&self) -> bool {
+        self.answers.load(Ordering::Relaxed)
     }
 
     /// Whether somebody runs something in it.

@@ -132,9 +132,8 @@ impl Surface {
     /// Whether the shell of a sandbox answers; one that nobody needed yet is opened when somebody does.
     pub(super) fn shell_of(&self, found: &Found) -> &'static str {
         match self.lives.get(&found.summary.name) {
-            Some(live) if live.is_alive() => "alive",
-            Some(_) => "dead",
-            None => "alive",
+            Some(live) if !live.answers() => "dead",
+            _ => "alive",
         }
     }
 
