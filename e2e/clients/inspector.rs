@@ -47,6 +47,7 @@ fn expected(dialect: &str) -> (usize, [&'static str; 3]) {
         "microsandbox" => {
             (70, ["sandbox_run", r#"{"command": "echo $((6 * 7))-here"}"#, "42-here"])
         }
+        "sandbox-mcp" => (35, ["exec", r#"{"command": "echo $((6 * 7))-here"}"#, "42-here"]),
         "server" => (5, ["sandbox_get_metrics", "{}", "sandboxes"]),
         _ => (19, ["sandbox_list", "{}", "sandbox_infos"]),
     }

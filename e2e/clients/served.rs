@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 /// All of them.
-pub(crate) const DIALECTS: [&str; 4] = ["core", "microsandbox", "server", "opensandbox"];
+pub(crate) const DIALECTS: [&str; 5] =
+    ["core", "microsandbox", "server", "sandbox-mcp", "opensandbox"];
 
 /// `msb mcp` over HTTP.
 pub(crate) struct Mcp {

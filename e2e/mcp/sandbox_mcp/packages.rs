@@ -1,0 +1,75 @@
+//! `install`, with a package tool of the test's own in place of Alpine's.
+
+use super::{Desk, untimed};
+use msb_e2e::Msb;
+use serde_json::json;
+
+/// Notes each of its arguments in a line, and does as a file says.
+const APK: &str = "#!/bin/sh\nprintf '%s\\n' \"$@\" > /tmp/arguments\n. /tmp/does\n";
+
+fn with_apk(desk: &mut Desk) {
+    desk.says("write_file", json!({"path": "/usr/local/bin/apk", "content": APK}));
+    assert_eq!(
+        desk.run("chmod +x /usr/local/bin/apk; touch /tmp/does; command -v apk"),
+        "/usr/local/bin/apk"
+    );
+}
+
+#[test]
+fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
+    for msb in Msb::each() {
+        let mut desk = Desk::open(&msb);
+        with_apk(&mut desk);
+        let said = desk.says("install", json!({"packages": "curl  git>=2.0 so:lib.so.1"}));
+        assert_eq!(untimed(&said), "Installed curl  git>=2.0 so:lib.so.1");
+        let arguments = desk.run("cat /tmp/arguments");
+        assert_eq!(arguments, "add\n--no-cache\ncurl\ngit>=2.0\nso:lib.so.1");
+        let does = "echo fetch; for i in 1 2 3 4 5 6; do echo \"($i/6) Installing p$i (1-r0)\"; done; \
+                    echo Executing trigger; echo 'OK: 9 MiB in 30 packages'";
+        desk.says("write_file", json!({"path": "/tmp/does", "content": does}));
+        let said = desk.says("install", json!({"packages": "p6"}));
+        let last: Vec<String> = (3..7).map(|i| format!("({i}/6) Installing p{i} (1-r0)")).collect();
+        assert_eq!(untimed(&said), format!("{}\nOK: 9 MiB in 30 packages", last.join("\n")));
+        let does = "echo 'ERROR: unable to select packages' >&2; exit 1";
+        desk.says("write_file", json!({"path": "/tmp/does", "content": does}));
+        let said = desk.masked("install", json!({"packages": "nosuch"}));
+        let said = said.replace("\n\n", "\n");
+        assert_eq!(said, "Error: ERROR: unable to select packages\n(Nms)");
+        let history = desk.says("history", json!({"limit": 1}));
+        assert!(history.contains("[exit:1]") && history.ends_with("nosuch"), "{history}");
+    }
+}
+
+/// The original handed this text to a shell.
+#[test]
+fn packages_are_names_and_no_commands() {
+    let msb = Msb::new();
+    let mut desk = Desk::open(&msb);
+    with_apk(&mut desk);
+    for packages in [
+        "; touch /workspace/pwned",
+        "curl && touch /workspace/pwned",
+        "curl | tee /workspace/pwned",
+        "$(touch /workspace/pwned)",
+        "`touch /workspace/pwned`",
+        "curl\ntouch /workspace/pwned",
+        "curl > /workspace/pwned",
+        "curl' ; touch /workspace/pwned '",
+        "*",
+        "--evil",
+        "curl --root=/workspace --evil",
+        "-X http://127.0.0.1/evil curl",
+        "--allow-untrusted /workspace/x.apk",
+    ] {
+        desk.run("rm -f /tmp/arguments");
+        desk.says("install", json!({"packages": packages}));
+        assert_eq!(desk.run("ls -A /workspace"), "", "{packages}");
+        // Refused, or told apart from what is an option.
+        let arguments = desk.run("cat /tmp/arguments 2> /dev/null; true");
+        let options = arguments.lines().take_while(|argument| *argument != "--");
+        let options: Vec<&str> = options.filter(|argument| argument.starts_with('-')).collect();
+        assert!(options.iter().all(|it| *it == "--no-cache"), "{packages}: {arguments}");
+    }
+    let said = desk.says("install", json!({"packages": " "}));
+    assert!(said.starts_with("Error"), "{said}");
+}
