@@ -16,12 +16,18 @@ mod survival;
 mod timeouts;
 mod transcript;
 
-use msb_e2e::mcp::Client;
+use msb_e2e::mcp::{Client, WITHOUT_ALPINE};
 use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::process::Command;
 
 const DIALECT: [&str; 2] = ["--dialect", "sandbox-mcp"];
+
+/// Writes the user's settings, and that there is nothing but `host`.
+fn settle(msb: &Msb, settings: &str) {
+    msb.settle(&format!("{WITHOUT_ALPINE}{settings}"));
+}
 
 /// A client to whom every tool says one text, twice.
 struct Desk {
@@ -32,7 +38,7 @@ struct Desk {
 impl Desk {
     #[track_caller]
     fn open(msb: &Msb) -> Self {
-        Self { client: Client::start(msb, &DIALECT), called: BTreeSet::new() }
+        Self::over(msb, msb.command(["mcp"].iter().chain(&DIALECT)))
     }
 
     /// The same where sandboxes have the network that they have if nobody says otherwise.
@@ -40,6 +46,14 @@ impl Desk {
     fn networked(msb: &Msb) -> Self {
         let mut command = msb.command(["mcp"].iter().chain(&DIALECT));
         command.env_remove("MSB_NET");
+        Self::over(msb, command)
+    }
+
+    #[track_caller]
+    fn over(msb: &Msb, command: Command) -> Self {
+        if !msb.home().join("config.toml").exists() {
+            settle(msb, "");
+        }
         Self { client: Client::over(command), called: BTreeSet::new() }
     }
 

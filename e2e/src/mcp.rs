@@ -7,6 +7,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
+/// Settings with which the dialect `sandbox-mcp` has the image `host`: the one that it would build
+/// for itself is made of one that cannot be had, so that no test waits for the internet.
+pub const WITHOUT_ALPINE: &str = "[aliases]\n'alpine:3.22' = '127.0.0.1:1/none'\n";
+
 /// A connection to `msb mcp`, after its greetings. The server ends with it.
 #[derive(Debug)]
 pub struct Client {

@@ -1,6 +1,6 @@
 //! Children: what the policy that nobody changed allows, and what it does not.
 
-use super::{Desk, mask};
+use super::{Desk, mask, settle};
 use msb_e2e::{Msb, Process, eventually};
 use serde_json::json;
 
@@ -184,7 +184,7 @@ fn a_storm_of_spawns_gets_three() {
 #[test]
 fn a_policy_of_the_settings_is_obeyed() {
     let msb = Msb::new();
-    msb.settle("[spawn.default]\nmax_concurrent = 1\nmax_total = 2\nchild_memory = '64M'\n");
+    settle(&msb, "[spawn.default]\nmax_concurrent = 1\nmax_total = 2\nchild_memory = '64M'\n");
     let mut desk = Desk::open(&msb);
     desk.run("true");
     let said = desk.says("spawn", json!({}));

@@ -2,6 +2,8 @@
 
 use super::{Desk, untimed};
 use msb_e2e::Msb;
+use msb_e2e::images::Image;
+use msb_e2e::tar::Entry;
 use serde_json::json;
 
 /// Notes each of its arguments in a line, and does as a file says.
@@ -72,4 +74,44 @@ fn packages_are_names_and_no_commands() {
     }
     let said = desk.says("install", json!({"packages": " "}));
     assert!(said.starts_with("Error"), "{said}");
+}
+
+/// As on a machine that reaches a registry: the image is built once, of what is called Alpine.
+#[test]
+fn sandboxes_start_from_an_image_of_their_own_where_it_can_be_built() {
+    let msb = Msb::new();
+    let apk = "#!/bin/sh\necho \"$@\" >> /installed\n";
+    let alpine = Image::busybox().entries([
+        Entry::directory("sbin"),
+        Entry::program("sbin/apk", apk.as_bytes().to_vec()),
+        Entry::file("etc/alpine-release", "3.22.0\n"),
+    ]);
+    let alpine = alpine.config(&json!({"Env": ["PATH=/bin:/usr/bin:/sbin"]})).layout();
+    let layout = alpine.path().to_str().expect("a path of ours");
+    // Before the settings, which mean another by this name.
+    msb.run(["load", "-q", "-i", layout, "-t", "alpine:3.22"]).ok();
+    msb.settle("");
+    let mut desk = Desk::open(&msb);
+    assert_eq!(desk.run("cat /etc/alpine-release"), "3.22.0");
+    assert!(desk.run("cat /installed").contains("python3"));
+    let status = desk.says("status", json!({}));
+    assert!(status.contains("\nImage:    mcp-dev\n"), "{status}");
+    assert!(desk.says("images", json!({})).contains("mcp-dev"));
+    let said = desk.says("spawn", json!({}));
+    assert!(said.contains("\n  Image: mcp-dev\n"), "{said}");
+    assert_eq!(desk.run_in("default-child-0000", "cat /etc/alpine-release"), "3.22.0");
+    let said = desk.says("spawn", json!({"image": "mcp-dev"}));
+    assert!(said.contains("\n  Image: mcp-dev\n"), "{said}");
+    let said = desk.says("install", json!({"packages": "jq"}));
+    assert_eq!(untimed(&said), "Installed jq");
+    assert_eq!(desk.run("tail -n 1 /installed"), "add --no-cache jq");
+    // A busybox as everything else is enough.
+    assert_eq!(desk.run("X=1; exit 3"), "[exit code 3]");
+    assert_eq!(desk.run("sleep 0.01 & echo here"), "here");
+    let said = desk.says("exec", json!({"command": "sleep 1000", "timeout": 0.5}));
+    assert_eq!(untimed(&said), "[stderr] Timed out after 0.5s\n[exit code -1]");
+    let bg = desk.masked("bg", json!({"command": "sleep 1000", "name": "w"}));
+    assert!(bg.starts_with("Started [w] PID N\n"), "{bg}");
+    let killed = desk.masked("kill", json!({"name": "w"}));
+    assert!(killed.starts_with("Killed [w] PID N"), "{killed}");
 }

@@ -1,13 +1,16 @@
 //! Profiles of config.toml: what a sandbox of that name has.
 
-use super::Desk;
+use super::{Desk, settle};
 use msb_e2e::{Msb, skip};
 use serde_json::json;
 
 #[test]
 fn a_profile_gives_a_sandbox_of_its_name_its_size() {
     for msb in Msb::each() {
-        msb.settle("[profile.big]\ncpus = 1\nmemory = '256M'\n[profile.small]\nmemory = '128M'\n");
+        settle(
+            &msb,
+            "[profile.big]\ncpus = 1\nmemory = '256M'\n[profile.small]\nmemory = '128M'\n",
+        );
         let mut desk = Desk::open(&msb);
         assert_eq!(desk.run_in("big", "echo in"), "in");
         desk.run_in("small", "true");
@@ -41,7 +44,7 @@ fn a_profile_that_cannot_be_had_is_an_honest_error() {
     if has_kvm.is_ok_and(|status| status.success()) {
         return skip("this user may make virtual machines");
     }
-    msb.settle("[profile.vm]\nvirtualization = true\n");
+    settle(&msb, "[profile.vm]\nvirtualization = true\n");
     let mut desk = Desk::open(&msb);
     let said = desk.says("exec", json!({"command": "echo in", "sandbox": "vm"}));
     assert!(said.starts_with("Error") && said.to_lowercase().contains("kvm"), "{said}");

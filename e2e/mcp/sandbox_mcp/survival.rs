@@ -1,6 +1,6 @@
 //! Servers that are killed.
 
-use super::Desk;
+use super::{Desk, settle};
 use msb_e2e::{Msb, eventually, signal_pid};
 use serde_json::json;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn a_server_that_is_killed_while_it_spawns_leaves_nothing_by_half() {
     let msb = Msb::new();
     let policy = "[spawn.default]\nmax_concurrent = 50\nmax_total = 50\ncpus = 50\n\
                   memory = '50G'\nchild_memory = '64M'\n";
-    msb.settle(policy);
+    settle(&msb, policy);
     for round in 0..12u64 {
         let mut desk = Desk::open(&msb);
         assert_eq!(desk.run("echo works"), "works");
