@@ -7,33 +7,38 @@ use msb_e2e::tar::Entry;
 use serde_json::json;
 
 /// Notes each of its arguments in a line, and does as a file says.
-const APK: &str = "#!/bin/sh\nprintf '%s\\n' \"$@\" > /tmp/arguments\n. /tmp/does\n";
+const APK: &str = "#!/bin/sh\nprintf '%s\\n' \"$@\" > /arguments\n[ ! -e /does ] || . /does\n";
 
-fn with_apk(desk: &mut Desk) {
-    desk.says("write_file", json!({"path": "/usr/local/bin/apk", "content": APK}));
-    assert_eq!(
-        desk.run("chmod +x /usr/local/bin/apk; touch /tmp/does; command -v apk"),
-        "/usr/local/bin/apk"
-    );
+/// As on a machine that reaches a registry: what is called Alpine is there.
+fn with_alpine(msb: &Msb) -> Desk {
+    let alpine = Image::busybox().entries([
+        Entry::directory("sbin"),
+        Entry::program("sbin/apk", APK.as_bytes().to_vec()),
+        Entry::file("etc/alpine-release", "3.22.0\n"),
+    ]);
+    let alpine = alpine.config(&json!({"Env": ["PATH=/bin:/usr/bin:/sbin"]})).layout();
+    let layout = alpine.path().to_str().expect("a path of ours");
+    msb.run(["load", "-q", "-i", layout, "-t", "alpine:3.22"]).ok();
+    msb.settle("");
+    Desk::open(msb)
 }
 
 #[test]
 fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
-        with_apk(&mut desk);
-        let said = desk.says("install", json!({"packages": "curl  git>=2.0 so:lib.so.1"}));
-        assert_eq!(untimed(&said), "Installed curl  git>=2.0 so:lib.so.1");
-        let arguments = desk.run("cat /tmp/arguments");
+        let mut desk = with_alpine(&msb);
+        let said = desk.says("install", json!({"packages": "curl git>=2.0 so:lib.so.1"}));
+        assert_eq!(untimed(&said), "Installed curl git>=2.0 so:lib.so.1");
+        let arguments = desk.run("cat /arguments");
         assert_eq!(arguments, "add\n--no-cache\ncurl\ngit>=2.0\nso:lib.so.1");
         let does = "echo fetch; for i in 1 2 3 4 5 6; do echo \"($i/6) Installing p$i (1-r0)\"; done; \
                     echo Executing trigger; echo 'OK: 9 MiB in 30 packages'";
-        desk.says("write_file", json!({"path": "/tmp/does", "content": does}));
+        desk.says("write_file", json!({"path": "/does", "content": does}));
         let said = desk.says("install", json!({"packages": "p6"}));
         let last: Vec<String> = (3..7).map(|i| format!("({i}/6) Installing p{i} (1-r0)")).collect();
         assert_eq!(untimed(&said), format!("{}\nOK: 9 MiB in 30 packages", last.join("\n")));
         let does = "echo 'ERROR: unable to select packages' >&2; exit 1";
-        desk.says("write_file", json!({"path": "/tmp/does", "content": does}));
+        desk.says("write_file", json!({"path": "/does", "content": does}));
         let said = desk.masked("install", json!({"packages": "nosuch"}));
         let said = said.replace("\n\n", "\n");
         assert_eq!(said, "Error: ERROR: unable to select packages\n(Nms)");
@@ -46,8 +51,7 @@ fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
 #[test]
 fn packages_are_names_and_no_commands() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    with_apk(&mut desk);
+    let mut desk = with_alpine(&msb);
     for packages in [
         "; touch /workspace/pwned",
         "curl && touch /workspace/pwned",
@@ -63,11 +67,11 @@ fn packages_are_names_and_no_commands() {
         "-X http://127.0.0.1/evil curl",
         "--allow-untrusted /workspace/x.apk",
     ] {
-        desk.run("rm -f /tmp/arguments");
+        desk.run("rm -f /arguments");
         desk.says("install", json!({"packages": packages}));
         assert_eq!(desk.run("ls -A /workspace"), "", "{packages}");
         // Refused, or told apart from what is an option.
-        let arguments = desk.run("cat /tmp/arguments 2> /dev/null; true");
+        let arguments = desk.run("cat /arguments 2> /dev/null; true");
         let options = arguments.lines().take_while(|argument| *argument != "--");
         let options: Vec<&str> = options.filter(|argument| argument.starts_with('-')).collect();
         assert!(options.iter().all(|it| *it == "--no-cache"), "{packages}: {arguments}");
@@ -76,24 +80,12 @@ fn packages_are_names_and_no_commands() {
     assert!(said.starts_with("Error"), "{said}");
 }
 
-/// As on a machine that reaches a registry: the image is built once, of what is called Alpine.
 #[test]
 fn sandboxes_start_from_an_image_of_their_own_where_it_can_be_built() {
     let msb = Msb::new();
-    let apk = "#!/bin/sh\necho \"$@\" >> /installed\n";
-    let alpine = Image::busybox().entries([
-        Entry::directory("sbin"),
-        Entry::program("sbin/apk", apk.as_bytes().to_vec()),
-        Entry::file("etc/alpine-release", "3.22.0\n"),
-    ]);
-    let alpine = alpine.config(&json!({"Env": ["PATH=/bin:/usr/bin:/sbin"]})).layout();
-    let layout = alpine.path().to_str().expect("a path of ours");
-    // Before the settings, which mean another by this name.
-    msb.run(["load", "-q", "-i", layout, "-t", "alpine:3.22"]).ok();
-    msb.settle("");
-    let mut desk = Desk::open(&msb);
+    let mut desk = with_alpine(&msb);
     assert_eq!(desk.run("cat /etc/alpine-release"), "3.22.0");
-    assert!(desk.run("cat /installed").contains("python3"));
+    assert!(desk.run("cat /arguments").contains("\npython3"));
     let status = desk.says("status", json!({}));
     assert!(status.contains("\nImage:    mcp-dev\n"), "{status}");
     assert!(desk.says("images", json!({})).contains("mcp-dev"));
@@ -102,9 +94,6 @@ fn sandboxes_start_from_an_image_of_their_own_where_it_can_be_built() {
     assert_eq!(desk.run_in("default-child-0000", "cat /etc/alpine-release"), "3.22.0");
     let said = desk.says("spawn", json!({"image": "mcp-dev"}));
     assert!(said.contains("\n  Image: mcp-dev\n"), "{said}");
-    let said = desk.says("install", json!({"packages": "jq"}));
-    assert_eq!(untimed(&said), "Installed jq");
-    assert_eq!(desk.run("tail -n 1 /installed"), "add --no-cache jq");
     // A busybox as everything else is enough.
     assert_eq!(desk.run("X=1; exit 3"), "[exit code 3]");
     assert_eq!(desk.run("sleep 0.01 & echo here"), "here");
