@@ -83,14 +83,10 @@ fn commands(desk: &mut Desk) {
     msb_e2e::eventually("it has said it", || desk.masked("logs", json!({"name": "w"})) == all);
     let said = desk.masked("kill", json!({"name": "w"}));
     assert_eq!(said.trim_end(), "Killed [w] PID N\nLast output:\ndone");
-    // With no Alpine, and no network: what they say is the guest's.
-    for (tool, arguments, begin) in [
-        ("install", json!({"packages": "no-such-package"}), "Error: "),
-        ("git_clone", json!({"repo": "https://example.invalid/a/b.git"}), "Error cloning: "),
-    ] {
-        let said = desk.masked(tool, arguments);
-        assert!(said.starts_with(begin) && said.ends_with("\n(Nms)"), "{said}");
-    }
+    // Without a network: what it says is git's.
+    let said = desk.masked("git_clone", json!({"repo": "https://example.invalid/a/b.git"}));
+    assert!(said.starts_with("Error cloning: ") && said.ends_with("\n(Nms)"), "{said}");
+    assert!(desk.says("install", json!({"packages": "--evil"})).starts_with("Error: "));
     let history = desk.masked("history", json!({}));
     assert!(history.contains("] Nms Ns ago  echo $FOO\n"), "{history}");
     assert!(history.contains("[exit:3] Nms Ns ago  echo hi; echo e >&2; exit 3"), "{history}");
