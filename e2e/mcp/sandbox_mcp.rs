@@ -159,15 +159,15 @@ fn process_names(msb: &Msb, sandbox: &str) -> Vec<String> {
     names
 }
 
-/// Waits until a sandbox has exactly these processes.
+/// Waits until the sandbox `default` has exactly these processes.
 #[track_caller]
-fn comes_back_to(msb: &Msb, sandbox: &str, names: &[String]) {
+fn comes_back_to(msb: &Msb, names: &[String], after: &str) {
     let mut now = Vec::new();
     let begun = std::time::Instant::now();
     eventually("nothing of it is left", || {
-        now = process_names(msb, sandbox);
+        now = process_names(msb, "default");
         // Said before the limit of the wait, which tells no names.
-        assert!(begun.elapsed().as_secs() < 60, "{now:?} are not {names:?}");
+        assert!(begun.elapsed().as_secs() < 20, "after {after}: {now:?} are not {names:?}");
         now == names
     });
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 pub(super) fn image(desk: &mut Desk) -> String {
     let status = desk.says("status", json!({}));
     let line = status.lines().find_map(|line| line.strip_prefix("Image:"));
-    line.expect("the image").trim().to_owned()
+    // Why it is not the one that there should be may be told beside it.
+    line.and_then(|line| line.split_whitespace().next()).expect("the image").to_owned()
 }
 
 fn spawned(name: &str, image: &str) -> String {

@@ -25,7 +25,7 @@ fn files_and_directories_are_copied_both_ways() {
         let all = json!({"local_path": text(&directory), "sandbox_path": "/workspace/up"});
         let said = desk.masked("upload", all);
         let begin = format!("Uploaded {}/ -> /workspace/up (2 files, ", directory.display());
-        assert!(said.starts_with(&begin) && said.ends_with("KB tar, Nms)"), "{said}");
+        assert!(said.starts_with(&begin) && said.ends_with("B tar, Nms)"), "{said}");
         assert_eq!(desk.run("cd up; find . -type f | sort"), "./a 'b'.txt\n./deeper/-x");
         let out = msb.scratch().join("out.txt");
         let back = json!({"sandbox_path": to, "local_path": text(&out)});
@@ -36,7 +36,7 @@ fn files_and_directories_are_copied_both_ways() {
         let back = json!({"sandbox_path": "/workspace/up", "local_path": text(&out)});
         let said = desk.masked("download", back);
         let begin = format!("Downloaded /workspace/up/ -> {}", out.display());
-        assert!(said.starts_with(&begin) && said.ends_with("KB tar, Nms)"), "{said}");
+        assert!(said.starts_with(&begin) && said.ends_with("B tar, Nms)"), "{said}");
         assert_eq!(fs::read_to_string(out.join("deeper/-x")).expect("it is there"), "below");
         // What is not there.
         let gone = msb.scratch().join("none");

@@ -1,16 +1,16 @@
 //! `install`, with a package tool of the test's own in place of Alpine's.
 
 use super::{Desk, untimed};
-use msb_e2e::Msb;
 use msb_e2e::images::Image;
 use msb_e2e::tar::Entry;
+use msb_e2e::{Msb, skip};
 use serde_json::json;
 
 /// Notes each of its arguments in a line, and does as a file says.
 const APK: &str = "#!/bin/sh\nprintf '%s\\n' \"$@\" > /arguments\n[ ! -e /does ] || . /does\n";
 
-/// As on a machine that reaches a registry: what is called Alpine is there.
-fn with_alpine(msb: &Msb) -> Desk {
+/// A desk where an image of this name is one that is called Alpine.
+fn with_alpine(msb: &Msb, name: &str) -> Desk {
     let alpine = Image::busybox().entries([
         Entry::directory("sbin"),
         Entry::program("sbin/apk", APK.as_bytes().to_vec()),
@@ -18,7 +18,7 @@ fn with_alpine(msb: &Msb) -> Desk {
     ]);
     let alpine = alpine.config(&json!({"Env": ["PATH=/bin:/usr/bin:/sbin"]})).layout();
     let layout = alpine.path().to_str().expect("a path of ours");
-    msb.run(["load", "-q", "-i", layout, "-t", "alpine:3.22"]).ok();
+    msb.run(["load", "-q", "-i", layout, "-t", name]).ok();
     msb.settle("");
     Desk::open(msb)
 }
@@ -26,7 +26,7 @@ fn with_alpine(msb: &Msb) -> Desk {
 #[test]
 fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
     for msb in Msb::each() {
-        let mut desk = with_alpine(&msb);
+        let mut desk = with_alpine(&msb, "mcp-dev");
         let said = desk.says("install", json!({"packages": "curl git>=2.0 so:lib.so.1"}));
         assert_eq!(untimed(&said), "Installed curl git>=2.0 so:lib.so.1");
         let arguments = desk.run("cat /arguments");
@@ -43,7 +43,7 @@ fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
         let said = said.replace("\n\n", "\n");
         assert_eq!(said, "Error: ERROR: unable to select packages\n(Nms)");
         let history = desk.says("history", json!({"limit": 1}));
-        assert!(history.contains("[exit:1]") && history.ends_with("nosuch"), "{history}");
+        assert!(history.contains("[exit:1]") && history.contains("nosuch"), "{history}");
     }
 }
 
@@ -51,7 +51,7 @@ fn packages_are_installed_and_the_end_of_what_is_said_is_told() {
 #[test]
 fn packages_are_names_and_no_commands() {
     let msb = Msb::new();
-    let mut desk = with_alpine(&msb);
+    let mut desk = with_alpine(&msb, "mcp-dev");
     for packages in [
         "; touch /workspace/pwned",
         "curl && touch /workspace/pwned",
@@ -83,7 +83,10 @@ fn packages_are_names_and_no_commands() {
 #[test]
 fn sandboxes_start_from_an_image_of_their_own_where_it_can_be_built() {
     let msb = Msb::new();
-    let mut desk = with_alpine(&msb);
+    if !super::has_network(&msb) {
+        return skip("nothing is built where there is no network");
+    }
+    let mut desk = with_alpine(&msb, "alpine:3.22");
     assert_eq!(desk.run("cat /etc/alpine-release"), "3.22.0");
     assert!(desk.run("cat /arguments").contains("\npython3"));
     let status = desk.says("status", json!({}));

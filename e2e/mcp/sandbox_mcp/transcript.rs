@@ -138,7 +138,7 @@ fn files(msb: &Msb, desk: &mut Desk) {
     let to = to.to_str().expect("a path");
     let said = desk.masked("upload", json!({"local_path": up, "sandbox_path": "/workspace/up"}));
     let begin = format!("Uploaded {up}/ -> /workspace/up (1 files, ");
-    assert!(said.starts_with(&begin) && said.ends_with("KB tar, Nms)"), "{said}");
+    assert!(said.starts_with(&begin) && said.ends_with("B tar, Nms)"), "{said}");
     let back = json!({"sandbox_path": "/workspace/a.txt", "local_path": to});
     let downloaded = format!("Downloaded /workspace/a.txt -> {to} (5B, Nms)");
     assert_eq!(desk.masked("download", back), downloaded);
