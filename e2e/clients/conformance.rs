@@ -1,7 +1,7 @@
 //! MCP's own suite for servers.
 
 use crate::installed::{node, script};
-use crate::served::{DIALECTS, Mcp};
+use crate::served::{self, DIALECTS, Mcp};
 use msb_e2e::{Gave, Msb, ends};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ fn baseline(name: &str) -> String {
 
 #[test]
 fn every_dialect_is_a_server_as_mcp_wants_it() {
-    let msb = Msb::new();
+    let msb = served::msb();
     for dialect in DIALECTS {
         let server = Mcp::start(&msb, dialect);
         let more: &[&str] = match dialect {
@@ -56,7 +56,7 @@ fn every_dialect_is_a_server_as_mcp_wants_it() {
 
 #[test]
 fn every_dialect_is_a_server_as_the_next_mcp_wants_it() {
-    let msb = Msb::new();
+    let msb = served::msb();
     let baseline = baseline("expected-failures-of-dialects.yml");
     for dialect in DIALECTS {
         let server = Mcp::start(&msb, dialect);
@@ -73,7 +73,7 @@ fn every_dialect_is_a_server_as_the_next_mcp_wants_it() {
 /// Everything, against a dialect that has what the suite looks for.
 #[test]
 fn the_whole_suite_passes_on_its_own_fixture() {
-    let msb = Msb::new();
+    let msb = served::msb();
     let fixture = Fixture::start();
     let gave = judged(&msb, SUITE, &fixture.url, &["--suite", "all"]);
     assert_eq!(gave.code, 0, "{gave:#?}");

@@ -1,7 +1,7 @@
 //! The MCP Inspector's command line, which also judges the schemas of tools.
 
 use crate::installed::{node, script};
-use crate::served::{DIALECTS, Mcp};
+use crate::served::{self, DIALECTS, Mcp};
 use msb_e2e::{Gave, Msb, ends, shared};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -47,6 +47,7 @@ fn expected(dialect: &str) -> (usize, [&'static str; 3]) {
         "microsandbox" => {
             (70, ["sandbox_run", r#"{"command": "echo $((6 * 7))-here"}"#, "42-here"])
         }
+        "sandbox-mcp" => (35, ["exec", r#"{"command": "echo $((6 * 7))-here"}"#, "42-here"]),
         "server" => (5, ["sandbox_get_metrics", "{}", "sandboxes"]),
         _ => (19, ["sandbox_list", "{}", "sandbox_infos"]),
     }
@@ -74,7 +75,7 @@ fn walk(msb: &Msb, dialect: &str, way: &Way) {
 
 #[test]
 fn the_inspector_has_nothing_against_stdio() {
-    let msb = Msb::new();
+    let msb = served::msb();
     for dialect in DIALECTS {
         walk(&msb, dialect, &Way::Stdio(dialect));
     }
@@ -82,7 +83,7 @@ fn the_inspector_has_nothing_against_stdio() {
 
 #[test]
 fn the_inspector_has_nothing_against_http() {
-    let msb = Msb::new();
+    let msb = served::msb();
     for dialect in DIALECTS {
         walk(&msb, dialect, &Way::Http(Mcp::start(&msb, dialect)));
     }

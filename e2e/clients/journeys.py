@@ -24,8 +24,15 @@ class Dialect:
     def __init__(self):
         self.box = f"box-{uuid.uuid4().hex[:8]}"
 
+    # Whether a sandbox runs its commands one after the other.
+    in_turn = False
+
     def made(self, text):
         """Told what came of making the sandbox."""
+
+    def outlive(self, line):
+        """Runs a line that does not end by itself."""
+        return self.run(line)
 
 
 class Core(Dialect):
@@ -77,6 +84,25 @@ class Server(Dialect):
     wrong = "sandbox_run_code", {"sandbox": 3}
 
 
+class SandboxMcp(Dialect):
+    tools = 35
+
+    def make(self):
+        return "exec", {"sandbox": self.box, "command": "true"}
+
+    def run(self, line):
+        return "exec", {"sandbox": self.box, "command": line}
+
+    def outlive(self, line):
+        return "exec", {"sandbox": self.box, "command": line, "timeout": 86400}
+
+    def remove(self):
+        return "destroy", {"sandbox": self.box}
+
+    in_turn = True
+    wrong = "exec", {"sandbox": "box"}
+
+
 class OpenSandbox(Dialect):
     tools = 19
 
@@ -114,6 +140,7 @@ DIALECTS = {
     "core": Core,
     "microsandbox": Microsandbox,
     "server": Server,
+    "sandbox-mcp": SandboxMcp,
     "opensandbox": OpenSandbox,
     "sandbox-mcp": SandboxMcp,
 }
@@ -155,8 +182,12 @@ async def cancel(name, call, dialect):
                 return
             await asyncio.sleep(0.05)
 
-    task = asyncio.create_task(call(*dialect.run(LONG)))
-    await count(1, 9)
+    task = asyncio.create_task(call(*dialect.outlive(LONG)))
+    if dialect.in_turn:
+        # Nothing else runs until it has ended; so if it never did, neither would this test.
+        await asyncio.sleep(0.5)
+    else:
+        await count(1, 9)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await count(0, 0)

@@ -1,7 +1,7 @@
 //! Clients in Python. What each does is written in its script.
 
 use crate::installed;
-use crate::served::{DIALECTS, Mcp, Site};
+use crate::served::{self, DIALECTS, Mcp, Site};
 use msb_e2e::{Gave, Msb, ends, shared};
 use std::path::Path;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ fn runs(msb: &Msb, script: &str, arguments: &[&str]) -> Gave {
 }
 
 fn over_stdio(script: &str) {
-    let msb = Msb::new();
+    let msb = served::msb();
     let program = shared().join("msb");
     let program = program.to_str().expect("a path");
     for dialect in DIALECTS {
@@ -28,7 +28,7 @@ fn over_stdio(script: &str) {
 }
 
 fn over_http(script: &str) {
-    let msb = Msb::new();
+    let msb = served::msb();
     for dialect in DIALECTS {
         let server = Mcp::start(&msb, dialect);
         let gave = runs(&msb, script, &[dialect, &server.url]);
@@ -66,7 +66,7 @@ fn agno_finds_and_calls_every_dialect() {
 /// As it is on PyPI, with keys.
 #[test]
 fn the_last_sdk_of_the_microsandbox_server_works() {
-    let msb = Msb::new();
+    let msb = served::msb();
     let site = Site::start(&msb);
     let (all, team) = (site.key("*"), site.key("team"));
     runs(&msb, "microsandbox_0_1_8.py", &[&site.url, &all, &team, "team"]);

@@ -1,12 +1,20 @@
 //! Servers for the clients, which end with their tests.
 
+use msb_e2e::mcp::WITHOUT_ALPINE;
 use msb_e2e::{Gave, Msb};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 /// All of them.
 pub(crate) const DIALECTS: [&str; 5] =
-    ["core", "microsandbox", "server", "opensandbox", "sandbox-mcp"];
+    ["core", "microsandbox", "server", "sandbox-mcp", "opensandbox"];
+
+/// Whoever serves a dialect.
+pub(crate) fn msb() -> Msb {
+    let msb = Msb::new();
+    msb.settle(WITHOUT_ALPINE);
+    msb
+}
 
 /// `msb mcp` over HTTP.
 pub(crate) struct Mcp {

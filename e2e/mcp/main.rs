@@ -8,4 +8,5 @@ mod opensandbox;
 mod races;
 mod remote;
 mod rest;
+mod sandbox_mcp;
 mod server;

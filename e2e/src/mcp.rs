@@ -2,9 +2,14 @@
 
 use crate::{HANG, Msb};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
+
+/// Settings with which the dialect `sandbox-mcp` has the image `host`: the one that it would build
+/// for itself is made of one that cannot be had, so that no test waits for the internet.
+pub const WITHOUT_ALPINE: &str = "[aliases]\n'alpine:3.22' = '127.0.0.1:1/none'\n";
 
 /// A connection to `msb mcp`, after its greetings. The server ends with it.
 #[derive(Debug)]
@@ -23,8 +28,13 @@ impl Client {
     /// Starts a server with these arguments after `msb mcp`.
     #[track_caller]
     pub fn start(msb: &Msb, arguments: &[&str]) -> Self {
-        let mut server = msb
-            .command(["mcp"].iter().chain(arguments))
+        Self::over(msb.command(["mcp"].iter().chain(arguments)))
+    }
+
+    /// The same for a command of a test's own.
+    #[track_caller]
+    pub fn over(mut command: Command) -> Self {
+        let mut server = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,6 +101,21 @@ impl Client {
                 return line["result"].clone();
             }
         }
+    }
+
+    /// The results of several that were asked before, in the order of their ids here.
+    #[track_caller]
+    pub fn ends(&mut self, ids: &[u64]) -> Vec<Value> {
+        let mut results = BTreeMap::new();
+        while results.len() < ids.len() {
+            let line = self.lines.recv_timeout(HANG).expect("the server answers");
+            let id = line["id"].as_u64().filter(|id| ids.contains(id));
+            if let Some(id) = id {
+                assert_eq!(line["error"], Value::Null, "{line}");
+                results.insert(id, line["result"].clone());
+            }
+        }
+        ids.iter().map(|id| results[id].clone()).collect()
     }
 
     /// Takes back what was asked before.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::contender::Contenders;
+use super::contender::{self, Contenders};
 use super::library;
 use super::place::Place;
 use super::rounds::{self, Entrant, Series};
@@ -27,6 +27,9 @@ const SHARE: usize = 5;
 const MORE: f64 = 0.5;
 /// Until the first answer of a server that was just started.
 const FIRST: f64 = 30.0;
+/// What a command may cost that a shell is told which already runs. The authors of sandbox-mcp
+/// write 60 ms of theirs.
+const TOLD: f64 = 3.0;
 /// Of what the same tools cost in Node.js.
 const PART: f64 = 0.1;
 
@@ -40,6 +43,7 @@ pub(super) fn tables(
     let listener = Listener::start(place, contenders)?;
     let tables = vec![
         one(place, contenders, &listener, rounds)?,
+        shell(place, contenders, rounds)?,
         crowd(place, contenders, &listener, rounds.div_ceil(SHARE))?,
     ];
     drop(listener);
@@ -87,6 +91,45 @@ fn one(
     let series = rounds::play(rounds, entrants)?;
     let goal = middle(&series, library).map(|median| Goal::Value(hundredths(median + MORE)));
     Ok(Table::new("one call that runs true", Unit::Milliseconds, library, goal, &series))
+}
+
+/// A command for the shell that sandbox-mcp keeps, beside one that is started for itself.
+fn shell(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
+    let call = |tool: &str, mut arguments: serde_json::Value| {
+        arguments["sandbox"] = "shell".into();
+        let params = serde_json::json!({"name": tool, "arguments": arguments});
+        speaking::request(1, "tools/call", &params)
+    };
+    let exec = |command: &str| call("exec", serde_json::json!({ "command": command }));
+    let (builtin, program) = (exec("true"), exec("/bin/true"));
+    let set = ["MSB_NET=none", "MSB_ISOLATION=process"];
+    let argv = contenders.msb(&["mcp", "--dialect", "sandbox-mcp"]);
+    let argv = contender::words("/usr/bin/env", &set).into_iter().chain(argv).collect();
+    let kept = RefCell::new(Stdio::start(place, argv)?);
+    let started = RefCell::new(Stdio::start(place, contenders.msb(&["mcp"]))?);
+    // The first call makes the sandbox.
+    silent(&kept.borrow_mut().ask(&program)?)?;
+    let told = |line: &str| timed(|| silent(&kept.borrow_mut().ask(line)?));
+    let reference = "sandbox_exec on stdio";
+    let entrants = vec![
+        Entrant {
+            name: reference,
+            ours: false,
+            measure: Box::new(|| timed(|| well(&started.borrow_mut().ask(&self::call(1))?))),
+        },
+        Entrant { name: "exec of true", ours: true, measure: Box::new(|| told(&builtin)) },
+        Entrant { name: "exec of /bin/true", ours: true, measure: Box::new(|| told(&program)) },
+    ];
+    let series = rounds::play(rounds, entrants);
+    kept.borrow_mut().ask(&call("destroy", serde_json::json!({})))?;
+    let (work, goal) = ("one call to the shell of sandbox-mcp", Some(Goal::Value(TOLD)));
+    Ok(Table::new(work, Unit::Milliseconds, reference, goal, &series?))
+}
+
+/// Whether a command of sandbox-mcp has said nothing but how long it took.
+fn silent(answer: &str) -> Result<()> {
+    ensure!(answer.contains(r#""text":"("#), "the call failed: {answer}");
+    Ok(())
 }
 
 fn middle(series: &[Series], name: &str) -> Option<f64> {
