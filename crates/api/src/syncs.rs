@@ -78,6 +78,9 @@ pub struct SyncStatus {
     pub reason: Option<String>,
     /// Files and links that are kept in step.
     pub files: u64,
+    /// Files sent since the start, each as often as it was.
+    #[serde(default)]
+    pub sent: u64,
     /// Bytes of files sent since the start.
     pub bytes: u64,
     /// Bytes a second of the last time that something was sent.

@@ -6,7 +6,8 @@ use msb_server::{
     Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Named, SandboxMcpProfile,
     SandboxMcpSettings, Selected, World,
 };
-use msb_spec::{Error, NetworkSpec, Result, Spec, env};
+use msb_spec::{Error, Name, NetworkSpec, Result, Spec, env};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
             .into_iter()
             .map(|(name, it)| (name.to_string(), profile(&it)))
             .collect(),
+        children: engine.settled_children(&Name::parse("default")?, &BTreeMap::new())?,
     };
     let world = World::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
     Ok(World { microsandbox: settings, sandbox_mcp, ..world })

@@ -12,8 +12,8 @@ use crate::{layers, planning, repair, volumes, workspace};
 use msb_api::{ExecEntry, Inspection, Metrics, Status, Summary};
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
-    Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result, Spec,
-    Stage, Upper, state,
+    Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
+    SpawnPolicy, Spec, Stage, Upper, state,
 };
 use msb_sys::lock::Held;
 use msb_wire::record::{ExecRecord, Happened};
@@ -80,6 +80,16 @@ impl Engine {
     /// What the settings say of sandboxes that are made by name alone.
     pub fn profiles(&self) -> Result<BTreeMap<Name, msb_image::SandboxProfile>> {
         Ok(msb_image::Settings::read(self.home().path())?.profile)
+    }
+
+    /// Which children config.toml lets a sandbox have, by its name or a label.
+    pub fn settled_children(
+        &self,
+        name: &Name,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Option<SpawnPolicy>> {
+        let settings = msb_image::Settings::read(self.home().path())?;
+        Ok(settings.spawn(name, labels).cloned())
     }
 
     /// The state directory.

@@ -84,8 +84,9 @@ struct Failures {
     retry: Option<(Instant, Duration)>,
 }
 
-/// Bytes, and how fast they went.
+/// Files and bytes, and how fast they went.
 struct Traffic {
+    files: u64,
     bytes: u64,
     /// Since when something is on its way, and how many bytes had been sent by then.
     busy: Option<(Instant, u64)>,
@@ -129,7 +130,7 @@ impl Follower {
             ready: false,
             gone: false,
             lost: 0,
-            sent: Traffic { bytes: 0, busy: None, told: Instant::now() },
+            sent: Traffic { files: 0, bytes: 0, busy: None, told: Instant::now() },
         })
     }
 
@@ -398,6 +399,7 @@ impl Follower {
         self.board.update(now, |status| {
             status.state = state;
             status.files = self.ledger.files();
+            status.sent = self.sent.files;
             status.bytes = self.sent.bytes;
             status.rate = rate.unwrap_or(status.rate);
             status.pending = self.queue.len() as u64;

@@ -48,6 +48,7 @@ pub(crate) fn first_status() -> SyncStatus {
         state: SyncState::Copying,
         reason: None,
         files: 0,
+        sent: 0,
         bytes: 0,
         rate: 0,
         pending: 0,

@@ -157,7 +157,7 @@ impl Follower {
             board.update(false, |status| status.bytes = sent.bytes);
         };
         match way.file(path, &mut file, &before, &mut progress) {
-            Ok(FileSent::Whole) => {}
+            Ok(FileSent::Whole) => sent.files += 1,
             Ok(FileSent::Unreadable(error)) => {
                 self.unreadable(path, error);
                 return Ok(());

@@ -9,8 +9,8 @@ use super::shell::WORKSPACE;
 use crate::dialect::Call;
 use msb_api::{Create, Place, Registry};
 use msb_spec::{
-    Bytes, Cpus, Error, ImageRef, IsolationChoice, Kind, Mount, Name, NetworkSpec, Result, Span,
-    SpawnPolicy, Spec, Stage, VolumeKind, VolumeName, VolumeSpec,
+    Bytes, Cpus, Error, ImageRef, IsolationChoice, Kind, Mount, Name, NetworkSpec, Peers, Result,
+    Span, SpawnPolicy, Spec, Stage, VolumeKind, VolumeName, VolumeSpec, WayOut,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -46,6 +46,8 @@ pub(super) struct Destroy {
 /// What a sandbox is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Made {
+    /// The default image, for the first time: what is there by then stays.
+    First,
     /// The default image.
     Fresh,
     /// A snapshot.
@@ -131,8 +133,9 @@ impl Surface {
     /// Makes a sandbox in place of what has that name. How it is called in answers.
     pub(super) fn make(&self, call: &Call, name: &Name, from: Made) -> Result<String> {
         let chosen = self.base.choose(self.api(), call);
+        let replace = from != Made::First;
         let image = match from {
-            Made::Fresh => chosen.image.clone(),
+            Made::First | Made::Fresh => chosen.image.clone(),
             Made::From(snapshot) => ImageRef::Snapshot(snapshot),
         };
         let mut spec = self.spec(name, &chosen)?;
@@ -140,7 +143,7 @@ impl Surface {
         for mount in &spec.mounts {
             self.make_volume(mount)?;
         }
-        let ask = |spec: Spec| Create { spec, replace: true, registry: Registry::default() };
+        let ask = |spec: Spec| Create { spec, replace, registry: Registry::default() };
         let made = self.api().sandbox_create(&ask(spec.clone()), call.watch.as_ref());
         let summary = match made {
             // No network is better than no sandbox, and it is said.
@@ -185,8 +188,14 @@ impl Surface {
         };
         spec.mounts = mounts(name, chosen)?;
         if name.as_str() == DEFAULT {
-            spec.spawn =
-                Some(SpawnPolicy { images: vec![chosen.image.clone()], ..SpawnPolicy::default() });
+            let usual = || SpawnPolicy {
+                images: vec![chosen.image.clone()],
+                peers: Peers::All,
+                net: WayOut::Parent,
+                ..SpawnPolicy::default()
+            };
+            let settled = self.world.sandbox_mcp.children.clone();
+            spec.spawn = Some(settled.unwrap_or_else(usual));
         } else {
             // A server that is gone ends nothing; the sandbox does that by itself.
             spec.idle_timeout = Some(Span(IDLE_LIMIT));

@@ -158,7 +158,11 @@ impl Surface {
     /// Makes it if there is none, starts it if it does not run.
     fn begin(&self, call: &crate::dialect::Call, name: &Name) -> Result<()> {
         match self.find(name)? {
-            None => self.make(call, name, Made::Fresh).map(drop),
+            None => match self.make(call, name, Made::First) {
+                // Another server has made it meanwhile.
+                Err(error) if error.kind() == Kind::Exists => self.begin(call, name),
+                made => made.map(drop),
+            },
             Some(found) => match found.summary.status {
                 Status::Running | Status::Draining => Ok(()),
                 Status::Paused => self.api().sandbox_resume(name),

@@ -1,7 +1,7 @@
 //! How the dialect is set up.
 
 use crate::namespace::Namespace;
-use msb_spec::{Bytes, Cpus};
+use msb_spec::{Bytes, Cpus, SpawnPolicy};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -12,6 +12,8 @@ pub struct Settings {
     pub state: Option<PathBuf>,
     /// What sandboxes of these names are, where that differs from what is usual.
     pub profiles: BTreeMap<String, Profile>,
+    /// Which children the sandbox that nobody names may have, where that differs from what is usual.
+    pub children: Option<SpawnPolicy>,
 }
 
 /// What the sandbox of a name is.
@@ -31,6 +33,7 @@ impl Settings {
     pub(crate) fn of_namespace(&self, namespace: &Namespace) -> Self {
         // No sandbox is called like this: a name has no `@`.
         let state = self.state.as_ref().map(|state| state.join(format!("@{}", namespace.as_str())));
-        Self { state, ..self.clone() }
+        // A policy is for a name, which is another one there.
+        Self { state, children: None, ..self.clone() }
     }
 }

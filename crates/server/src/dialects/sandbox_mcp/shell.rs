@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::text::quoted;
 use crate::cancel::Cancel;
 use msb_api::{Api, Exec, ExecEvent, ExecInput};
-use msb_spec::{Command, Error, Kind, Name, Result, Stdin};
+use msb_spec::{Command, Error, Kind, Name, Result, Span, Stdin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -34,8 +34,16 @@ const BEGIN: &str = "unset ENV; PS1= PS2=; export PS1 PS2; \
     if [ -n \"$BASH_VERSION\" ]; then exec bash --posix --norc --noediting -i; fi; exec sh -i";
 /// A shell starts in milliseconds; a machine that is busy may take longer.
 const BEGIN_LIMIT: Duration = Duration::from_secs(20);
-/// How long a command that was interrupted has to give the shell back.
+/// How long a command that was interrupted has to give the shell back, and one that was killed.
 const GRACE: Duration = Duration::from_millis(500);
+/// Kills everything below a process. A subshell for each: what it knows must not get mixed.
+const KILL_BELOW: &str = "below() ( for at in /proc/[0-9]*; do above=; \
+    while read -r key value; do case $key in PPid:) above=$value; break;; esac; done \
+    2>/dev/null <\"$at/status\"; \
+    if [ \"$above\" = \"$1\" ]; then below \"${at#/proc/}\"; kill -9 \"${at#/proc/}\"; fi; \
+    done; ) 2>/dev/null; below \"$1\"";
+/// How long it may take to find and kill what a command has started.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Pieces of output on their way; a command that says much waits.
 const ROOM: usize = 64;
 /// Busybox reads its input in pieces of 1024 bytes, with a prompt before each; ours take some 350.
@@ -87,6 +95,9 @@ pub(super) struct Line<'a> {
 
 /// A shell that waits for commands.
 pub(super) struct Shell {
+    api: Arc<dyn Api>,
+    sandbox: Name,
+    pid: u32,
     input: Arc<dyn ExecInput>,
     notes: Receiver<Note>,
     sender: SyncSender<Note>,
@@ -119,13 +130,16 @@ impl Shell {
         let exec = api.exec_start(name, &command)?;
         let (sender, notes) = mpsc::sync_channel(ROOM);
         let over = Arc::new(AtomicBool::new(false));
-        let input = exec.input();
+        let (input, pid) = (exec.input(), exec.pid());
         let (told, ended) = (sender.clone(), Arc::clone(&over));
         std::thread::Builder::new()
             .name("shell".to_owned())
             .spawn(move || read(exec, &told, &ended))
             .map_err(|error| Error::host("cannot make a thread for the shell", error))?;
         let mut shell = Self {
+            api: Arc::clone(api),
+            sandbox: name.clone(),
+            pid,
             input,
             notes,
             sender,
@@ -179,7 +193,7 @@ impl Shell {
         self.input.write(text.as_bytes())?;
 
         let mut due = Instant::now() + line.limit;
-        let mut late = false;
+        let (mut late, mut killed) = (false, false);
         let ended = loop {
             let left = due.saturating_duration_since(Instant::now());
             let note = match cancel.is_cancelled() && !late {
@@ -200,6 +214,12 @@ impl Shell {
                     let _ = self.input.signal(INTERRUPT);
                 }
                 Ok(Note::Cancelled) => {}
+                // Not the shell: it goes on once nobody is left for whom it waits.
+                Err(RecvTimeoutError::Timeout) if !killed => {
+                    killed = true;
+                    self.kill_below();
+                    due = Instant::now() + GRACE;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = self.input.signal(KILL);
                     self.over.store(true, Ordering::Release);
@@ -223,6 +243,23 @@ impl Shell {
             stderr.drop_end(b"exit\n");
         }
         Ok(Ran { stdout, stderr, ended })
+    }
+}
+
+impl Shell {
+    /// Kills what the shell has started, whatever session it is in by now.
+    fn kill_below(&self) {
+        let command = Command {
+            argv: ["sh", "-c", KILL_BELOW, "sh", &self.pid.to_string()].map(str::to_owned).to_vec(),
+            workdir: Some("/".to_owned()),
+            stdin: Stdin::Closed,
+            timeout: Some(Span(KILL_LIMIT)),
+            unlogged: true,
+            ..Command::default()
+        };
+        if let Ok(mut exec) = self.api.exec_start(&self.sandbox, &command) {
+            while let Ok(Some(_)) = exec.next() {}
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Surface {
         self.api().sync_stop(&job.id)?;
         let id = shown(&job);
         let SyncSummary { source, sandbox, target, status, .. } = job;
-        let files = status.files;
+        let files = status.sent;
         Ok(format!(
             "Stopped sync [{id}]: {source} -> {sandbox}:{target} ({files} files synced total)"
         ))
