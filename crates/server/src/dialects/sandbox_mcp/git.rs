@@ -42,21 +42,23 @@ impl Surface {
             return Err(Error::invalid("the address of the repository holds a password")
                 .hint("leave it out and give it as `token`"));
         }
+        let origin = origin(&asked.repo);
+        if !asked.token.is_empty() && origin.is_none() {
+            return Err(Error::invalid("a token is for repositories at https:// or http://"));
+        }
         let live = self.used(call, &asked.sandbox)?;
         let at = Place::sandbox(&live.name);
         let path = self.target(&at, asked);
         let credentials = format!("/tmp/.mcp-git-{}", hex());
         let mut helper = String::new();
-        if !asked.token.is_empty() {
+        if let Some(origin) = origin.filter(|_| !asked.token.is_empty()) {
             let told = format!("username=x-access-token\npassword={}\n", asked.token);
-            self.api().file_write(
-                &at,
-                credentials.as_bytes(),
-                0o600,
-                false,
-                &mut told.as_bytes(),
-            )?;
-            helper = format!("-c credential.helper= -c credential.helper='!cat {credentials}' ");
+            let mut told = told.as_bytes();
+            self.api().file_write(&at, credentials.as_bytes(), 0o600, false, &mut told)?;
+            // For this place alone: whoever the repository is moved to gets nothing.
+            // Git adds a word to the command, which is nothing to `cat`.
+            let setting = quoted(&format!("credential.{origin}.helper=!cat {credentials} #"));
+            helper = format!("-c credential.helper= -c {setting} ");
         }
         let mut options = String::new();
         if asked.shallow {
@@ -113,6 +115,14 @@ impl Surface {
     }
 }
 
+/// Where an address of the web leads, without the path.
+fn origin(repo: &str) -> Option<String> {
+    let (scheme, rest) = repo.split_once("://")?;
+    let place = rest.split('/').next().filter(|place| !place.is_empty())?;
+    let host = place.rsplit_once('@').map_or(place, |(_, host)| host);
+    matches!(scheme, "https" | "http").then(|| format!("{scheme}://{host}"))
+}
+
 /// Whether an address is like `https://user:password@host/`.
 fn has_password(repo: &str) -> bool {
     let Some((_, rest)) = repo.split_once("://") else { return false };
@@ -123,6 +133,15 @@ fn has_password(repo: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_for_one_place_of_the_web() {
+        let https = origin("https://user@example.com:8443/a/b.git");
+        assert_eq!(https.as_deref(), Some("https://example.com:8443"));
+        for none in ["git@example.com:a/b.git", "/workspace/r", "ssh://example.com/a", "https://"] {
+            assert_eq!(origin(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn passwords_in_addresses_are_seen() {
