@@ -12,7 +12,10 @@ pub(super) fn read(tool: &Tool, given: &Map<String, Value>) -> Result<Map<String
     for (name, schema) in properties {
         match (given.get(name), schema.get("default")) {
             (None, Some(default)) => drop(taken.insert(name.clone(), default.clone())),
-            (None, None) => wrong.push(format!("{name}\n  Field required [type=missing]")),
+            (None, None) => {
+                let what = "Field required [type=missing, input_type=dict]";
+                wrong.push(format!("{name}\n  {what}"));
+            }
             (Some(value), _) => match meant(schema, value) {
                 Ok(value) => drop(taken.insert(name.clone(), value)),
                 Err(what) => wrong.push(format!("{name}\n  {what}")),

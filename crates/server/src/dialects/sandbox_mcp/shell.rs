@@ -42,6 +42,8 @@ const KILL_BELOW: &str = "below() ( for at in /proc/[0-9]*; do above=; \
     2>/dev/null <\"$at/status\"; \
     if [ \"$above\" = \"$1\" ]; then below \"${at#/proc/}\"; kill -9 \"${at#/proc/}\"; fi; \
     done; ) 2>/dev/null; below \"$1\"";
+/// Any digit.
+const RECKONED: &str = "7";
 /// How long it may take to find and kill what a command has started.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Pieces of output on their way; a command that says much waits.
@@ -146,7 +148,7 @@ impl Shell {
             over,
             is_bash: false,
             short_lines: false,
-            prompt: random()?,
+            prompt: prompt()?,
         };
         let asked = Line {
             command: "[ -z \"$BASH_VERSION\" ] || set +o history; \
@@ -187,7 +189,7 @@ impl Shell {
         let sender = self.sender.clone();
         // If there is no room, the listener is awake and looks by itself.
         let _hook = cancel.when_cancelled(move || drop(sender.try_send(Note::Cancelled)));
-        let (mark, prompt) = (random()?, random()?);
+        let (mark, prompt) = (random()?, prompt()?);
         let text = written(line, &mark, &prompt);
         let mut listener = Listener::new(mark, prompt, &self.prompt);
         self.input.write(text.as_bytes())?;
@@ -198,6 +200,8 @@ impl Shell {
             let left = due.saturating_duration_since(Instant::now());
             let note = match cancel.is_cancelled() && !late {
                 true => Ok(Note::Cancelled),
+                // One that says something all the time is late all the same.
+                false if left.is_zero() => Err(RecvTimeoutError::Timeout),
                 false => self.notes.recv_timeout(left),
             };
             match note {
@@ -290,7 +294,7 @@ impl Listener {
     }
 
     fn ask_again(&mut self) -> Result<()> {
-        (self.mark, self.prompt) = (random()?, random()?);
+        (self.mark, self.prompt) = (random()?, prompt()?);
         self.stdout.again(&self.mark, &self.prompt);
         self.stderr.again(&self.mark, &self.prompt);
         Ok(())
@@ -330,8 +334,9 @@ fn written(line: &Line<'_>, mark: &str, prompt: &str) -> String {
     let (workdir, command) = (quoted(line.workdir), quoted(line.command));
     let stdin = line.stdin.map_or_else(|| "/dev/null".to_owned(), quoted);
     format!(
-        "{{ PS1={prompt};cd -- {workdir} >&2||printf 'cd: cannot enter %s\\n' {workdir} >&9;\
+        "{{ PS1={};cd -- {workdir} >&2||printf 'cd: cannot enter %s\\n' {workdir} >&9;\
          [ ! -r {ENV_FILE} ]||. {ENV_FILE}; }} 9>&2 2>/dev/null;eval {command} <{stdin};{}\n",
+        set(prompt),
         told(mark, prompt)
     )
 }
@@ -343,9 +348,23 @@ fn asking(mark: &str, prompt: &str) -> String {
 
 fn told(mark: &str, prompt: &str) -> String {
     format!(
-        "{{ printf '%s%d.' {mark} \"$?\";PS1={prompt};PS2=;printf '%s%d.' {mark} 0 >&9; }} \
-         9>&2 2>/dev/null"
+        "{{ printf '%s%d.' {mark} \"$?\";PS1={};PS2=;printf '%s%d.' {mark} 0 >&9; }} \
+         9>&2 2>/dev/null",
+        set(prompt)
     )
+}
+
+/// A prompt as it is shown. The digit in its middle is one that the shell reckons when it prompts.
+fn prompt() -> Result<String> {
+    let text = random()?;
+    let (begin, end) = text.split_at(text.len() / 2);
+    Ok(format!("{begin}{RECKONED}{end}"))
+}
+
+/// The same as a variable has it: a command that shows its variables does not show a prompt.
+fn set(prompt: &str) -> String {
+    let (begin, end) = prompt.split_at(prompt.len() / 2);
+    format!("'{begin}$(({RECKONED})){}'", &end[1..])
 }
 
 /// What no output holds by accident.

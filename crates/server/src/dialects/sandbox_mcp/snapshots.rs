@@ -187,6 +187,6 @@ impl Surface {
 }
 
 fn snapshot_name(text: &str) -> Result<Name> {
-    Name::parse(&format!("{PREFIX}{text}"))
-        .map_err(|_| Error::invalid(format!("not a name for a snapshot: `{text}`")))
+    let name = Name::parse(&format!("{PREFIX}{text}")).ok().filter(|_| !text.is_empty());
+    name.ok_or_else(|| Error::invalid(format!("not a name for a snapshot: `{text}`")))
 }

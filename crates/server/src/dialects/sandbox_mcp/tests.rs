@@ -73,7 +73,7 @@ fn what_does_not_fit_the_schema_is_an_error_of_mcp_and_nothing_else_is() {
     assert_eq!(
         failed("exec", json!({})),
         "Error executing tool exec: 1 validation error for execArguments\n\
-         command\n  Field required [type=missing]"
+         command\n  Field required [type=missing, input_type=dict]"
     );
     let wrong = failed("exec", json!({"command": 1, "timeout": "x"}));
     assert!(wrong.starts_with("Error executing tool exec: 2 validation errors"), "{wrong}");
