@@ -7,7 +7,7 @@ use crate::host::random;
 use crate::images::Fetching;
 use msb_api::{BUILD_LIMIT, ImageInspection, Part, Watch};
 use msb_image::Reach;
-use msb_spec::{Error, NetworkSpec, PullWhen, Reference, Result};
+use msb_spec::{Error, NetworkSpec, PullWhen, Reference, Result, env};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -23,6 +23,7 @@ impl Engine {
         watch: &dyn Watch,
     ) -> Result<ImageInspection> {
         let nothing = Nothing::make()?;
+        let net = std::env::var(env::NET).ok();
         let build = Build {
             directory: nothing.0.clone(),
             recipe: Some(Recipe::Text(containerfile.to_owned())),
@@ -32,7 +33,7 @@ impl Engine {
             no_cache: false,
             pull: PullWhen::IfMissing,
             platform: None,
-            network: Some(NetworkSpec::default()),
+            network: Some(NetworkSpec::default().or_usual(net.as_deref())?),
             epoch: None,
             until: Some(Instant::now() + BUILD_LIMIT),
         };

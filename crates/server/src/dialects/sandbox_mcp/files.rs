@@ -8,9 +8,12 @@ use super::text::{MOST_BYTES, cut, quoted, rough, size};
 use crate::dialect::Call;
 use msb_api::{Copied, EntryKind, Place};
 use msb_spec::{Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
 use std::time::Instant;
 
 /// Copying within a sandbox takes as long as there is much of it.
@@ -191,12 +194,7 @@ impl Surface {
         let Ok(meta) = self.api().file_stat(&at, from.as_bytes(), true) else {
             return Ok(format!("Error: {} does not exist in sandbox", asked.sandbox_path));
         };
-        let made = |place: &PathBuf| {
-            let parent = place.parent().unwrap_or(Path::new("/"));
-            std::fs::create_dir_all(parent)
-                .map_err(|error| Error::host(format!("cannot make `{}`", parent.display()), error))
-        };
-        made(&to)?;
+        make_parents(&to)?;
         if !matches!(meta.kind, EntryKind::Directory) {
             let copied = self.api().file_pull(&at, from.as_bytes(), &to)?;
             let taken = rough(begun.elapsed());
@@ -224,6 +222,28 @@ pub(super) fn inside(path: &str) -> String {
         true => path.to_owned(),
         false => format!("{WORKSPACE}/{path}"),
     }
+}
+
+/// Makes the directories that a path of the host lies in, through no link: whatever was judged is
+/// what was there then.
+fn make_parents(path: &Path) -> Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let about = |error: Errno| Error::host(format!("cannot make `{}`", parent.display()), error);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = rustix::fs::open("/", flags, Mode::empty()).map_err(about)?;
+    for part in parent.components().filter(|part| matches!(part, Component::Normal(_))) {
+        let name = part.as_os_str();
+        let open = |at: &OwnedFd| rustix::fs::openat(at, name, flags, Mode::empty());
+        at = match open(&at) {
+            Err(Errno::NOENT) => {
+                rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)).map_err(about)?;
+                open(&at)
+            }
+            opened => opened,
+        }
+        .map_err(about)?;
+    }
+    Ok(())
 }
 
 /// How many files a directory of the host holds; links are not followed.

@@ -35,7 +35,7 @@ const BEGIN: &str = "unset ENV; PS1= PS2=; export PS1 PS2; \
 /// A shell starts in milliseconds; a machine that is busy may take longer.
 const BEGIN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a command that was interrupted has to give the shell back, and one that was killed.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(1);
 /// Kills everything below a process. A subshell for each: what it knows must not get mixed.
 const KILL_BELOW: &str = "below() ( for at in /proc/[0-9]*; do above=; \
     while read -r key value; do case $key in PPid:) above=$value; break;; esac; done \
