@@ -121,28 +121,12 @@ class OpenSandbox(Dialect):
     wrong = "command_run", {"sandbox_id": []}
 
 
-class SandboxMcp(Dialect):
-    tools = 35
-
-    def make(self):
-        return "exec", {"command": "true", "sandbox": self.box}
-
-    def run(self, line):
-        return "exec", {"command": line, "sandbox": self.box, "timeout": 3600}
-
-    def remove(self):
-        return "destroy", {"sandbox": self.box}
-
-    wrong = "exec", {"command": []}
-
-
 DIALECTS = {
     "core": Core,
     "microsandbox": Microsandbox,
     "server": Server,
     "sandbox-mcp": SandboxMcp,
     "opensandbox": OpenSandbox,
-    "sandbox-mcp": SandboxMcp,
 }
 
 # A command that would outlive everybody, and how many of it there are in the sandbox.
