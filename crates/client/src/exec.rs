@@ -141,7 +141,9 @@ impl ExecInput for Speaks {
     }
 
     fn close(&self) -> Result<()> {
-        self.tell(&Tell::CloseStdin)
+        // A command that is over needs no end of its stdin; how it ended was told before the server hung up.
+        let _ = self.tell(&Tell::CloseStdin);
+        Ok(())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -155,5 +157,39 @@ impl ExecInput for Speaks {
     fn detach(&self) -> Result<()> {
         self.0.detached.store(true, std::sync::atomic::Ordering::Relaxed);
         self.tell(&Tell::Detach)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NOBODY;
+    use msb_spec::{Ending, Exit};
+    use std::net::TcpListener;
+    use std::time::Duration;
+    use tokio_tungstenite::tungstenite::accept;
+
+    #[test]
+    fn a_command_that_ends_before_its_stdin_is_closed_tells_how() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let client = Client::connect(&address, None).unwrap();
+        let exit = Exit { code: Some(7), signal: None, ending: Ending::Own, reached: None };
+        let server = std::thread::spawn(move || {
+            let mut socket = accept(listener.accept().unwrap().0).unwrap();
+            let started = Started { id: 1, pid: 2, sandbox: "box".parse().unwrap() };
+            for heard in [Heard::Started(started), Heard::Exited(exit)] {
+                socket.send(Message::text(serde_json::to_string(&heard).unwrap())).unwrap();
+            }
+            socket.close(None).unwrap();
+            while socket.read().is_ok() {}
+        });
+        let mut exec = RemoteExec::open(&client, "/", None::<&()>, NOBODY).unwrap();
+        while !exec.input.0.orders.is_closed() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        without_stdin(&exec, Stdin::Closed).unwrap();
+        assert_eq!(exec.next().unwrap(), Some(ExecEvent::Exited(exit)));
+        server.join().unwrap();
     }
 }
