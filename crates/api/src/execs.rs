@@ -81,6 +81,26 @@ pub trait ExecInput: Send + Sync {
 
     /// Lets go of it: it runs on, and what it says goes to the log.
     fn detach(&self) -> Result<()>;
+
+    /// Notes for the event log what an interpreter is told, by whoever asks now, or how that ended. A
+    /// server elsewhere notes what is told through itself.
+    fn note(&self, _: &CodeEvent<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Something about code that an interpreter is told to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodeEvent<'a> {
+    /// It is told to.
+    Began(&'a str),
+    /// It has run.
+    Ended {
+        /// As a shell counts it; none if it had to be interrupted or killed.
+        status: Option<i32>,
+        /// How long it took.
+        took: Duration,
+    },
 }
 
 /// Something that a running command did.

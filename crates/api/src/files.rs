@@ -52,6 +52,10 @@ pub trait Files {
     /// What a path is.
     fn file_stat(&self, at: &Place, path: &[u8], follow: bool) -> Result<Meta>;
 
+    /// Where a path leads: absolute and without links. What is not there is taken as it is
+    /// written, and a relative path begins at the user's home.
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>>;
+
     /// The entries of a directory, sorted by name.
     fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>>;
 

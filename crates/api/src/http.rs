@@ -11,7 +11,9 @@ mod file_asks;
 mod place;
 pub mod streams;
 
-pub use answers::{Changed, Count, Done, Ended, Executed, Expires, FileMeta, Logged, Said, Waited};
+pub use answers::{
+    Changed, Count, Done, Ended, Executed, Expires, FileMeta, Logged, RealPath, Said, Waited,
+};
 pub use asks::*;
 pub use file_asks::*;
 pub use place::{InsidePath, Where};

@@ -4,6 +4,7 @@
 //! dialect) know only these traits, so that a missing button is a missing Operation. Calls block;
 //! whoever must not be blocked calls them from a thread.
 
+mod asking;
 mod bytes;
 mod change;
 mod children;
@@ -11,7 +12,10 @@ mod execs;
 mod files;
 pub mod http;
 mod images;
+mod links;
+mod login;
 mod networks;
+pub mod prometheus;
 mod rel_path;
 mod sandboxes;
 mod snapshots;
@@ -21,22 +25,28 @@ mod workspaces;
 
 pub use msb_wire::record::{Event, Happened, Source};
 pub use msb_wire::{
-    EntryKind, Meta, NetEvent, NetFlow, NetRecord, NetTable, Stopped, WorkerStatus,
+    DiskTraffic, EntryKind, Head, Meta, NetEvent, NetFlow, NetRecord, NetTable, NetUsage, Sample,
+    Stopped, Target, WorkerStatus,
 };
 
+pub use asking::{asked_by, asker};
 pub use bytes::{spelled, unspelled};
 pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
 pub use children::{Brood, Child, ChildSpec, Children};
-pub use execs::{Captured, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec};
+pub use execs::{
+    Captured, CodeEvent, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec,
+};
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
     BUILD_LIMIT, DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
 };
+pub use links::{Accepted, LinkListener, Links};
+pub use login::Account;
 pub use networks::Networks;
 pub use rel_path::RelPath;
 pub use sandboxes::{
-    Create, EventStream, Inspection, LogFilter, LogLine, LogStream, Metrics, Sandboxes, Status,
-    Summary,
+    Audit, Create, Damage, EventStream, Holds, Inspection, LogFilter, LogLine, LogStream, Metrics,
+    Modified, Sandboxes, Status, Summary,
 };
 pub use snapshots::{Changes, Snapshot, Snapshots, Verified};
 pub use syncs::{DEFAULT_EXCLUDES, SyncSpec, SyncState, SyncStatus, SyncSummary, Syncs};
@@ -55,6 +65,7 @@ pub trait Api:
     + Workspaces
     + Syncs
     + Children
+    + Links
     + Send
     + Sync
 {
@@ -71,6 +82,7 @@ impl<T> Api for T where
         + Workspaces
         + Syncs
         + Children
+        + Links
         + Send
         + Sync
 {

@@ -1,9 +1,9 @@
 //! Sandboxes: made, started, ended, looked at.
 
 use crate::{Api, Registry, Watch};
-use msb_spec::{Name, Plan, Result, Spec};
+use msb_spec::{HealthStatus, Modify, Name, Plan, Result, Spec};
 use msb_wire::record::{Event, Source};
-use msb_wire::{MachineUsage, Stopped, WorkerStatus};
+use msb_wire::{DiskTraffic, Head, MachineUsage, NetUsage, Sample, Stopped, WorkerStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,17 +52,30 @@ pub trait Sandboxes {
     /// is, in milliseconds since 1970.
     fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>>;
 
+    /// Changes what was decided about one, or only tells what that would change. What this host cannot
+    /// give is refused before anything is changed.
+    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>>;
+
+    /// Gives one that has stopped another name.
+    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()>;
+
     /// Waits until it has ended, but no longer than this; none if it still runs then.
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>>;
 
     /// How much a running one uses.
     fn sandbox_metrics(&self, name: &Name) -> Result<Metrics>;
 
+    /// How much a running one has used, in the last hour, the oldest first.
+    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>>;
+
     /// What its commands have said.
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>>;
 
     /// What happened to it.
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>>;
+
+    /// Checks that nothing of what happened to it was changed or removed since it was written down.
+    fn sandbox_audit(&self, name: &Name) -> Result<Audit>;
 }
 
 /// A sandbox to be made.
@@ -125,6 +138,41 @@ impl Status {
     }
 }
 
+/// Since when a change holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// At once.
+    Now,
+    /// When the sandbox is started the next time.
+    NextStart,
+}
+
+impl Holds {
+    /// As people read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::NextStart => "from the next start",
+        }
+    }
+}
+
+/// One thing that was changed about a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Modified {
+    /// What: a flag, for labels and variables with their name.
+    pub what: String,
+    /// What it was; none if it was not set.
+    pub from: Option<String>,
+    /// What it is; none if it is not set.
+    pub to: Option<String>,
+    /// Since when.
+    pub holds: Holds,
+}
+
 /// One line of a list of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -145,6 +193,12 @@ pub struct Summary {
     pub labels: BTreeMap<String, String>,
     /// Whether it is removed when it ends.
     pub ephemeral: bool,
+    /// How often its first command was begun again, if it runs and has a policy or a health check.
+    #[serde(default)]
+    pub restarts: Option<u32>,
+    /// How it is, if it runs and has a health check.
+    #[serde(default)]
+    pub health: Option<HealthStatus>,
 }
 
 /// Everything there is to know about one sandbox.
@@ -183,10 +237,46 @@ pub struct Metrics {
     pub pids_limit: Option<u32>,
     /// Bytes that its writable layer takes on the host's disk; none where it is in memory.
     pub disk: Option<u64>,
+    /// Bytes read from disks and written to them since it started, where somebody counts them.
+    #[serde(default)]
+    pub disk_traffic: Option<DiskTraffic>,
+    /// What went through its network since it started, if it has one.
+    #[serde(default)]
+    pub net: Option<NetUsage>,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
     /// The same as the kernel of its microVM counts it.
     pub guest: Option<MachineUsage>,
+}
+
+/// What became of the event log of a sandbox, as its chain tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Audit {
+    /// Its name.
+    pub name: String,
+    /// How many events there are.
+    pub events: u64,
+    /// The number of the first; those before it had to make room.
+    pub from: Option<u64>,
+    /// The number of the last.
+    pub to: u64,
+    /// How many of them were written without a hash, by a version that had none.
+    pub unchained: u64,
+    /// The end of the chain: what to keep elsewhere.
+    pub head: Option<Head>,
+    /// What is not as it was written.
+    pub damage: Vec<Damage>,
+}
+
+/// Something of an event log that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Damage {
+    /// The number of the event, or of the first of several.
+    pub number: u64,
+    /// What is wrong with it.
+    pub what: String,
 }
 
 /// Which lines are wanted.

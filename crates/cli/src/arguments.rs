@@ -4,14 +4,15 @@ use crate::at::At;
 use crate::fetching::{Bars, FetchArgs};
 use crate::network_arguments::NetworkArgs;
 use crate::selection::pair;
+use crate::service_arguments::ServiceArgs;
 use crate::{listing, plan_text, terminal, words};
 use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name, Patch, Plan,
-    Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy, Spec, Stdin, Tmpfs,
-    UserRef, Workspace, env,
+    Bytes, Cpus, Error, Hostname, ImageRef, Init, InitProgram, IsolationChoice, Mount, MountSource,
+    Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy,
+    Spec, Stdin, Tmpfs, UserRef, Workspace, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,11 @@ pub(crate) struct SandboxArgs {
     /// End the sandbox when nothing ran in it for this long
     #[arg(long, value_name = "TIME", help_heading = LIMITS)]
     idle_timeout: Option<Span>,
+    /// Pause the sandbox when nothing happened in it for this long, until something does
+    #[arg(long, value_name = "TIME", help_heading = LIMITS)]
+    idle_pause: Option<Span>,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// Let it have children: `default`, or as in `max=3,total=10,cpus=6,memory=1536M,ttl=5m`
     #[arg(long, value_name = "POLICY", help_heading = LIMITS)]
     spawn: Option<SpawnPolicy>,
@@ -92,6 +98,9 @@ pub(crate) struct SandboxArgs {
     /// Label, for finding it again
     #[arg(long = "label", short, value_name = "KEY=VALUE", help_heading = INSIDE)]
     labels: Vec<String>,
+    /// Hand PID 1 to the image's own init: `auto`, or its path such as `/sbin/init`
+    #[arg(long, value_name = "PROGRAM", help_heading = INSIDE)]
+    init: Option<InitProgram>,
     /// Shell of the sandbox [default: /bin/sh]
     #[arg(long, value_name = "PATH", help_heading = INSIDE)]
     pub(crate) shell: Option<String>,
@@ -207,6 +216,7 @@ impl SandboxArgs {
         self.isolation(&mut spec)?;
         spec.network = Some(self.network.network(spec.network.take())?);
         self.limits(&mut spec);
+        self.service.add_to(&mut spec)?;
         self.inside(&mut spec)?;
         self.files(&mut spec, at)?;
         Ok(spec)
@@ -244,6 +254,7 @@ impl SandboxArgs {
         set(&mut spec.disk, self.disk);
         set(&mut spec.max_duration, self.max_duration);
         set(&mut spec.idle_timeout, self.idle_timeout);
+        set(&mut spec.idle_pause, self.idle_pause);
         spec.rlimits.extend(&self.rlimits);
         if self.spawn.is_some() {
             spec.spawn.clone_from(&self.spawn);
@@ -271,6 +282,11 @@ impl SandboxArgs {
         }
         if self.hostname.is_some() {
             spec.hostname.clone_from(&self.hostname);
+        }
+        if let Some(program) = &self.init {
+            // Arguments and environment of a file were written for the init that it names.
+            let same = spec.init.take().filter(|init| init.program == *program);
+            spec.init = Some(same.unwrap_or_else(|| Init::of(program.clone())));
         }
         if let Some(program) = &self.entrypoint {
             spec.entrypoint = vec![program.clone()];

@@ -30,8 +30,12 @@ impl Listing {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
-            let line: String =
-                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                // A format has a longest width, and a cell may be longer.
+                line.push_str(&" ".repeat(width - cell.chars().count() + 2));
+            }
             words::say(line.trim_end());
         }
     }

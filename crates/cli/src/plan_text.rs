@@ -1,7 +1,8 @@
 //! A Plan as people read it; `--json` has every field.
 
 use msb_spec::{
-    Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, SpawnPolicy, Upper, WayOut,
+    Health, Ids, Limit, Network, Plan, PlannedSecret, Profile, SecretSource, SpawnPolicy, Upper,
+    WayOut,
 };
 use std::fmt::{Display, Write};
 
@@ -30,6 +31,9 @@ pub(crate) fn written(plan: &Plan) -> String {
     if let Some(command) = &plan.command {
         line("command", command.argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
     }
+    if let Some(init) = &plan.init {
+        line("init", format!("{}, as PID 1", quoted(&init.program.to_string())));
+    }
     line("user", plan.user.as_ref().map_or("root".to_owned(), ToString::to_string));
     line("ids", ids(&plan.ids));
     line("workdir", plan.workdir.clone());
@@ -56,6 +60,17 @@ pub(crate) fn written(plan: &Plan) -> String {
     }
     if let Some(span) = plan.idle_timeout {
         line("ends idle", span.to_string());
+    }
+    if let Some(span) = plan.idle_pause {
+        line("pauses idle", span.to_string());
+    }
+    if plan.restart.is_some() {
+        line("restart", plan.restart.to_string());
+    }
+    if let Some(health) = &plan.health {
+        let Health { command, interval, timeout, retries, .. } = health;
+        let often = format!("every {interval}, at most {timeout}, {retries} times");
+        line("health", format!("{}, {often}", quoted(command)));
     }
     if let Some(policy) = &plan.spawn {
         let SpawnPolicy { max_concurrent, max_total, cpus, memory, .. } = policy;

@@ -6,7 +6,7 @@ use msb_server::{
     Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Named, SandboxMcpProfile,
     SandboxMcpSettings, Selected, World,
 };
-use msb_spec::{Error, Name, NetworkSpec, Result, Spec, env};
+use msb_spec::{Asker, Error, Name, NetworkSpec, Result, Spec, Surface, env};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -20,7 +20,8 @@ const MORE_THREADS: usize = 64;
 pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
     msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
-    let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?;
+    let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?
+        .asked_by(Asker::new(Surface::Server));
     tidy_up(&engine);
     let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;
     settings.program = std::env::current_exe().ok();

@@ -66,6 +66,8 @@ struct Family {
     name: &'static str,
     group: &'static str,
     about: &'static str,
+    /// Whether the first word alone takes names, so that a second word which is none of ours is one.
+    names: bool,
 }
 
 /// Everything that can be typed after `msb`. A verb's name is one word, or a family's and its own.
@@ -86,16 +88,37 @@ const GROUPS: [&str; 6] = [RUN, LIFE, STATE, LOOK, IMAGES, MORE];
 
 const TABLE: Table = Table {
     families: &[
-        Family { name: "image", group: IMAGES, about: "List, inspect and remove images" },
-        Family { name: "mcp", group: MORE, about: "Serve sandboxes to MCP clients" },
-        Family { name: "port", group: LIFE, about: "Publish ports of a running sandbox" },
-        Family { name: "registry", group: IMAGES, about: "Log in to registries" },
-        Family { name: "skill", group: MORE, about: "Teach a coding agent to use msb" },
-        Family { name: "server", group: MORE, about: "Serve sandboxes over HTTP" },
-        Family { name: "snapshot", group: STATE, about: "Save files" },
-        Family { name: "setup", group: MORE, about: "Make this host ready" },
-        Family { name: "sync", group: STATE, about: "Keep a directory of the host in step inside" },
-        Family { name: "volume", group: STATE, about: "Keep files beyond sandboxes" },
+        Family { name: "events", group: LOOK, about: "Show what has happened", names: true },
+        Family {
+            name: "image",
+            group: IMAGES,
+            about: "List, inspect and remove images",
+            names: false,
+        },
+        Family { name: "mcp", group: MORE, about: "Serve sandboxes to MCP clients", names: false },
+        Family {
+            name: "port",
+            group: LIFE,
+            about: "Publish ports of a running sandbox",
+            names: false,
+        },
+        Family { name: "registry", group: IMAGES, about: "Log in to registries", names: false },
+        Family {
+            name: "skill",
+            group: MORE,
+            about: "Teach a coding agent to use msb",
+            names: false,
+        },
+        Family { name: "server", group: MORE, about: "Serve sandboxes over HTTP", names: false },
+        Family { name: "snapshot", group: STATE, about: "Save files", names: false },
+        Family { name: "setup", group: MORE, about: "Make this host ready", names: false },
+        Family {
+            name: "sync",
+            group: STATE,
+            about: "Keep a directory of the host in step inside",
+            names: false,
+        },
+        Family { name: "volume", group: STATE, about: "Keep files beyond sandboxes", names: false },
     ],
     verbs: &[
         anywhere::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
@@ -117,6 +140,8 @@ const TABLE: Table = Table {
         anywhere::<verbs::life::Drain>(LIFE, "drain", "Take no new commands, end with the last"),
         anywhere::<verbs::life::Pause>(LIFE, "pause", "Stop everything inside where it is"),
         anywhere::<verbs::life::Resume>(LIFE, "resume", "Let what was paused go on"),
+        anywhere::<verbs::modify::Modify>(LIFE, "modify", "Change limits, labels and clocks"),
+        anywhere::<verbs::modify::Rename>(LIFE, "rename", "Give a sandbox another name"),
         anywhere::<verbs::life::Wait>(LIFE, "wait", "Wait until sandboxes have ended"),
         anywhere::<verbs::life::Rm>(LIFE, "rm", "Remove sandboxes with all they hold"),
         anywhere::<verbs::children::Spawn>(LIFE, "spawn", "Make a sandbox for a sandbox"),
@@ -149,7 +174,12 @@ const TABLE: Table = Table {
         anywhere::<verbs::children::Children>(LOOK, "children", "List sandboxes of a sandbox"),
         anywhere::<verbs::inspect::Inspect>(LOOK, "inspect", "Show everything about a sandbox"),
         anywhere::<verbs::logs::Logs>(LOOK, "logs", "Show what commands have said"),
-        anywhere::<verbs::events::Events>(LOOK, "events", "Show what has happened to a sandbox"),
+        anywhere::<verbs::events::Events>(LOOK, "events", "Show what has happened to sandboxes"),
+        anywhere::<verbs::events::Verify>(
+            LOOK,
+            "events verify",
+            "Check that no event was changed or removed",
+        ),
         anywhere::<verbs::net::Net>(LOOK, "net", "Show and change whom a sandbox reaches"),
         anywhere::<verbs::port::Add>(LIFE, "port add", "Open a port of the host"),
         anywhere::<verbs::port::Rm>(LIFE, "port rm", "Close a port of the host"),
@@ -327,6 +357,11 @@ impl Table {
                 Some(own) if second.is_empty() || second.starts_with('-') => {
                     return Ok(Found::Verb(own));
                 }
+                Some(own)
+                    if family.names && !self.members(family).any(|(word, _)| word == second) =>
+                {
+                    return Ok(Found::Verb(own));
+                }
                 None if matches!(second, "" | "-h" | "--help") => {
                     return Ok(Found::Family(family));
                 }
@@ -482,8 +517,8 @@ mod tests {
     /// A small table with a family, whatever families the real one has.
     const SMALL: Table = Table {
         families: &[
-            Family { name: "box", group: LOOK, about: "Look at boxes" },
-            Family { name: "lid", group: LOOK, about: "Lift the lid" },
+            Family { name: "box", group: LOOK, about: "Look at boxes", names: false },
+            Family { name: "lid", group: LOOK, about: "Lift the lid", names: false },
         ],
         verbs: &[
             anywhere::<verbs::ps::Ps>(LOOK, "lid", "Lift the lid"),

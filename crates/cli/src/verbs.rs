@@ -25,6 +25,7 @@ pub(crate) mod ls;
 pub(crate) mod mcp;
 pub(crate) mod mcp_install;
 pub(crate) mod metrics;
+pub(crate) mod modify;
 pub(crate) mod net;
 pub(crate) mod port;
 pub(crate) mod ps;

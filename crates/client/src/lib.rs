@@ -6,8 +6,12 @@
 mod copies;
 mod events;
 mod exec;
+mod links;
 mod operations;
+mod otlp;
 mod socket;
+
+pub use otlp::Collector;
 
 use msb_api::http::{Ask, Method};
 use msb_api::{Unwatched, Watch};

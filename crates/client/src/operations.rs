@@ -9,16 +9,16 @@ use msb_api::http::streams::{
 };
 use msb_api::http::*;
 use msb_api::{
-    Api, Applied, Attributes, Brood, Change, Changes, Child, ChildSpec, Children, Copied, Create,
-    Depth, DiskUsage, Event, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
-    ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Meta, Metrics, NetRecord,
-    NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sandboxes, Selection, Snapshot,
-    Snapshots, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch,
-    Workspaces,
+    Api, Applied, Attributes, Audit, Brood, Change, Changes, Child, ChildSpec, Children, Copied,
+    Create, Depth, DiskUsage, Event, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
+    ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Meta, Metrics, Modified,
+    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sample, Sandboxes,
+    Selection, Snapshot, Snapshots, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified,
+    Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
-    Command, Error, Exit, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
-    Spec, VolumeName, VolumeSpec,
+    Command, Error, Exit, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result,
+    Rule, Spec, VolumeName, VolumeSpec,
 };
 use std::io::{Read, Write};
 use std::path::Path;
@@ -101,6 +101,14 @@ impl Sandboxes for Client {
         Ok(self.ask(&ask)?.at)
     }
 
+    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
+        self.ask(&SandboxModify { name: name.clone(), change: ask.clone() })
+    }
+
+    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()> {
+        self.ask(&SandboxRename { name: name.clone(), to: to.clone() }).map(drop)
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         let ask = SandboxWait { name: name.clone(), limit_ms: limit.map(milliseconds) };
         Ok(self.ask(&ask)?.stopped)
@@ -120,6 +128,14 @@ impl Sandboxes for Client {
         let later = Later::Lines(first.lines);
         let path = streams::LOGS_FOLLOW;
         Ok(Box::new(Lines { followed: Followed::new(self, path, follow, later), rest: first.rest }))
+    }
+
+    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>> {
+        self.ask(&SandboxHistory { name: name.clone() })
+    }
+
+    fn sandbox_audit(&self, name: &Name) -> Result<Audit> {
+        self.ask(&SandboxAudit { name: name.clone() })
     }
 
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
@@ -311,6 +327,10 @@ impl Files for Client {
 
     fn file_stat(&self, at: &Place, path: &[u8], follow: bool) -> Result<Meta> {
         self.ask(&FileStat::at(at, inside(path), follow))?.try_into()
+    }
+
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.ask(&FileReal::at(at, inside(path)))?.path.0)
     }
 
     fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>> {

@@ -14,14 +14,14 @@ use crate::sandboxes::Engine;
 use exec::{Begun, End, Local};
 pub(crate) use judged::check as check_judged;
 use msb_api::{
-    Api, Attributes, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry, Execs,
-    Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Login,
-    Metrics, Networks, Place, PrunedVolumes, Registry, Sandboxes, Snapshot, Snapshots, Summary,
-    Verified, Volume, Volumes, Watch, no_exec,
+    Api, Attributes, Audit, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry,
+    Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream,
+    Login, Metrics, Modified, Networks, Place, PrunedVolumes, Registry, Sample, Sandboxes,
+    Snapshot, Snapshots, Summary, Verified, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
-    Command, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result,
-    Rule, Spec, Stdin, VolumeName, VolumeSpec,
+    Command, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference,
+    Result, Rule, Spec, Stdin, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, Stopped};
@@ -119,6 +119,14 @@ impl Sandboxes for Engine {
         self.renew(name, left)
     }
 
+    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
+        self.modify(name, ask)
+    }
+
+    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()> {
+        self.rename(name, to)
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         let Some(limit) = limit else {
             return self.wait(name).map(Some);
@@ -132,6 +140,14 @@ impl Sandboxes for Engine {
 
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {
         Ok(Box::new(Growing { begun: false, source: self.logs(name, filter.clone())? }))
+    }
+
+    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>> {
+        self.history(name)
+    }
+
+    fn sandbox_audit(&self, name: &Name) -> Result<Audit> {
+        self.audit(name)
     }
 
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
@@ -267,6 +283,10 @@ impl Files for Engine {
 
     fn file_stat(&self, at: &Place, path: &[u8], follow: bool) -> Result<Meta> {
         self.files_at(at)?.stat(path, follow)
+    }
+
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        self.files_at(at)?.real(path)
     }
 
     fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>> {

@@ -272,7 +272,11 @@ impl Engine {
         let since = Instant::now();
         loop {
             match self.remove(&child.name, true) {
-                Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+                Err(error) if error.kind() == Kind::NotFound => {
+                    // It ended by itself, and left its own children.
+                    self.end_orphans();
+                    return Ok(());
+                }
                 Err(_) if since.elapsed() < MAKING_LIMIT => {
                     std::thread::sleep(Duration::from_millis(10));
                 }

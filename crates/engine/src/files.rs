@@ -83,6 +83,15 @@ impl Files {
         }
     }
 
+    /// Where a path leads; a relative one begins at the user's home.
+    pub fn real(mut self, path: &[u8]) -> Result<Vec<u8>> {
+        self.ask(&FileRequest::Real { path: path.to_vec() })?;
+        match self.answer()? {
+            FileReply::Path(path) => Ok(path),
+            _ => Err(nonsense()),
+        }
+    }
+
     /// The entries of a directory, sorted by name.
     pub fn list(mut self, path: &[u8]) -> Result<Vec<Meta>> {
         self.ask(&FileRequest::List { path: path.to_vec() })?;
@@ -253,9 +262,14 @@ pub(crate) fn understand_in(place: &str, reply: FileReply) -> Result<FileReply> 
     let doing: String = failure.doing.chars().take(300).collect();
     let doing = msb_spec::shown(&doing);
     let cause = std::io::Error::from_raw_os_error(failure.errno);
+    use std::io::ErrorKind;
     let kind = match cause.kind() {
-        std::io::ErrorKind::NotFound => Kind::NotFound,
-        std::io::ErrorKind::AlreadyExists => Kind::Exists,
+        ErrorKind::NotFound => Kind::NotFound,
+        ErrorKind::AlreadyExists => Kind::Exists,
+        // It is the path that is wrong, and nothing of the host's.
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::InvalidFilename => {
+            Kind::Invalid
+        }
         _ => Kind::Host,
     };
     let error = Error::new(kind, format!("in the {place}, cannot {doing}"));

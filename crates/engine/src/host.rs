@@ -1,15 +1,15 @@
 //! What this host offers, as far as a Plan depends on it. Cheap: asked before every start.
 
 use msb_image::Owners;
-use msb_spec::{Cgroup, IdRange};
+use msb_spec::{Cgroup, IdRange, Limits};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The controllers whose limits we set, and the one that counts processor time.
-const CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
+/// The controllers whose limits we set, the one that counts processor time and the one that freezes.
+const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", Limits::FREEZER, "memory", "pids"];
 
 /// The user that msb runs as.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ impl Controllers {
         match &self.cgroup {
             Cgroup::None => false,
             Cgroup::V1 { controllers } => controllers.contains_key(controller),
-            Cgroup::V2 { parent } => {
+            Cgroup::V2 { parent, .. } => {
                 let file = fs::read_to_string(parent.join("cgroup.controllers"));
                 file.is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
             }
@@ -94,7 +94,11 @@ impl Controllers {
                 if kept.is_empty() { Cgroup::None } else { Cgroup::V1 { controllers: kept } }
             }
             _ if wanted.is_empty() => Cgroup::None,
-            other => other.clone(),
+            Cgroup::V2 { parent, .. } => {
+                let freezes = wanted.contains(&Limits::FREEZER);
+                Cgroup::V2 { parent: parent.clone(), freezes }
+            }
+            Cgroup::None => Cgroup::None,
         }
     }
 }
@@ -122,7 +126,9 @@ fn v1(mounts: &str, own: &str) -> Option<Cgroup> {
             }
         }
     }
-    (!controllers.is_empty()).then_some(Cgroup::V1 { controllers })
+    // One that only freezes is left over beside v2, which freezes too.
+    let limits = controllers.keys().any(|name| name != Limits::FREEZER);
+    limits.then_some(Cgroup::V1 { controllers })
 }
 
 /// The highest v2 directory on our own way that we may write and that hands controllers down.
@@ -144,7 +150,7 @@ fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     };
     let ancestors: Vec<&Path> = own.ancestors().collect();
     let parent = ancestors.iter().rev().copied().find(|path| usable(path))?;
-    Some(Cgroup::V2 { parent: parent.to_owned() })
+    Some(Cgroup::V2 { parent: parent.to_owned(), freezes: false })
 }
 
 /// Files of /proc claim to be empty, so the usual way reads them in dozens of tiny pieces.

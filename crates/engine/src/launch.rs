@@ -4,7 +4,7 @@ use crate::secrets::Value;
 use crate::store::Claim;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
-use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode};
+use msb_wire::{Decoder, FrameKind, Head, MAX_REQUEST, Reply, encode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -29,8 +29,8 @@ pub struct WorkerStart {
     pub held: Vec<OwnedFd>,
     /// The connection to whoever started it.
     pub caller: OwnedFd,
-    /// The number of the last event.
-    pub last_event: u64,
+    /// Where the event log ends.
+    pub last_event: Head,
     /// The number of the last Exec.
     pub last_exec: u64,
     /// The values of the Plan's Secrets, in order.
@@ -76,7 +76,7 @@ impl Launcher {
 struct Letter {
     plan: Plan,
     directory: PathBuf,
-    last_event: u64,
+    last_event: Head,
     last_exec: u64,
     secrets: Vec<Zeroizing<Vec<u8>>>,
     /// How many locks follow, each with a byte of its own.
@@ -118,7 +118,7 @@ pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
     claim: &Claim,
-    last: (u64, u64),
+    last: (Head, u64),
     secrets: Vec<Value>,
     held: Vec<OwnedFd>,
     listener: Option<UnixListener>,
@@ -230,7 +230,7 @@ impl Caller {
     }
 
     /// Waits until the first command has started, or tells why it has not.
-    pub(crate) fn started(&mut self) -> Result<()> {
+    pub fn started(&mut self) -> Result<()> {
         match self.next_reply()? {
             Reply::Started { .. } => Ok(()),
             Reply::Failed(error) => Err(error),

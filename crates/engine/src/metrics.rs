@@ -22,6 +22,8 @@ pub(crate) fn of(plan: &Plan, usage: Usage) -> Metrics {
         pids: usage.pids,
         pids_limit: plan.limits.pids.map(|limit| limit.value),
         disk,
+        disk_traffic: usage.disk,
+        net: usage.net,
         uptime_ms: usage.uptime_ms,
         guest: usage.guest,
     }

@@ -72,6 +72,14 @@ impl Engine {
         }
     }
 
+    /// Whether it may reach this machine over TCP, at this port or at every one, and by which rule.
+    pub(crate) fn reaches_host(&self, name: &Name, port: Option<u16>) -> Result<(bool, String)> {
+        match self.ask_gateway(name, ToGateway::Host { port })? {
+            FromGateway::Host { decision, rule } => Ok((decision == Decision::Allow, rule)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     fn ask_gateway(&self, name: &Name, what: ToGateway) -> Result<FromGateway> {
         let mut connection = self.connect(name, &Request::Network(what))?;
         match connection.reply_within(ANSWER_LIMIT)? {

@@ -10,10 +10,10 @@ use crate::store::Home;
 use crate::volumes;
 use msb_image::{Prepared, RunConfig, Settings};
 use msb_spec::{
-    By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, Isolation,
-    IsolationChoice, Limit, Limits, Lower, MachineBase, Mount, MountSource, Name, Network,
-    PLAN_VERSION, Patch, Plan, PlannedMount, Result, Rootfs, Script, Security, SpawnPolicy, Spec,
-    Stage, Stored, Upper, UserRef, VolumeName, env, state,
+    By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, InitProgram,
+    Isolation, IsolationChoice, Limit, Limits, Lower, MachineBase, Modify, Mount, MountSource,
+    Name, Network, PLAN_VERSION, Patch, Plan, PlannedInit, PlannedMount, Result, Rootfs, Script,
+    Security, SpawnPolicy, Spec, Stage, Stored, Upper, UserRef, VolumeName, check_env, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -68,14 +68,17 @@ pub(crate) fn plan(
     // A volume is the sandbox's own as its writable layer is: a setuid file there is root's inside.
     let allow_setid = mounts.iter().all(|mount| mount.read_only || mount.volume.is_some());
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
+    let env = environment(spec, &name, &prepared, network.as_ref());
+    check_env(&env).map_err(|error| error.at(Stage::Plan))?;
     let plan = Plan {
         version: PLAN_VERSION,
         created: now_ms(),
         isolation,
         isolation_reason,
-        env: environment(spec, &name, &prepared, network.as_ref()),
+        env,
         workdir: workdir(spec, &prepared),
-        command: first_command(spec, &prepared.config, &shell),
+        command: first_command(spec, &prepared.config, &shell)?,
+        init: init(spec, &prepared.config, isolation)?,
         patches: patches(spec, &prepared)?,
         snapshot: match &spec.image {
             ImageRef::Snapshot(name) => Some(name.clone()),
@@ -98,6 +101,9 @@ pub(crate) fn plan(
         security: Security { profile: spec.security, allow_userns: spec.allow_userns, allow_setid },
         max_duration: spec.max_duration,
         idle_timeout: spec.idle_timeout,
+        idle_pause: spec.idle_pause,
+        restart: spec.restart,
+        health: spec.health.clone(),
         ephemeral: spec.ephemeral,
         spawn: spawn_policy(home, spec, &name)?,
         family: None,
@@ -278,11 +284,31 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
         ];
         wanted.extend(asked.iter().filter(|(_, asked)| *asked).map(|(name, _)| *name));
     } else {
-        // What lasts is also measured.
-        wanted.extend(["cpu", "cpuacct", "memory", "pids"]);
+        // What lasts is also measured and paused.
+        wanted.extend(["cpu", "cpuacct", Limits::FREEZER, "memory", "pids"]);
     }
     let cgroup = controllers.only(&wanted);
     Ok(Limits { memory, cpus, pids, disk, cgroup, cgroup_owner: String::new() })
+}
+
+/// The limits of a sandbox that exists, planned anew with other amounts, and what its microVM has
+/// then. Its disk stays as it is.
+pub(crate) fn limits_anew(plan: &Plan, ask: &Modify) -> Result<(Limits, Option<(u8, u32)>)> {
+    let present = &plan.limits;
+    let spec = Spec {
+        memory: ask.memory.or(present.memory.map(|limit| limit.value)),
+        cpus: ask.cpus.or(present.cpus.map(|limit| limit.value)),
+        pids: ask.pids.or(present.pids.map(|limit| limit.value)),
+        ephemeral: plan.ephemeral,
+        ..Spec::default()
+    };
+    if plan.machine.is_none() {
+        return Ok((limits(&spec, User::current(), false)?, None));
+    }
+    let disk = present.disk.map(|limit| limit.value);
+    let limits = machine::limits(&Spec { disk, ..spec })?;
+    let size = machine::size(&limits);
+    Ok((limits, Some(size)))
 }
 
 fn no_part_of_a_cpu(value: Cpus) -> Error {
@@ -409,24 +435,63 @@ fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
 }
 
 /// The first command, without what only the surface knows: its terminal and stdin.
-fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Option<Command> {
+fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Result<Option<Command>> {
     if spec.command.is_empty() && spec.entrypoint.is_empty() && !spec.default_command {
-        return None;
+        return Ok(None);
     }
     let own_entrypoint = spec.entrypoint.is_empty();
-    let entrypoint = if own_entrypoint { &image.entrypoint } else { &spec.entrypoint };
-    // The image's command was written for the image's entrypoint.
     let none = Vec::new();
+    let entrypoint = match own_entrypoint {
+        // It runs already, and there is one PID 1.
+        true if starts_with_init(spec, &image.entrypoint) => &none,
+        true => &image.entrypoint,
+        false => &spec.entrypoint,
+    };
+    // The image's command was written for the image's entrypoint.
     let command = match (spec.command.is_empty(), own_entrypoint) {
+        (true, true) if starts_with_init(spec, &image.cmd) => &none,
         (true, true) => &image.cmd,
         (true, false) => &none,
         (false, _) => &spec.command,
     };
     let mut argv: Vec<String> = entrypoint.iter().chain(command).cloned().collect();
+    if argv.is_empty() && spec.restart.is_some() {
+        return Err(Error::invalid("the image names no command to begin again")
+            .hint("put one behind `--`, as in `msb create --restart always IMAGE -- COMMAND`")
+            .at(Stage::Plan));
+    }
     if argv.is_empty() {
         argv.push(shell.to_owned());
     }
-    Some(Command { argv, timeout: spec.timeout, ..Command::default() })
+    Ok(Some(Command { argv, timeout: spec.timeout, ..Command::default() }))
+}
+
+/// The image's own init, as far as it can be known from outside.
+fn init(spec: &Spec, image: &RunConfig, isolation: Isolation) -> Result<Option<PlannedInit>> {
+    let Some(init) = &spec.init else { return Ok(None) };
+    if let (InitProgram::Path(path), Isolation::Process) = (&init.program, isolation)
+        && InitProgram::is_systemd(path)
+    {
+        return Err(InitProgram::no_systemd(path).at(Stage::Plan));
+    }
+    // Otherwise what the image names is for its own program.
+    let started = if image.entrypoint.is_empty() { &image.cmd } else { &image.entrypoint };
+    let stop_signal = match starts_with_init(spec, started) {
+        true => msb_sys::signal::parse(&image.stop_signal),
+        false => None,
+    };
+    Ok(Some(PlannedInit {
+        program: init.program.clone(),
+        args: init.args.clone(),
+        env: init.env.clone(),
+        stop_signal,
+    }))
+}
+
+/// Whether what an image starts is the init that becomes PID 1.
+fn starts_with_init(spec: &Spec, words: &[String]) -> bool {
+    let first = words.first();
+    spec.init.as_ref().zip(first).is_some_and(|(init, first)| init.program.is(first))
 }
 
 pub(crate) fn now_ms() -> u64 {

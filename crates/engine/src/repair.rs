@@ -1,13 +1,13 @@
 //! Cleaning up behind workers that were killed.
 
-use crate::planning::now_ms;
+use crate::audit;
 use crate::store::{Claim, Home};
 use crate::sync;
 use crate::workspace;
 use msb_spec::{Ending, Name, Plan, Result, state};
 use msb_wire::record::{Event, Happened};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,12 @@ pub(crate) fn all(home: &Home) -> Vec<String> {
         // One that is still at work, or cannot be undone yet, says so itself.
         said.extend(workspace::recover(home, &name).unwrap_or_default());
     }
-    leave_networks(home);
     said.extend(sync::repair(home));
     said
 }
 
 /// Removes the sockets by which sandboxes that are gone were reached, and networks without any.
-fn leave_networks(home: &Home) {
+pub(crate) fn leave_networks(home: &Home) {
     let within = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
     for network in within(&home.networks()) {
         for socket in within(&network.path()) {
@@ -69,10 +68,7 @@ pub(crate) fn one(home: &Home, name: &Name) -> Result<Option<String>> {
 fn is_unfinished(home: &Home, name: &Name) -> bool {
     let directory = home.directory(name);
     let plan = fs::exists(directory.join(state::PLAN)).unwrap_or(false);
-    plan && !matches!(
-        last_event(&directory).map(|event| event.happened),
-        Some(Happened::Stopped { .. })
-    )
+    plan && !matches!(last_turn(&directory), Some(Happened::Stopped { .. }))
 }
 
 fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
@@ -86,10 +82,8 @@ fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
         return Ok(format!("removed sandbox `{}`, whose worker was killed", plan.name));
     }
     let _ = fs::remove_file(claim.directory.join(state::SOCKET));
-    let number = last_event(&claim.directory).map_or(0, |event| event.number);
     let crashed = Happened::Stopped { ending: Ending::Crashed, exit: None };
-    append(&claim.directory, number + 1, Happened::Repaired);
-    append(&claim.directory, number + 2, crashed);
+    audit::append(&claim.directory, [Happened::Repaired, crashed]);
     Ok(format!("cleaned up after sandbox `{}`, whose worker was killed", plan.name))
 }
 
@@ -98,7 +92,13 @@ pub(crate) fn remove_cgroup(plan: &Plan) {
     /// What was killed leaves its cgroup a moment later.
     const EMPTY_LIMIT: Duration = Duration::from_secs(2);
     let since = Instant::now();
-    for directory in plan.limits.cgroup_directories(&plan.name).values() {
+    let freezer = plan.limits.freezer(&plan.name);
+    if let Some(freezer) = &freezer {
+        // What was killed while it was paused dies when it goes on.
+        let _ = fs::write(freezer.inside.join(freezer.switch), freezer.thaw);
+    }
+    let directories = plan.limits.cgroup_directories(&plan.name);
+    for directory in freezer.iter().map(|own| &own.inside).chain(directories.values()) {
         let is_busy = |error: io::Error| error.kind() == io::ErrorKind::ResourceBusy;
         while fs::remove_dir(directory).is_err_and(is_busy) && since.elapsed() < EMPTY_LIMIT {
             std::thread::sleep(Duration::from_millis(1));
@@ -108,8 +108,47 @@ pub(crate) fn remove_cgroup(plan: &Plan) {
 
 /// The last event of a sandbox.
 pub(crate) fn last_event(directory: &Path) -> Option<Event> {
-    let current = last_line(&directory.join(state::EVENTS));
-    current.or_else(|| last_line(&directory.join(format!("{}{}", state::EVENTS, state::ROTATED))))
+    last_such(directory, |_| true)
+}
+
+/// The last event that is wanted: mostly near the end, but a sandbox may have run many commands since.
+fn last_such(directory: &Path, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+    let rotated = format!("{}{}", state::EVENTS, state::ROTATED);
+    let last_in = |bytes: Vec<u8>| {
+        let lines = bytes.split(|byte| *byte == b'\n').rev();
+        lines.filter_map(|line| serde_json::from_slice(line).ok()).find(&wanted)
+    };
+    [state::EVENTS, &rotated].into_iter().find_map(|name| {
+        let path = directory.join(name);
+        let near = last_in(end_of(&path).ok()?);
+        near.or_else(|| last_in(fs::read(&path).ok()?))
+    })
+}
+
+/// The end of a file: some hundred events.
+fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+    const LATEST: u64 = 128 << 10;
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LATEST)))?;
+    let mut end = Vec::new();
+    file.take(LATEST).read_to_end(&mut end)?;
+    Ok(end)
+}
+
+/// The last event of a sandbox that changes whether it runs, is paused or ends.
+pub(crate) fn last_turn(directory: &Path) -> Option<Happened> {
+    let turns = |event: &Event| {
+        matches!(
+            event.happened,
+            Happened::Started { .. }
+                | Happened::Draining
+                | Happened::Paused { .. }
+                | Happened::Resumed { .. }
+                | Happened::Stopped { .. }
+        )
+    };
+    last_such(directory, turns).map(|event| event.happened)
 }
 
 /// The number of the last Exec of a sandbox.
@@ -134,14 +173,10 @@ fn last_line<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 
 /// The only event of a sandbox that was made and not started.
 pub(crate) fn not_started(directory: &Path) {
-    append(directory, 1, Happened::Stopped { ending: Ending::Stopped, exit: None });
+    audit::begin(directory, Happened::Stopped { ending: Ending::Stopped, exit: None });
 }
 
-fn append(directory: &Path, number: u64, happened: Happened) {
-    let mut line = serde_json::to_vec(&Event { number, time: now_ms(), happened })
-        .expect("our own types always serialise");
-    line.push(b'\n');
-    let file = File::options().append(true).create(true).open(directory.join(state::EVENTS));
-    // On a full disk the next command tries again.
-    let _ = file.and_then(|mut file| file.write_all(&line));
+/// Adds something that happened to a sandbox which does not run.
+pub(crate) fn note(directory: &Path, happened: Happened) {
+    audit::append(directory, [happened]);
 }

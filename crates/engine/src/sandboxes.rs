@@ -6,18 +6,19 @@ use crate::host::User;
 use crate::images::Fetching;
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
+use crate::looking::stopped;
 use crate::secrets::{self, Value};
 use crate::store::{Claim, Home};
-use crate::{layers, planning, repair, volumes, workspace};
-use msb_api::{ExecEntry, Inspection, Metrics, Status, Summary};
+use crate::{audit, layers, planning, repair, volumes, workspace};
+use msb_api::ExecEntry;
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
-    Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan, Result,
-    SpawnPolicy, Spec, Stage, Upper, state,
+    Asker, Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan,
+    Restart, Result, SpawnPolicy, Spec, Stage, Stdin, Surface, Upper, state,
 };
 use msb_sys::lock::Held;
 use msb_wire::record::{ExecRecord, Happened};
-use msb_wire::{ExecStatus, Reply, Request, Stopped, WorkerStatus};
+use msb_wire::{ExecStatus, Head, Reply, Request, Stopped};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -32,6 +33,8 @@ pub struct Engine {
     pub(crate) launcher: Launcher,
     /// Values of Secrets that this program brings itself, by name.
     given: Vec<(String, Value)>,
+    /// Who asks where nobody else is known to.
+    asker: Asker,
 }
 
 /// A sandbox whose directory is there, and what its worker is to be handed.
@@ -63,7 +66,22 @@ impl Engine {
 
     /// Uses this state directory.
     pub fn at(home: Home, launcher: Launcher) -> Self {
-        Self { home, launcher, given: Vec::new() }
+        let surface = match &launcher {
+            Launcher::Fork(_) => Surface::Cli,
+            Launcher::Execute(_) => Surface::Sdk,
+        };
+        Self { home, launcher, given: Vec::new(), asker: Asker::new(surface) }
+    }
+
+    /// The same engine, which this one asks unless somebody else is known to.
+    #[must_use]
+    pub fn asked_by(self, asker: Asker) -> Self {
+        Self { asker, ..self }
+    }
+
+    /// Who asks for a command that says this itself.
+    fn asker(&self, said: Option<Asker>) -> Option<Asker> {
+        msb_api::asker().or(said).or_else(|| Some(self.asker.clone()))
     }
 
     /// The same engine, for sandboxes whose Secrets this program gives values to, by name.
@@ -116,6 +134,7 @@ impl Engine {
         }
         let mut said = repair::all(&self.home);
         said.extend(self.end_orphans());
+        repair::leave_networks(&self.home);
         said
     }
 
@@ -138,6 +157,9 @@ impl Engine {
         let mut plan = planning::plan(&self.home, spec, prepare)?;
         if let (Some(machine), Some(snapshot)) = (&mut plan.machine, &plan.snapshot) {
             machine.written = self.written_disks(snapshot)?;
+        }
+        if let Some(command) = &mut plan.command {
+            command.asker = self.asker(None);
         }
         Ok(plan)
     }
@@ -221,7 +243,7 @@ impl Engine {
     /// Starts the worker of a sandbox that was made.
     pub(crate) fn launch_made(&self, made: Made) -> Result<Caller> {
         let Made { plan, claim, secrets, held, _kept } = made;
-        self.launch_answered(plan, &claim, (0, 0), secrets, held).inspect_err(|_| {
+        self.launch_answered(plan, &claim, (Head::first(), 0), secrets, held).inspect_err(|_| {
             // Nobody has begun, so nobody cleans up.
             let _ = self.home.discard(&claim);
         })
@@ -232,7 +254,7 @@ impl Engine {
         &self,
         plan: Plan,
         claim: &Claim,
-        last: (u64, u64),
+        last: (Head, u64),
         secrets: Vec<Value>,
         held: Vec<OwnedFd>,
     ) -> Result<Caller> {
@@ -266,20 +288,35 @@ impl Engine {
                 error.under(format!("cannot prepare sandbox `{}`", plan.name)).at(Stage::Boot)
             })?;
         }
-        if plan.patches.is_empty() { Ok(()) } else { caller.go() }
+        if plan.patches.is_empty() {
+            return Ok(());
+        }
+        caller.go()?;
+        // An init starts once everything is in its place, and may not be there.
+        if plan.init.is_some() {
+            caller
+                .ready()
+                .map_err(|error| error.under(format!("cannot start sandbox `{}`", plan.name)))?;
+        }
+        Ok(())
     }
 
     /// Starts a sandbox that has stopped. False if it runs already.
     pub fn start(&self, name: &Name) -> Result<bool> {
-        match self.start_owned(name)? {
-            Some(mut caller) => caller.detach().map(|()| true),
-            None => Ok(false),
+        let service = self.existing(name)?.restart.is_some();
+        match self.start_as(name, |_| {})? {
+            // It may have failed often enough by now to have ended with its sandbox.
+            Some(mut caller) => {
+                caller.detach().or_else(|error| if service { Ok(()) } else { Err(error) })
+            }
+            None => return Ok(false),
         }
+        .map(|()| true)
     }
 
     /// The same, but it ends when the connection that is returned does. None if it runs already.
     pub fn start_owned(&self, name: &Name) -> Result<Option<Caller>> {
-        self.start_as(name, |_| {})
+        self.start_as(name, without_service)
     }
 
     /// The same for a machine whose disk is to be put in order and nothing else: without its
@@ -290,6 +327,8 @@ impl Engine {
             plan.mounts = Vec::new();
             plan.workspace = None;
             plan.spawn = None;
+            without_service(plan);
+            plan.init = None;
         })
     }
 
@@ -301,31 +340,68 @@ impl Engine {
                 false => Err(workspace::not_startable(&plan)),
             };
         }
-        repair::one(&self.home, name)?;
-        let Some(claim) = self.home.lock(name)? else {
+        let Some(claim) = self.claim_stopped(name)? else {
             return Ok(None);
         };
         // Somebody may have changed its layers before we had the lock.
         plan = self.existing(name)?;
-        // The changes were made when it was created, and its first command was for then.
+        // The changes were made when it was created, and its first command was for then, unless it
+        // is a service.
         plan.patches.clear();
-        plan.command = None;
+        plan.command = plan.command.take().filter(|_| plan.restart.is_some());
+        if let Some(command) = &mut plan.command {
+            (command.detached, command.tty, command.stdin) = (true, None, Stdin::Closed);
+            // Whoever has it started now, not whoever made the sandbox.
+            command.asker = self.asker(None);
+        }
         change(&mut plan);
-        let last_event =
-            repair::last_event(&claim.directory).map_or(1, |event| event.number.max(1));
-        let last = (last_event, repair::last_exec(&claim.directory));
+        let head = audit::head(&claim.directory);
+        let last = (head, repair::last_exec(&claim.directory));
         let secrets = secrets::read(&plan, &self.given)?;
         let held = volumes::take(&self.home, &mut plan)
             .map_err(|error| error.under(format!("cannot start sandbox `{name}`")))?;
         let mut caller = self.launch_answered(plan.clone(), &claim, last, secrets, held)?;
         self.begin(&plan, &mut caller)?;
+        if plan.command.is_some() {
+            caller.started()?;
+        }
         Ok(Some(caller))
+    }
+
+    /// Takes the lock of a sandbox that does not run; none if it does. Who only passes by with the lock, to
+    /// change or rename it, is waited for.
+    pub(crate) fn claim_stopped(&self, name: &Name) -> Result<Option<Claim>> {
+        let since = Instant::now();
+        loop {
+            repair::one(&self.home, name)?;
+            if let Some(claim) = self.home.lock(name)? {
+                return Ok(Some(claim));
+            }
+            if self.listens(name) {
+                return Ok(None);
+            }
+            if since.elapsed() > START_LIMIT {
+                return Err(Error::new(Kind::State, format!("sandbox `{name}` is being used"))
+                    .hint("somebody changes, copies or starts it; try again"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether its worker takes requests.
+    fn listens(&self, name: &Name) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let connected = msb_sys::socket::connect(&self.home.directory(name), state::SOCKET);
+        !connected.is_err_and(|error| matches!(error.kind(), NotFound | ConnectionRefused))
     }
 
     /// Starts a sandbox that has stopped for as long as what is returned is kept, so that its
     /// files can be reached. Nothing is started if it runs already.
     pub fn wake(&self, name: &Name) -> Result<Awake<'_>> {
-        let woken = !self.home.is_running(name) && self.start(name)?;
+        let woken = match self.start_owned(name)? {
+            Some(mut caller) => caller.detach().map(|()| true)?,
+            None => false,
+        };
         Ok(Awake { engine: self, name: woken.then(|| name.clone()) })
     }
 
@@ -352,7 +428,7 @@ impl Engine {
     /// Kills a worker that does not answer; the kernel ends what depends on it.
     fn kill_worker(&self, name: &Name, error: Error) -> Result<()> {
         let directory = self.home.directory(name);
-        let Some(Happened::Started { worker }) = started(&directory) else {
+        let Some(worker) = audit::worker(&directory).or_else(|| started(&directory)) else {
             return Err(error);
         };
         let pid = i32::try_from(worker).map_err(|_| error.clone())?;
@@ -385,13 +461,17 @@ impl Engine {
             self.stop(name, Duration::ZERO)?;
         }
         let plan = self.home.plan(name);
-        // One that is gone when it ends has just done so, and has left its children to us.
-        if !self.home.directory(name).exists() {
-            self.end_orphans();
-            return Ok(());
-        }
-        let Some(claim) = self.home.lock_as_it_is(name)? else {
-            return Err(Error::new(Kind::State, format!("sandbox `{name}` is being used")));
+        let claim = match self.home.lock_as_it_is(name) {
+            Ok(Some(claim)) => claim,
+            // One that is gone when it ends has just done so, and has left its children to us.
+            _ if !self.home.directory(name).exists() => {
+                self.end_orphans();
+                return Ok(());
+            }
+            Ok(None) => {
+                return Err(Error::new(Kind::State, format!("sandbox `{name}` is being used")));
+            }
+            Err(error) => return Err(error),
         };
         if let Ok(plan) = &plan {
             repair::remove_cgroup(plan);
@@ -499,77 +579,10 @@ impl Engine {
         self.wait(name).map(Some)
     }
 
-    /// Every sandbox, sorted by name.
-    pub fn list(&self) -> Vec<Summary> {
-        self.home.names().iter().filter_map(|name| self.summary(name).ok()).collect()
-    }
-
-    /// One line about a sandbox.
-    pub fn summary(&self, name: &Name) -> Result<Summary> {
-        let plan = self.existing(name)?;
-        Ok(Summary {
-            status: self.status(name, None),
-            name: plan.name,
-            isolation: plan.isolation.to_string(),
-            isolation_reason: plan.isolation_reason,
-            image: match plan.snapshot {
-                Some(snapshot) => ImageRef::Snapshot(snapshot).to_string(),
-                None => plan.image.to_string(),
-            },
-            created: plan.created,
-            labels: plan.labels,
-            ephemeral: plan.ephemeral,
-        })
-    }
-
-    /// Everything about a sandbox.
-    pub fn inspect(&self, name: &Name) -> Result<Inspection> {
-        let plan = self.existing(name)?;
-        let worker = match self.home.is_running(name) {
-            true => match self.connect(name, &Request::Status)?.reply()? {
-                Reply::Status(status) => Some(status),
-                _ => None,
-            },
-            false => None,
-        };
-        let stopped = stopped(&self.home.directory(name)).filter(|_| worker.is_none());
-        let reason = stopped.and_then(|stopped| stopped.reason()).map(str::to_owned);
-        let status = self.status(name, worker.as_ref());
-        Ok(Inspection { name: plan.name.clone(), status, worker, stopped, reason, plan })
-    }
-
-    fn status(&self, name: &Name, worker: Option<&WorkerStatus>) -> Status {
-        if self.home.is_running(name) {
-            let last =
-                || repair::last_event(&self.home.directory(name)).map(|event| event.happened);
-            return match worker {
-                Some(worker) if worker.paused => Status::Paused,
-                Some(worker) if worker.draining => Status::Draining,
-                Some(_) => Status::Running,
-                None => match last() {
-                    Some(Happened::Draining) => Status::Draining,
-                    Some(Happened::Paused) => Status::Paused,
-                    _ => Status::Running,
-                },
-            };
-        }
-        match stopped(&self.home.directory(name)).map(|stopped| stopped.ending) {
-            Some(Ending::Crashed) | None => Status::Crashed,
-            Some(_) => Status::Stopped,
-        }
-    }
-
-    /// How much a running sandbox uses.
-    pub fn metrics(&self, name: &Name) -> Result<Metrics> {
-        let plan = self.existing(name)?;
-        match self.connect(name, &Request::Usage)?.reply()? {
-            Reply::Usage(usage) => Ok(crate::metrics::of(&plan, usage)),
-            _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
-        }
-    }
-
     /// Starts a command; what follows is read from the connection.
-    pub fn exec(&self, name: &Name, command: Command) -> Result<Connection> {
+    pub fn exec(&self, name: &Name, mut command: Command) -> Result<Connection> {
+        command.check()?;
+        command.asker = self.asker(command.asker);
         self.connect(name, &Request::Exec(command))
     }
 
@@ -663,6 +676,12 @@ impl Engine {
     }
 }
 
+/// For somebody who needs the sandbox and not what runs in it.
+fn without_service(plan: &mut Plan) {
+    (plan.command, plan.restart, plan.health) = (None, Restart::No, None);
+    plan.idle_pause = None;
+}
+
 /// A sandbox that is kept running for a moment.
 #[derive(Debug)]
 pub struct Awake<'a> {
@@ -686,24 +705,17 @@ pub(crate) fn fill(plan: &Plan, directory: &Path) -> Result<()> {
     layers::make(plan, directory)
 }
 
-/// How a sandbox last ended.
-fn stopped(directory: &Path) -> Option<Stopped> {
-    match repair::last_event(directory)?.happened {
-        Happened::Stopped { ending, exit } => Some(Stopped { ending, exit }),
-        _ => None,
-    }
-}
-
-/// The last start of a sandbox.
-fn started(directory: &Path) -> Option<Happened> {
+/// The worker that was last started, as the log of events tells it.
+fn started(directory: &Path) -> Option<u32> {
     let file = File::open(directory.join(state::EVENTS)).ok()?;
     let lines = BufReader::new(file).lines().map_while(Result::ok);
     let events =
         lines.filter_map(|line| serde_json::from_str::<msb_wire::record::Event>(&line).ok());
-    events
-        .map(|event| event.happened)
-        .filter(|what| matches!(what, Happened::Started { .. }))
-        .last()
+    let starts = events.filter_map(|event| match event.happened {
+        Happened::Started { worker } => Some(worker),
+        _ => None,
+    });
+    starts.last()
 }
 
 /// The Execs that a sandbox's files tell of.

@@ -26,7 +26,7 @@ pub use msb_api::{Snapshot, Verified};
 use msb_image::{Prepared, RunConfig};
 use msb_spec::{
     Error, Hostname, Ids, ImageRef, Isolation, Kind, Lower, MachineBase, Name, Overlay, Plan,
-    Result, Upper, env, state,
+    Restart, Result, Upper, env, state,
 };
 use msb_sys::lock::Held;
 use msb_wire::record::Happened;
@@ -338,6 +338,7 @@ impl Engine {
         plan.created = now_ms();
         plan.ephemeral = false;
         plan.command = None;
+        (plan.restart, plan.health) = (Restart::No, None);
         plan.patches = Vec::new();
         plan.ids = ids;
         if let Some(network) = &mut plan.network {
@@ -642,6 +643,7 @@ fn recorded(mut plan: Plan) -> Plan {
         network.ports = Vec::new();
     }
     plan.command = None;
+    (plan.restart, plan.health) = (Restart::No, None);
     plan.patches = Vec::new();
     plan.spawn = None;
     plan

@@ -1,6 +1,6 @@
 //! The state directory: every path in it is made here.
 
-use crate::layers;
+use crate::{layers, rename};
 use msb_spec::{Error, Kind, Name, Plan, Result, VolumeName, env, state};
 use msb_sys::files;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -109,6 +109,11 @@ impl Home {
     /// What a server says that was left in the background.
     pub fn server_log(&self) -> PathBuf {
         self.root.join("server.log")
+    }
+
+    /// What those who come by SSH need, of one sandbox or of all.
+    pub(crate) fn ssh(&self, name: Option<&Name>) -> PathBuf {
+        name.map_or_else(|| self.root.clone(), |name| self.directory(name)).join(state::SSH)
     }
 
     /// Where every sync keeps how it is doing.
@@ -223,6 +228,7 @@ impl Home {
     pub(crate) fn lock(&self, name: &Name) -> Result<Option<Claim>> {
         let claim = self.lock_as_it_is(name)?;
         if let Some(claim) = &claim {
+            rename::settle(claim, name)?;
             layers::settle(claim)?;
         }
         Ok(claim)
@@ -349,6 +355,18 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
 
 /// Reads a Plan as something that anybody could have written; none if there is none.
 pub(crate) fn read_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
+    let Some(plan) = read_any_plan(path, name)? else { return Ok(None) };
+    if plan.name == *name {
+        return Ok(Some(plan));
+    }
+    // Whoever renamed it has died before the last step.
+    match read_any_plan(&path.with_file_name(state::RENAMED_PLAN), name)? {
+        Some(renamed) if renamed.name == *name => Ok(Some(renamed)),
+        _ => Err(Error::new(Kind::State, format!("the plan of sandbox `{name}` is another's"))),
+    }
+}
+
+pub(crate) fn read_any_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
     let about = |error| Error::host(format!("cannot read the plan of `{name}`"), error);
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -362,9 +380,6 @@ pub(crate) fn read_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
             .hint(format!("`msb rm -f {name}` removes the sandbox"))
     })?;
     plan.check()?;
-    if plan.name != *name {
-        return Err(Error::new(Kind::State, format!("the plan of sandbox `{name}` is another's")));
-    }
     Ok(Some(plan))
 }
 
@@ -377,6 +392,21 @@ fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
         if plan.ephemeral { Ok(()) } else { files::write_before_rename(&file) }
     };
     write().map_err(|error| full_disk("sandbox", error, directory))
+}
+
+/// Writes a Plan that is about to take the place of another.
+pub(crate) fn write_beside(path: &Path, plan: &Plan) -> Result<()> {
+    let write = || -> io::Result<()> {
+        match fs::remove_file(path) {
+            // Of one who died.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = create_private(path)?;
+        file.write_all(&serde_json::to_vec(plan).expect("our own types always serialise"))?;
+        files::write_before_rename(&file)
+    };
+    write().map_err(|error| Error::host("cannot write the plan", error))
 }
 
 /// What a state directory that cannot be written is told as.

@@ -14,7 +14,7 @@ mod notes;
 mod outgoing;
 mod process;
 mod queue;
-mod registry;
+pub(crate) mod registry;
 mod rules;
 mod source;
 mod watches;

@@ -68,6 +68,8 @@ pub(crate) struct Gateway {
     pub(crate) datagram: Vec<u8>,
     /// The port that the last one who came in seemed to come from.
     pub(crate) port: u16,
+    /// What had been brought to the sandbox when it was paused; its worker is told of more.
+    pub(crate) dozing: Option<u64>,
 }
 
 /// Serves one sandbox until its worker is gone; returns the exit status of the process.
@@ -161,6 +163,7 @@ pub(crate) fn run(start: Start) -> i32 {
         frame: vec![0; LONGEST],
         datagram: vec![0; 1 << 16],
         port: 0,
+        dozing: None,
     };
     for door in doors {
         gateway.add_door(door);
@@ -269,6 +272,10 @@ impl Gateway {
             self.folding = true;
             self.timers.set(due, Source::Events);
         }
+        if self.dozing.is_some_and(|brought| brought != self.link.traffic().1) {
+            self.dozing = None;
+            self.control.send(&FromGateway::Knock);
+        }
         let waits = self.control.flush();
         if waits != self.watches_worker {
             self.watches_worker = waits;
@@ -344,7 +351,10 @@ impl Gateway {
         match frames::read(frame) {
             None => {}
             Some(Inbound::Asked(reply)) => self.link.answer(&reply),
-            Some(Inbound::Packet(packet)) => self.on_packet(&packet),
+            Some(Inbound::Packet(packet)) => {
+                self.link.took();
+                self.on_packet(&packet);
+            }
         }
     }
 

@@ -1,10 +1,11 @@
 //! The wire to the sandbox: a TAP device or a socket, one frame a message.
 
-use crate::frames::{self, BEFORE, LONGEST, Reply};
+use crate::frames::{self, BEFORE, LONGEST, Reply, VIRTIO};
 use msb_spec::addresses;
 use rustix::io::Errno;
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,6 +21,12 @@ pub(crate) struct Link {
     kind: Wire,
     /// The number of the last packet that was sent in pieces.
     pieces: u32,
+    /// Packets from the sandbox.
+    taken: u64,
+    /// Packets to the sandbox, but for answers to its questions about the link.
+    brought: u64,
+    /// Bytes of frames that came from the sandbox, and that went to it.
+    carried: (Cell<u64>, u64),
 }
 
 /// What is on the other end of the wire.
@@ -55,7 +62,17 @@ impl Link {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)?;
         let frame = vec![0; LONGEST].into_boxed_slice();
-        Ok(Self { fd, frame, waiting: None, guest: addresses::GUEST_LINK, kind, pieces: 0 })
+        Ok(Self {
+            fd,
+            frame,
+            waiting: None,
+            guest: addresses::GUEST_LINK,
+            kind,
+            pieces: 0,
+            taken: 0,
+            brought: 0,
+            carried: Default::default(),
+        })
     }
 
     /// The largest packet that may be sent.
@@ -91,6 +108,8 @@ impl Link {
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
+                    let (sent, _) = &self.carried;
+                    sent.set(sent.get() + on_wire(n));
                     if self.kind == Wire::Machine {
                         frames::ask_for_less(&mut buffer[..n], self.mtu());
                     }
@@ -105,6 +124,11 @@ impl Link {
         }
     }
 
+    /// Bytes that the sandbox has sent, and that it was sent, as its device counts them.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.carried.0.get(), self.carried.1)
+    }
+
     /// Notes who sent a frame, so that answers find the way back.
     pub(crate) fn learn(&mut self, frame: &[u8]) {
         if let Some(source) = frames::link_source(frame)
@@ -114,6 +138,16 @@ impl Link {
         {
             self.guest = source;
         }
+    }
+
+    /// Counts a packet that came from the sandbox.
+    pub(crate) fn took(&mut self) {
+        self.taken += 1;
+    }
+
+    /// How many packets there were: both ways, and to the sandbox.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.taken + self.brought, self.brought)
     }
 
     /// Whether a frame waits, so that no other can be sent.
@@ -148,7 +182,11 @@ impl Link {
                 let length = frames::arp(&mut self.frame, self.guest, answer);
                 self.write(length);
             }
-            Reply::Packet(packet) => self.send(packet),
+            Reply::Packet(packet) => {
+                let brought = self.brought;
+                self.send(packet);
+                self.brought = brought;
+            }
         }
     }
 
@@ -156,6 +194,7 @@ impl Link {
         let result = fill(&mut self.frame[BEFORE..BEFORE + length]);
         frames::finish(&mut self.frame[..BEFORE + length], self.guest, self.kind);
         self.write(BEFORE + length);
+        self.brought += 1;
         result
     }
 
@@ -167,11 +206,20 @@ impl Link {
                     self.waiting = Some(length);
                     return;
                 }
+                Ok(_) => {
+                    self.carried.1 += on_wire(length);
+                    return;
+                }
                 // A device that is down drops what it gets; a peer that is gone is seen on reading.
-                _ => return,
+                Err(_) => return,
             }
         }
     }
+}
+
+/// The length of a frame without what stands before it for the device alone.
+fn on_wire(length: usize) -> u64 {
+    length.saturating_sub(VIRTIO) as u64
 }
 
 impl AsFd for Link {

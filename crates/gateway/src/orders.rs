@@ -5,7 +5,7 @@ use crate::policy::Flow;
 use crate::published::Door;
 use crate::streams::{Ending, Stage};
 use msb_spec::{Decision, Direction, Error, Kind, Policy, Published};
-use msb_wire::{FlowKind, FromGateway, NetFlow, NetTable, ToGateway, Verdict};
+use msb_wire::{FlowKind, FromGateway, NetFlow, NetTable, NetUsage, ToGateway, Verdict};
 
 /// Flows in a table; more would not fit into a frame.
 const MOST_LISTED: usize = 8192;
@@ -39,7 +39,20 @@ impl Gateway {
                 Err(error) => FromGateway::Refused(error),
             },
             ToGateway::Withdraw(published) => self.withdraw(&published),
+            ToGateway::Traffic => {
+                let (carried, brought) = self.link.traffic();
+                FromGateway::Traffic { carried, brought }
+            }
+            ToGateway::Doze { brought } => {
+                self.dozing = Some(brought);
+                FromGateway::Done
+            }
             ToGateway::Table => FromGateway::Table(self.table()),
+            ToGateway::Host { port } => {
+                let judged = self.rules.judge_host(port);
+                FromGateway::Host { decision: judged.decision, rule: judged.rule }
+            }
+            ToGateway::Usage => FromGateway::Usage(self.usage()),
         };
         self.control.send(&answer);
     }
@@ -131,6 +144,12 @@ impl Gateway {
         for key in keys {
             self.end_exchange(key);
         }
+    }
+
+    fn usage(&self) -> NetUsage {
+        let (sent, received) = self.link.carried();
+        let flows = self.streams.flows.iter().count() + self.datagrams.flows.iter().count();
+        NetUsage { received, sent, flows: u32::try_from(flows).unwrap_or(u32::MAX) }
     }
 
     fn table(&self) -> NetTable {

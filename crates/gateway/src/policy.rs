@@ -248,6 +248,31 @@ impl Rules {
         place.is_some_and(|place| self.is_allowed_by_address(&place))
     }
 
+    /// Decides whether streams may lead to the machine that the sandbox runs on: to this port, or
+    /// to whichever.
+    pub(crate) fn judge_host(&self, port: Option<u16>) -> Judgement {
+        let gateway = IpAddr::V4(addresses::GATEWAY);
+        if let Some(port) = port {
+            return self.judge(Flow::Tcp(port), gateway, &[]);
+        }
+        let Some(place) = self.place(gateway) else {
+            return Judgement::refused("no such address");
+        };
+        for rule in self.egress() {
+            let allows = rule.decision == Decision::Allow;
+            let whole = match &rule.traffic {
+                Traffic::Any => true,
+                Traffic::Tcp(ports) => ports.is_any(),
+                Traffic::Udp(_) | Traffic::Icmp | Traffic::Http { .. } => continue,
+            };
+            // What refuses one port does not leave whichever; what allows some does not allow it.
+            if covers_place(&rule.target, &place, allows) && (whole || !allows) {
+                return Judgement::new(rule.decision, rule.to_string());
+            }
+        }
+        Judgement::new(self.policy.default, "default")
+    }
+
     fn is_bypassed(&self, name: &DomainName) -> bool {
         self.bypass.iter().any(|pattern| pattern.matches(name))
     }

@@ -264,3 +264,25 @@ fn new_rules_count_at_once() {
     own.replace(Policy { rules: Vec::new(), default: Decision::Deny });
     assert!(!judge(&own, HTTPS, "1.1.1.1", &[]).0);
 }
+
+#[test]
+fn the_host_is_reached_at_one_port_or_at_whichever() {
+    let judged = |texts: &[&str], port| closed(texts).judge_host(port).allows();
+    for (texts, one, whichever) in [
+        (&[][..], false, false),
+        (&["allow@host"], true, true),
+        (&["allow@any"], true, true),
+        (&["allow@host:tcp"], true, true),
+        (&["allow@host:tcp:7070"], true, false),
+        (&["allow@host:udp"], false, false),
+        (&["allow@public", "allow@private"], false, false),
+        (&["deny@host:tcp:22", "allow@host"], true, false),
+        (&["deny@host:udp", "allow@host"], true, true),
+        (&["deny@host", "allow@any"], false, false),
+        (&["allow@198.18.0.1"], false, false),
+    ] {
+        assert_eq!(judged(texts, Some(7070)), one, "{texts:?}");
+        assert_eq!(judged(texts, None), whichever, "{texts:?}");
+    }
+    assert!(rules(&[], Decision::Allow).judge_host(None).allows());
+}

@@ -1,5 +1,6 @@
 //! The commands that run in here: started, signalled, reaped.
 
+use crate::session;
 use crate::users::{self, NoUser};
 use msb_spec::{Rlimit, RlimitName, TermSize, UserRef};
 use msb_sys::process::{c_string, c_strings};
@@ -7,7 +8,7 @@ use msb_sys::spawn::{Failed, Identity, RawRlimit, Spawn, Step};
 use msb_wire::{FromGuest, SpawnFailure};
 use rustix::fs::{Gid, Uid};
 use rustix::pty::OpenptFlags;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,7 +25,11 @@ pub(crate) struct Asked {
 /// Commands by pid, with the worker's number for each.
 pub(crate) struct Commands {
     running: HashMap<i32, u64>,
+    /// The init, whose end is told as well.
+    init: Option<i32>,
     last: Option<u64>,
+    /// Those whose session ends with them.
+    swept: BTreeSet<u64>,
     powerless: bool,
     homes: users::Homes,
 }
@@ -36,7 +41,24 @@ type Failure = (SpawnFailure, i32);
 impl Commands {
     /// No commands yet; `powerless` ones get no capabilities.
     pub(crate) fn new(powerless: bool) -> Self {
-        Self { running: HashMap::new(), last: None, powerless, homes: users::Homes::default() }
+        Self {
+            running: HashMap::new(),
+            init: None,
+            last: None,
+            swept: BTreeSet::new(),
+            powerless,
+            homes: users::Homes::default(),
+        }
+    }
+
+    /// Whether they get no capabilities.
+    pub(crate) fn are_powerless(&self) -> bool {
+        self.powerless
+    }
+
+    /// Tells of the end of this child too, which is not a command.
+    pub(crate) fn watch(&mut self, init: Option<i32>) {
+        self.init = init;
     }
 
     /// Starts a command; the answer, and the terminal's other end if it has one.
@@ -47,14 +69,22 @@ impl Commands {
         fds: &[OwnedFd],
     ) -> (FromGuest, Option<OwnedFd>) {
         match self.try_start(id, asked, fds) {
-            Ok((pid, terminal)) => (FromGuest::Started { id, pid: pid.cast_unsigned() }, terminal),
-            Err((failure, errno)) => (FromGuest::Failed { id, failure, errno }, None),
+            Ok((pid, terminal)) => (FromGuest::Started { id, pid }, terminal),
+            Err((failure, errno)) => {
+                self.swept.remove(&id);
+                (FromGuest::Failed { id, failure, errno }, None)
+            }
         }
     }
 
     /// The sandbox ends with this command.
     pub(crate) fn end_with(&mut self, id: u64) {
         self.last = Some(id);
+    }
+
+    /// What this command leaves in its session ends with it.
+    pub(crate) fn sweep_after(&mut self, id: u64) {
+        self.swept.insert(id);
     }
 
     /// Whether the command that the sandbox ends with has ended.
@@ -67,7 +97,7 @@ impl Commands {
         id: u64,
         asked: &Asked,
         fds: &[OwnedFd],
-    ) -> Result<(i32, Option<OwnedFd>), Failure> {
+    ) -> Result<(u32, Option<OwnedFd>), Failure> {
         let user = match asked.user.as_ref().filter(|user| !user.is_root()) {
             None => None,
             Some(user) => Some(users::find(user).map_err(|none| match none {
@@ -102,9 +132,9 @@ impl Commands {
         if let Some(user) = &user {
             give_streams(&stdio, &user.identity);
         }
-        let pid = msb_sys::spawn::spawn(&spawn).map_err(|failed| told(&failed))?;
-        self.running.insert(pid, id);
-        Ok((pid, terminal.map(|terminal| terminal.outer)))
+        let started = msb_sys::spawn::spawn(&spawn).map_err(|failed| told(&failed))?;
+        self.running.insert(started.pid, id);
+        Ok((started.inside.cast_unsigned(), terminal.map(|terminal| terminal.outer)))
     }
 
     /// Signals a command and everything in its session's first process group.
@@ -114,14 +144,30 @@ impl Commands {
         }
     }
 
-    /// Collects everything that has died; commands are reported, orphans are not.
-    pub(crate) fn reap(&mut self) -> Vec<FromGuest> {
+    /// Signals every command, and nothing else.
+    pub(crate) fn signal_each(&self, signal: i32) {
+        for pid in self.running.keys() {
+            let _ = msb_sys::signal::send(-pid, signal);
+        }
+    }
+
+    /// Collects everything that has died; commands are reported, orphans are not. `proc` is where
+    /// we see them, if /proc shows others.
+    pub(crate) fn reap(&mut self, proc: Option<BorrowedFd<'_>>) -> Vec<FromGuest> {
         let mut exited = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
         let mut waited = rustix::process::wait(options);
         while let Ok(Some((pid, status))) = waited {
-            if let Some(id) = self.running.remove(&pid.as_raw_nonzero().get()) {
-                let (code, signal) = (status.exit_status(), status.terminating_signal());
+            let pid = pid.as_raw_nonzero().get();
+            let (code, signal) = (status.exit_status(), status.terminating_signal());
+            if self.init == Some(pid) {
+                self.init = None;
+                exited.push(FromGuest::InitEnded { code, signal });
+            }
+            if let Some(id) = self.running.remove(&pid) {
+                if self.swept.remove(&id) {
+                    session::end(pid, proc);
+                }
                 exited.push(FromGuest::Exited { id, code, signal, alone: false, hit: None });
             }
             waited = rustix::process::wait(options);
@@ -160,7 +206,7 @@ fn candidates(asked: &Asked, env: &[(String, String)]) -> std::io::Result<Vec<CS
     }))
 }
 
-fn raw(limit: &Rlimit) -> RawRlimit {
+pub(crate) fn raw(limit: &Rlimit) -> RawRlimit {
     let resource = match limit.name {
         RlimitName::Cpu => libc::RLIMIT_CPU,
         RlimitName::Fsize => libc::RLIMIT_FSIZE,

@@ -8,29 +8,38 @@
 
 mod commands;
 mod files;
+mod init;
 mod link;
+mod links;
 pub mod machine;
 mod mirror;
 mod pause;
+mod session;
+mod sftp;
 mod tree;
 mod users;
 mod volume;
 
 use commands::Commands;
+use init::Init;
 use link::Link;
+use links::{Listeners, Wanted, Who};
+use msb_spec::UserRef;
 use msb_sys::signal::{SIGCHLD, Signals};
-use msb_wire::{FromGuest, ToGuest};
+use msb_wire::{FromGuest, InitFailure, LinkFailure, ToGuest};
 use pause::Paused;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+pub use init::{Beside, become_init};
 pub use volume::serve_volume;
 
 /// Is PID 1 until the worker has gone or the last command has ended. Returns its exit code.
 ///
-/// `restricted` commands get no capabilities. The process has one thread, descriptors 0 to 2 lead
-/// nowhere, and all others but the link are closed.
-pub fn run(link: OwnedFd, restricted: bool) -> i32 {
+/// `restricted` commands get no capabilities. Whoever waits `beside` us becomes PID 1 of what is
+/// inside, one pid namespace below. The process has one thread, descriptors 0 to 2 lead nowhere,
+/// and all others but these are closed.
+pub fn run(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
     msb_sys::process::set_name(c"msb-guest");
     // Nobody else in here may read our memory or descriptors through /proc.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
@@ -39,7 +48,14 @@ pub fn run(link: OwnedFd, restricted: bool) -> i32 {
     let Ok(signals) = Signals::collect(&[SIGCHLD]) else { return 125 };
     let mut link = Link::new(link);
     let mut commands = Commands::new(restricted);
+    let mut init = beside.map(Init::new);
+    commands.watch(init.as_ref().map(|init| init.pid));
+    // Who has died before we could hear of it.
+    for exited in commands.reap(init.as_ref().map(|init| init.proc().as_fd())) {
+        link.tell(&exited, &[]);
+    }
     let mut paused = None;
+    let mut listeners = Listeners::default();
     loop {
         let mut waits =
             [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];
@@ -50,10 +66,11 @@ pub fn run(link: OwnedFd, restricted: bool) -> i32 {
         let [asked, died] = waits.map(|wait| !wait.revents().is_empty());
         if died {
             while signals.take().is_some() {}
-            for exited in commands.reap() {
-                link.tell(&exited, &[]);
-            }
-            if commands.are_over() {
+            let exited = commands.reap(init.as_ref().map(|init| init.proc().as_fd()));
+            exited.iter().for_each(|one| link.tell(one, &[]));
+            // Whoever is left may have something to say; then the worker ends us.
+            let alone = matches!(exited.last(), Some(FromGuest::Exited { alone: true, .. }));
+            if alone && commands.are_over() {
                 return 0;
             }
         }
@@ -62,41 +79,83 @@ pub fn run(link: OwnedFd, restricted: bool) -> i32 {
             let Some((request, fds)) = link.next() else {
                 return 0;
             };
-            serve(&mut link, &mut commands, &mut paused, request, fds);
+            let inside = Inside { commands: &mut commands, init: init.as_mut() };
+            serve(&mut link, inside, &mut paused, &mut listeners, request, fds);
         }
     }
 }
 
+/// Who is inside.
+struct Inside<'a> {
+    commands: &'a mut Commands,
+    init: Option<&'a mut Init>,
+}
+
 fn serve(
     link: &mut Link,
-    commands: &mut Commands,
+    Inside { commands, init }: Inside<'_>,
     paused: &mut Option<Paused>,
+    listeners: &mut Listeners,
     request: ToGuest,
     fds: Vec<OwnedFd>,
 ) {
+    let lead = |user: Option<UserRef>, wanted: &Wanted, fds| {
+        let who = Who { user: user.as_ref(), powerless: commands.are_powerless() };
+        links::serve_apart(who, wanted, fds);
+    };
     match request {
-        ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last } => {
+        ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last, sweep } => {
             if last {
                 commands.end_with(id);
+            }
+            if sweep {
+                commands.sweep_after(id);
             }
             let command = commands::Asked { argv, env, workdir, user, tty, rlimits };
             let (answer, terminal) = commands.start(id, &command, &fds);
             link.tell(&answer, terminal.as_slice());
         }
         ToGuest::Signal { id, signal } => commands.signal(id, signal),
-        ToGuest::SignalAll { signal } => {
-            let _ = msb_sys::signal::send(-1, signal);
+        ToGuest::SignalAll { signal } => match init.filter(|init| init.is_up()) {
+            // What it started ends when it wants.
+            Some(init) => {
+                init.ask_to_end();
+                commands.signal_each(signal);
+            }
+            None => drop(msb_sys::signal::send(-1, signal)),
+        },
+        ToGuest::Init(handover) => {
+            let failure = match init {
+                Some(init) => init.hand_over(handover),
+                None => Some(InitFailure::Process { errno: libc::ESRCH }),
+            };
+            link.tell(&FromGuest::Init { failure }, &[]);
         }
         ToGuest::Files { user } => files::serve_apart(user.as_ref(), fds),
+        ToGuest::Sftp { user } => lead(user, &Wanted::Sftp, fds),
+        ToGuest::Dial { user, to } => lead(user, &Wanted::Dial(to), fds),
+        ToGuest::Listen { user, at, id } => {
+            let wanted = match listeners.add(id) {
+                Ok(orders) => Wanted::Listen(at, orders),
+                Err(failure) => Wanted::Refused(failure),
+            };
+            lead(user, &wanted, fds);
+        }
+        ToGuest::Accept { listener, number } => {
+            if !fds.first().is_some_and(|socket| listeners.pass(listener, number, socket)) {
+                lead(None, &Wanted::Refused(LinkFailure::Gone), fds);
+            }
+        }
         // For machines only; the worker asks nobody else.
         ToGuest::Layer => drop(fds),
         ToGuest::Pause => {
-            *paused = paused.take().or_else(Paused::begin);
+            let proc = init.map(|init| init.proc().as_fd());
+            *paused = paused.take().or_else(|| Paused::begin(proc));
             link.tell(&FromGuest::Paused { paused: paused.is_some() }, &[]);
         }
         ToGuest::Resume => {
             if let Some(paused) = paused.take() {
-                paused.end();
+                paused.end(init.map(|init| init.proc().as_fd()));
             }
             link.tell(&FromGuest::Paused { paused: false }, &[]);
         }

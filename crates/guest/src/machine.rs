@@ -18,6 +18,7 @@ mod usage;
 mod worker;
 
 use crate::files::{Doing, Done};
+use crate::init::{Beside, Init, become_init};
 use layer::Written;
 use msb_spec::{Rlimit, RlimitName};
 use msb_sys::machine;
@@ -46,6 +47,8 @@ const CLOCK_TOLERANCE: u64 = 500_000_000;
 /// Long enough for the worker to read why there is no sandbox.
 const FAREWELL: Duration = Duration::from_secs(2);
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where commands are beside an init that has the rest.
+const OWN_CGROUP: &str = "msb";
 /// The most that one call may send to the worker. From about 32 KiB on, newer kernels spread a
 /// packet over several buffers; the VMM takes one, and drops the packet.
 pub(crate) const PACKET: usize = 28 << 10;
@@ -162,7 +165,7 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     let disks = root::written_disks(&boot.mounts)?;
     let ctl = boot.ctl.then(ctl::take).transpose()?;
     // Before the root changes: below it, names are the image's.
-    let (group, refusals) = enter_cgroup(boot.pids)?;
+    let (group, refusals) = enter_cgroup(boot.pids, boot.init)?;
     root::enter(kernel)?;
     root::furnish(&boot.tmpfs, &boot.mounts, &trees)?;
     if let Some(given) = &boot.network {
@@ -177,10 +180,11 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
             .map_err(io::Error::from)
             .doing("give up", Path::new("new privileges"))?;
     }
+    let init = boot.init.then(|| make_room(kernel)).transpose()?;
     let again = |fd: &OwnedFd| fd.try_clone().doing("open", Path::new("the writable disk"));
     let measured = writable.as_ref().map(again).transpose()?;
     let meter = Some(Meter::new(kernel.proc()?, measured, refusals)?);
-    Ok(Inside { meter, writable, disks, group, written: None })
+    Ok(Inside { meter, writable, disks, group, init, written: None })
 }
 
 fn set_clock(time_ns: u64) -> io::Result<()> {
@@ -204,26 +208,36 @@ fn seed(bytes: &[u8; 32]) -> Done<()> {
 
 /// Shows cgroups, and enters one where so many processes and threads may be. Returns the one that
 /// it was in before and the file that counts refusals.
-fn enter_cgroup(pids: Option<u32>) -> Done<(Option<OwnedFd>, Option<File>)> {
+///
+/// Where there will be an init, it has what is below for itself, but for a place of our own.
+fn enter_cgroup(pids: Option<u32>, init: bool) -> Done<(Option<OwnedFd>, Option<File>)> {
     // With the option, which older kernels lack, entering one does not wait for all processors.
     let show = || {
         let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         root::mount("cgroup2", CGROUPS, "cgroup2", quiet, "favordynmods")
             .or_else(|_| root::mount("cgroup2", CGROUPS, "cgroup2", quiet, ""))
     };
-    let Some(pids) = pids else {
+    if pids.is_none() && !init {
         // A kernel may have been made without them.
         let _ = show();
         return Ok((None, None));
-    };
+    }
     show()?;
     let sandbox = format!("{CGROUPS}/sandbox");
     let write =
         |path: String, text: String| std::fs::write(&path, text).doing("write", Path::new(&path));
     write(format!("{CGROUPS}/cgroup.subtree_control"), "+pids".to_owned())?;
+    if init {
+        // As many as this kernel has, for an init that divides what it has among its services.
+        for controller in ["+cpu", "+memory", "+io"] {
+            let _ = write(format!("{CGROUPS}/cgroup.subtree_control"), controller.to_owned());
+        }
+    }
     root::make_dir(&sandbox)?;
-    // The guest is in it too, so that commands are from their first moment.
-    write(format!("{sandbox}/pids.max"), u64::from(pids).saturating_add(1).to_string())?;
+    if let Some(pids) = pids {
+        // The guest is in it too, so that commands are from their first moment.
+        write(format!("{sandbox}/pids.max"), u64::from(pids).saturating_add(1).to_string())?;
+    }
     write(format!("{sandbox}/cgroup.procs"), "0".to_owned())?;
     let events = format!("{sandbox}/pids.events");
     let events = File::open(&events).doing("open", Path::new(&events))?;
@@ -241,6 +255,33 @@ fn enter_cgroup(pids: Option<u32>) -> Done<(Option<OwnedFd>, Option<File>)> {
     Ok((Some(outside), Some(events)))
 }
 
+/// Forks whoever will be PID 1 of a pid namespace below ours, with a /proc that shows it. All who
+/// are made from now on are born there. The guest leaves the cgroup to it, which no process may be
+/// in that is not its own once it divides that up.
+fn make_room(kernel: &Kernel) -> Done<Init> {
+    let about = Path::new("the init");
+    let proc = kernel.proc()?;
+    let (ours, theirs) = msb_sys::socket::pair().doing("reach", about)?;
+    msb_sys::process::unshare(msb_sys::process::PID_NAMESPACE).doing("make room for", about)?;
+    let Some(pid) = msb_sys::process::fork_child().doing("make room for", about)? else {
+        let console = root::renew_proc().ok().and_then(|()| {
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open("/dev/console", flags, Mode::empty()).ok()
+        });
+        // Nothing that owns a descriptor is dropped from here on.
+        let kept = console.and_then(|console| {
+            msb_sys::process::keep_these([theirs.as_fd(), console.as_fd()]).ok()
+        });
+        let code = kept.map_or(125, |[turn, console]| become_init(turn, &console));
+        msb_sys::process::leave(code);
+    };
+    let place = format!("{CGROUPS}/{OWN_CGROUP}");
+    root::make_dir(&place)?;
+    let tasks = format!("{place}/cgroup.procs");
+    std::fs::write(&tasks, "0").doing("enter", Path::new(&tasks))?;
+    Ok(Init::new(Beside { pid, turn: ours, proc }))
+}
+
 /// The machine from inside. Empty until the sandbox is what it should be: nothing is asked of it
 /// before.
 #[derive(Default)]
@@ -249,6 +290,7 @@ struct Inside {
     writable: Option<OwnedFd>,
     disks: Vec<OwnedFd>,
     group: Option<OwnedFd>,
+    init: Option<Init>,
     /// What sandboxes wrote before, where that is all that is wanted.
     written: Option<Vec<Written>>,
 }
@@ -260,6 +302,10 @@ impl Ground for Inside {
 
     fn signal_all(&mut self, signal: i32) {
         let _ = msb_sys::signal::send(-1, signal);
+    }
+
+    fn init(&mut self) -> Option<&mut Init> {
+        self.init.as_mut()
     }
 
     fn hit(&mut self) -> Option<Hit> {

@@ -1,8 +1,9 @@
 //! Everything in here stopped where it is, and let go again.
 
+use crate::session::stats;
 use msb_sys::signal::{self, SIGCONT, SIGSTOP};
 use std::collections::BTreeSet;
-use std::fs;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// A process stops when it next leaves the kernel; only a disk that hangs takes longer.
@@ -17,9 +18,10 @@ pub(crate) struct Paused {
 }
 
 impl Paused {
-    /// Stops everything. None if something goes on.
-    pub(crate) fn begin() -> Option<Self> {
-        let before = states().filter(|(_, state)| is_stopped(*state)).map(|(pid, _)| pid).collect();
+    /// Stops everything; `proc` is where to look if /proc shows others. None if something goes on.
+    pub(crate) fn begin(proc: Option<BorrowedFd<'_>>) -> Option<Self> {
+        let before =
+            states(proc).filter(|(_, state)| is_stopped(*state)).map(|(pid, _)| pid).collect();
         let paused = Self { before };
         let since = Instant::now();
         loop {
@@ -28,11 +30,11 @@ impl Paused {
             let patient = since.elapsed() < PATIENCE;
             let waits =
                 |state: u8| is_stopped(state) || state == b'Z' || (state == b'D' && !patient);
-            if states().all(|(_, state)| waits(state)) {
+            if states(proc).all(|(_, state)| waits(state)) {
                 return Some(paused);
             }
             if since.elapsed() > LIMIT {
-                paused.end();
+                paused.end(proc);
                 return None;
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -40,8 +42,8 @@ impl Paused {
     }
 
     /// Lets go on what went on before.
-    pub(crate) fn end(&self) {
-        for (pid, _) in states().filter(|(pid, _)| !self.before.contains(pid)) {
+    pub(crate) fn end(&self, proc: Option<BorrowedFd<'_>>) {
+        for (pid, _) in states(proc).filter(|(pid, _)| !self.before.contains(pid)) {
             let _ = signal::send(pid, SIGCONT);
         }
     }
@@ -52,11 +54,8 @@ fn is_stopped(state: u8) -> bool {
 }
 
 /// Every process but this one, with the letter for what it does.
-fn states() -> impl Iterator<Item = (i32, u8)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| *pid != 1).filter_map(|pid| {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+fn states(proc: Option<BorrowedFd<'_>>) -> impl Iterator<Item = (i32, u8)> {
+    stats(proc).filter(|(pid, _)| *pid != 1).filter_map(|(pid, text)| {
         let end = text.iter().rposition(|byte| *byte == b')')?;
         Some((pid, *text.get(end + 2)?))
     })

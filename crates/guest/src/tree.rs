@@ -9,7 +9,7 @@ use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Deeper than any real tree; a hostile one must not use up our stack.
 pub(crate) const DEPTH_LIMIT: usize = 512;
@@ -197,4 +197,29 @@ fn walk(
         walk(&place.join(&name), &below.join(&name), depth + 1, visit)?;
     }
     Ok(())
+}
+
+/// Where a path leads, as far as there is something; what follows is taken as it is written.
+pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
+    let mut missing: Vec<Component<'_>> = Vec::new();
+    let mut there = path.components();
+    let mut real = loop {
+        let rest = there.as_path();
+        let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
+        match fs::canonicalize(rest) {
+            Ok(real) => break real,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                missing.push(there.next_back().ok_or(error)?);
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    for part in missing.into_iter().rev() {
+        match part {
+            Component::ParentDir => drop(real.pop()),
+            Component::Normal(name) => real.push(name),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    Ok(real)
 }

@@ -4,6 +4,7 @@
 
 use msb_spec::UserRef;
 use msb_sys::spawn::Identity;
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -70,6 +71,35 @@ impl Homes {
     }
 }
 
+/// Somebody's home, if there is such a user.
+pub(crate) fn home(user: &UserRef) -> Option<String> {
+    match user.is_root() {
+        true => Some(Homes::default().of_root()),
+        false => resolve(user, &read(PASSWD), "").ok().map(|user| user.home),
+    }
+}
+
+/// The names of users by their numbers; the first that has a number is its name.
+pub(crate) fn names() -> HashMap<u32, String> {
+    numbered(&read(PASSWD))
+}
+
+/// The same of groups.
+pub(crate) fn group_names() -> HashMap<u32, String> {
+    numbered(&read("/etc/group"))
+}
+
+fn numbered(file: &str) -> HashMap<u32, String> {
+    let mut names = HashMap::new();
+    for line in file.lines() {
+        let mut fields = line.split(':');
+        if let (Some(name), Some(Ok(number))) = (fields.next(), fields.nth(1).map(str::parse)) {
+            names.entry(number).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
+}
+
 fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
     let by_number = user.user().parse::<u32>().ok();
     let line = entry(passwd, |fields| match by_number {
@@ -119,9 +149,10 @@ fn read(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether the user namespace maps a single id.
+/// Whether the user namespace maps a single id. PID 1's is ours; we may be in no place that /proc
+/// shows.
 fn only_root() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let map = fs::read_to_string("/proc/1/uid_map").unwrap_or_default();
     let mut counts = map.lines().filter_map(|line| line.split_whitespace().nth(2));
     counts.next() == Some("1") && counts.next().is_none()
 }
@@ -144,6 +175,12 @@ mod tests {
         assert_eq!(found("33"), Ok((33, 33, vec![33, 99], "/var/www".to_owned())));
         assert_eq!(found("web:docker"), Ok((33, 99, vec![99], "/var/www".to_owned())));
         assert_eq!(found("1000:7"), Ok((1000, 7, vec![7], "/".to_owned())));
+    }
+
+    #[test]
+    fn numbers_have_names() {
+        let names = numbered("root:x:0:0\ntoor:x:0:0\nbroken\nann:x:7:7\n");
+        assert_eq!(names, HashMap::from([(0, "root".to_owned()), (7, "ann".to_owned())]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One cgroup for one sandbox: its limits, its use, and its end.
 
-use msb_spec::{By, Cgroup, Error, Limits, Name, Result};
+use crate::freezer;
+use msb_spec::{By, Cgroup, Error, Freezer, Limits, Name, Result};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,6 +15,7 @@ pub struct Group {
     version: Version,
     /// By controller; v2 has one for all, under no name.
     directories: BTreeMap<String, PathBuf>,
+    freezer: Option<Freezer>,
 }
 
 #[derive(Debug)]
@@ -37,22 +39,30 @@ impl Group {
         let group = match &limits.cgroup {
             Cgroup::None => return Ok(None),
             Cgroup::V1 { .. } => {
-                let group =
-                    Self { version: Version::V1, directories: limits.cgroup_directories(name) };
+                let group = Self {
+                    version: Version::V1,
+                    directories: limits.cgroup_directories(name),
+                    freezer: limits.freezer(name),
+                };
                 group.make_directories()?;
                 group.limit_v1(limits)?;
                 group
             }
-            Cgroup::V2 { parent } => {
+            Cgroup::V2 { parent, .. } => {
                 let directories = limits.cgroup_directories(name);
                 let directory = directories.values().next().cloned().unwrap_or_default();
                 hand_down(parent);
                 make_directory(&directory)?;
-                let file = File::open(&directory).map_err(|error| failed(&directory, &error))?;
-                let group = Self {
-                    version: Version::V2(file),
-                    directories: limits.cgroup_directories(name),
+                let freezer = limits.freezer(name);
+                let first = match &freezer {
+                    Some(freezer) => {
+                        make_directory(&freezer.inside)?;
+                        &freezer.inside
+                    }
+                    None => &directory,
                 };
+                let file = File::open(first).map_err(|error| failed(first, &error))?;
+                let group = Self { version: Version::V2(file), directories, freezer };
                 group.limit_v2(limits)?;
                 group
             }
@@ -66,11 +76,36 @@ impl Group {
             Version::V2(file) => Ok(Entrance::Clone(file.as_fd())),
             Version::V1 => {
                 let open = |directory: &PathBuf| {
-                    let path = directory.join("tasks");
+                    let freezer = self.freezer.as_ref().filter(|own| own.outside == *directory);
+                    let path = freezer.map_or(directory, |own| &own.inside).join("tasks");
                     File::options().write(true).open(&path).map_err(|error| failed(&path, &error))
                 };
                 Ok(Entrance::Write(self.distinct().map(open).collect::<Result<_>>()?))
             }
+        }
+    }
+
+    /// Whether everything but the guest can be frozen.
+    pub fn freezes(&self) -> bool {
+        self.freezer.as_ref().is_some_and(freezer::is_there)
+    }
+
+    /// Freezes everything but the guest. False if that took too long, and it goes on.
+    pub fn freeze(&self, guest: u32) -> Result<bool> {
+        let Some(own) = &self.freezer else { return Ok(false) };
+        freezer::freeze(own, guest).map_err(|error| failed(&own.inside, &error))
+    }
+
+    /// Lets everything go on.
+    pub fn thaw(&self) -> Result<()> {
+        let Some(own) = &self.freezer else { return Ok(()) };
+        freezer::thaw(own).map_err(|error| failed(&own.inside, &error))
+    }
+
+    /// Lets what was killed while it was frozen die.
+    pub fn let_die(&self) {
+        if let Some(own) = &self.freezer {
+            let _ = freezer::let_die(own);
         }
     }
 
@@ -111,10 +146,29 @@ impl Group {
         self.number(controller, "pids.current").and_then(|n| u32::try_from(n).ok())
     }
 
+    /// Bytes read from disks and written to them, if a controller counts them.
+    pub fn disk_traffic(&self) -> Option<(u64, u64)> {
+        match self.version {
+            Version::V1 => None,
+            Version::V2(_) => {
+                let text = fs::read_to_string(self.path("", "io.stat")).ok()?;
+                let sum = |name: &str| -> u64 {
+                    let words = text.split_whitespace();
+                    words.filter_map(|word| word.strip_prefix(name)?.parse::<u64>().ok()).sum()
+                };
+                Some((sum("rbytes="), sum("wbytes=")))
+            }
+        }
+    }
+
     fn make_directories(&self) -> Result<()> {
         for directory in self.distinct() {
             make_directory(directory)?;
             inherit_cpuset(directory);
+        }
+        if let Some(freezer) = &self.freezer {
+            make_directory(&freezer.inside)?;
+            inherit_cpuset(&freezer.inside);
         }
         Ok(())
     }
@@ -148,6 +202,36 @@ impl Group {
             self.set("", "cpu.max", &format!("{} 100000", u64::from(cpus.value.millis) * 100))?;
         }
         Ok(())
+    }
+
+    /// Whether a limit on this can be changed here: `memory`, `cpu` or `pids`.
+    pub fn can_limit(&self, what: &str) -> bool {
+        let file = match (&self.version, what) {
+            (Version::V1, "memory") => "memory.limit_in_bytes",
+            (Version::V2(_), "memory") => "memory.max",
+            (Version::V1, "cpu") => "cpu.cfs_quota_us",
+            (Version::V2(_), "cpu") => "cpu.max",
+            _ => "pids.max",
+        };
+        let controller = if matches!(self.version, Version::V1) { what } else { "" };
+        self.directories.contains_key(controller) && self.path(controller, file).exists()
+    }
+
+    /// Changes limits of a cgroup that is in use. Of v1's two limits on memory the first may never be
+    /// above the second, so which comes first depends on the way.
+    pub fn limit_anew(&self, limits: &Limits) -> Result<()> {
+        match (&self.version, limits.memory) {
+            (Version::V1, Some(memory)) => {
+                let bytes = memory.value.0.to_string();
+                let both = "memory.memsw.limit_in_bytes";
+                if self.number("memory", both).is_some_and(|now| now < memory.value.0) {
+                    self.set("memory", both, &bytes)?;
+                }
+                self.limit_v1(limits)
+            }
+            (Version::V1, None) => self.limit_v1(limits),
+            (Version::V2(_), _) => self.limit_v2(limits),
+        }
     }
 
     fn set(&self, controller: &str, file: &str, value: &str) -> Result<()> {
@@ -186,7 +270,8 @@ impl Drop for Group {
         /// Dead processes leave their cgroup a moment after they are reaped.
         const EMPTY_LIMIT: Duration = Duration::from_secs(2);
         let since = Instant::now();
-        for directory in self.distinct() {
+        let inside = self.freezer.iter().map(|freezer| &freezer.inside);
+        for directory in inside.chain(self.distinct()) {
             while let Err(error) = fs::remove_dir(directory) {
                 let busy = error.raw_os_error() == Some(libc::EBUSY);
                 if !busy || since.elapsed() > EMPTY_LIMIT {
@@ -201,7 +286,7 @@ impl Drop for Group {
 /// Lets children of a v2 directory have the controllers we use; whoever lacks one finds out when
 /// its limit is set.
 fn hand_down(directory: &Path) {
-    for controller in ["+memory", "+pids", "+cpu"] {
+    for controller in ["+memory", "+pids", "+cpu", "+io"] {
         let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
     }
 }

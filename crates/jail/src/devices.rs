@@ -103,12 +103,22 @@ impl Kernel {
             .map_err(|error| Error::host("cannot mount terminals", error))?;
         rustix::fs::chmod("/dev/shm", Mode::from_raw_mode(0o1777))
             .map_err(|error| Error::host("cannot open /dev/shm to everybody", error))?;
-        hide(nothing)
+        hide_in_proc()?;
+        if Path::new(HIDDEN_DIRECTORY).is_dir() {
+            attach(nothing.as_fd(), Path::new(HIDDEN_DIRECTORY))?;
+        }
+        Ok(())
     }
 }
 
-/// Covers what tells of the host and closes what speaks to it.
-fn hide(nothing: &OwnedFd) -> Result<()> {
+/// What init says is read where init has it: there is no other console.
+pub(crate) fn link_console() -> Result<()> {
+    rustix::fs::symlink("/proc/1/fd/1", "/dev/console")
+        .map_err(|error| Error::host("cannot make `/dev/console`", error))
+}
+
+/// Covers what tells of the host in /proc and closes what speaks to it.
+pub(crate) fn hide_in_proc() -> Result<()> {
     for path in READ_ONLY.map(Path::new).iter().filter(|path| path.exists()) {
         let part = detach(path, true)?;
         let read_only = Attributes { read_only: true, recursive: true, ..Attributes::default() };
@@ -118,9 +128,6 @@ fn hide(nothing: &OwnedFd) -> Result<()> {
     }
     for path in HIDDEN_FILES.map(Path::new).iter().filter(|path| path.exists()) {
         attach(detach(Path::new("/dev/null"), false)?.as_fd(), path)?;
-    }
-    if Path::new(HIDDEN_DIRECTORY).is_dir() {
-        attach(nothing.as_fd(), Path::new(HIDDEN_DIRECTORY))?;
     }
     Ok(())
 }

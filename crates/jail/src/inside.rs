@@ -4,6 +4,7 @@
 //! Inside: layers, root, devices, mounts, limits, then Landlock, capabilities and seccomp, each
 //! of which takes away what the next does not need, and at last the guest.
 
+use crate::beside::{self, BecomeInit, Beside};
 use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel};
 use crate::layers::{self, Source};
@@ -39,6 +40,8 @@ pub struct Confined {
     pub in_memory: Vec<OwnedFd>,
     /// Its writable layer, where that has a size.
     pub limited: Option<OwnedFd>,
+    /// What its init says, where it has one.
+    pub console: Option<OwnedFd>,
     started: PipeReader,
     inside: OwnedFd,
 }
@@ -66,9 +69,9 @@ impl Confined {
     }
 }
 
-/// What the child becomes: it is given the link to its worker and whether its commands are
-/// restricted, and returns the exit code of PID 1.
-pub type Become = fn(OwnedFd, bool) -> i32;
+/// What the child becomes: it is given the link to its worker, whether its commands are
+/// restricted and what it has of the init to be, and returns the exit code of PID 1.
+pub type Become = fn(OwnedFd, bool, Option<Beside>) -> i32;
 
 /// Starts the guest in a jail made as the Plan says.
 ///
@@ -77,17 +80,36 @@ pub type Become = fn(OwnedFd, bool) -> i32;
 pub fn start(
     plan: &Plan,
     outward: Option<&Outward<'_>>,
-    guest: Become,
+    (guest, init): (Become, BecomeInit),
     link: BorrowedFd<'_>,
 ) -> Result<Confined> {
     let restricted = plan.security.profile == Profile::Restricted;
-    fork(
+    let (console, said) = match &plan.init {
+        Some(_) => console(plan.ids.root())?,
+        None => (None, None),
+    };
+    let confined = fork(
         plan,
         link,
         |pid, child| prepare(plan, pid, child),
-        |tasks, outside| enter(plan, outward, tasks, outside),
-        |link| guest(link, restricted),
-    )
+        |tasks, outside| {
+            let room = enter(plan, outward, tasks, outside)?;
+            room.zip(said).map(|(room, said)| room.split(&said, init)).transpose()
+        },
+        |link, beside| guest(link, restricted, beside),
+    )?;
+    Ok(Confined { console, ..confined })
+}
+
+/// The pipe of what an init says, our end first. It is root's inside, so that it can be opened by
+/// name there.
+fn console((uid, gid): (u32, u32)) -> Result<(Option<OwnedFd>, Option<OwnedFd>)> {
+    let (ours, theirs) =
+        io::pipe().map_err(|error| Error::host("cannot make a pipe", error).at(Stage::Jail))?;
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    // Where that is refused it still works.
+    let _ = rustix::fs::fchown(&theirs, Some(uid), Some(gid));
+    Ok((Some(ours.into()), Some(theirs.into())))
 }
 
 /// Forks into every namespace: `prepare` is done outside, `enter` inside, and then the child
@@ -96,8 +118,8 @@ pub(crate) fn fork(
     plan: &Plan,
     link: BorrowedFd<'_>,
     prepare: impl FnOnce(u32, BorrowedFd<'_>) -> Result<Option<OwnedFd>>,
-    enter: impl FnOnce(&[File], &OwnedFd) -> Result<()>,
-    becomes: impl FnOnce(OwnedFd) -> i32,
+    enter: impl FnOnce(&[File], &OwnedFd) -> Result<Option<Beside>>,
+    becomes: impl FnOnce(OwnedFd, Option<Beside>) -> i32,
 ) -> Result<Confined> {
     let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
     let entrance = group.as_ref().map(Group::entrance).transpose()?;
@@ -118,14 +140,11 @@ pub(crate) fn fork(
     match fork {
         Fork::Child => {
             drop(ours);
-            let entered = enter(&tasks, &theirs).and_then(|()| {
-                // Closes the report too, which tells the worker that all went well. Nothing that
-                // owns a descriptor is dropped from here on.
-                process::keep_only(link)
-                    .map_err(|error| Error::host("cannot put descriptors in order", error))
-            });
+            // Closes the report too, which tells the worker that all went well. Nothing that
+            // owns a descriptor is dropped from here on.
+            let entered = enter(&tasks, &theirs).and_then(|beside| keep(link, beside));
             let error = match entered {
-                Ok(link) => process::leave(becomes(link)),
+                Ok((link, beside)) => process::leave(becomes(link, beside)),
                 Err(error) => error,
             };
             // The parent reads it; there is nobody else to tell.
@@ -135,8 +154,16 @@ pub(crate) fn fork(
         }
         Fork::Parent { pid, pidfd } => {
             drop((theirs, report, tasks));
-            let (in_memory, limited, inside) = (Vec::new(), None, ours);
-            let mut confined = Confined { pid, pidfd, group, in_memory, limited, started, inside };
+            let mut confined = Confined {
+                pid,
+                pidfd,
+                group,
+                in_memory: Vec::new(),
+                limited: None,
+                console: None,
+                started,
+                inside: ours,
+            };
             let prepared = prepare(pid, confined.inside.as_fd());
             if let Err(error) = prepared.map(|disk| confined.limited = disk) {
                 let kill = rustix::process::Signal::KILL;
@@ -148,6 +175,20 @@ pub(crate) fn fork(
             Ok(confined)
         }
     }
+}
+
+/// Closes everything but the link and what there is of an init.
+fn keep(link: BorrowedFd<'_>, beside: Option<Beside>) -> Result<(OwnedFd, Option<Beside>)> {
+    let failed = |error| Error::host("cannot put descriptors in order", error);
+    let Some(beside) = beside else {
+        return process::keep_only(link).map(|link| (link, None)).map_err(failed);
+    };
+    let Beside { pid, turn, proc } = beside;
+    let kept = process::keep_these([link, turn.as_fd(), proc.as_fd()]);
+    // Their numbers are others' now.
+    std::mem::forget((turn, proc));
+    let [link, turn, proc] = kept.map_err(failed)?;
+    Ok((link, Some(Beside { pid, turn, proc })))
 }
 
 /// What only the outside can do: id maps, and mounts whose ids are shifted.
@@ -293,7 +334,7 @@ fn enter(
     outward: Option<&Outward<'_>>,
     tasks: &[File],
     outside: &OwnedFd,
-) -> Result<()> {
+) -> Result<Option<beside::Prepared>> {
     process::forget_origin()
         .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -337,6 +378,9 @@ fn enter(
     layers::enter_root()?;
     devices::make_usual_directories()?;
     kernel.place(&nothing, SHM_SIZE)?;
+    if plan.init.is_some() {
+        devices::link_console()?;
+    }
     if let Some(outward) = outward {
         outward.place_files(plan.hostname.as_str())?;
     }
@@ -353,6 +397,7 @@ fn enter(
     }
     limit(plan)?;
     leave_keyrings()?;
+    let room = plan.init.is_some().then(beside::prepare).transpose()?;
     landlock::confine(plan.security.allow_userns)?;
     let filter = syscalls::program(&plan.security, &plan.ids);
     if plan.security.profile == Profile::Restricted {
@@ -363,7 +408,8 @@ fn enter(
     msb_sys::seccomp::install(&filter).map_err(|error| {
         Error::unsupported("this host does not offer seccomp filters").cause(error)
     })?;
-    capabilities::drop(&plan.security, outward.is_some())
+    capabilities::drop(&plan.security, outward.is_some())?;
+    Ok(room)
 }
 
 /// Attaches what is shown of the host, each after what it lies below.

@@ -3,11 +3,13 @@
 //! [`start`] is the boot order of the `process` tier from top to bottom. What the host lacks is
 //! an error; nothing is skipped silently.
 
+mod beside;
 mod capabilities;
 pub mod cgroup;
 mod devices;
 mod disk;
 mod filter;
+mod freezer;
 mod gateway;
 mod idmap;
 mod inside;
@@ -21,6 +23,7 @@ mod storage;
 mod syscalls;
 mod workspace;
 
+pub use beside::{BecomeInit, Beside};
 pub use gateway::confine_gateway;
 pub use inside::{Become, Confined, start};
 pub use machine::{Ids as ShownIds, Shown, start as start_machine};

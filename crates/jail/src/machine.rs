@@ -76,8 +76,8 @@ pub fn start(
         plan,
         link,
         |pid, child| prepare(plan, shown, pid, child).map(|()| None),
-        |tasks, outside| enter(plan, shown, tasks, outside),
-        becomes,
+        |tasks, outside| enter(plan, shown, tasks, outside).map(|()| None),
+        |link, _| becomes(link),
     )
 }
 

@@ -3,11 +3,11 @@
 use crate::sandbox::Sandbox;
 use crate::sandboxes::Sandboxes;
 use crate::worker::{Worker, blocking};
-use msb_engine::{Caller, SecretValue};
+use msb_engine::{Caller, Connection, SecretValue};
 use msb_spec::{
-    Bytes, Cpus, Error, GuestPath, Hostname, ImageRef, IsolationChoice, Mount, MountSource, Name,
-    Patch, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy, Spec, Tmpfs,
-    UserRef, VolumeName, env,
+    Bytes, Cpus, Error, GuestPath, Health, Hostname, ImageRef, Init, InitProgram, IsolationChoice,
+    Mount, MountSource, Name, Patch, Platform, Profile, PullWhen, Restart, Result, Rlimit, Script,
+    Span, SpawnPolicy, Spec, Tmpfs, UserRef, VolumeName, env,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -236,10 +236,48 @@ impl SandboxBuilder {
         self
     }
 
+    /// It is paused when nothing happened for this long, until something does.
+    #[must_use]
+    pub fn idle_pause(mut self, idle: Duration) -> Self {
+        self.spec.idle_pause = Some(Span(idle));
+        self
+    }
+
+    /// Runs this as its first command, and begins it again by the policy; also when it is started
+    /// anew. Without a policy the sandbox ends with it.
+    #[must_use]
+    pub fn service<S: Into<String>>(
+        mut self,
+        argv: impl IntoIterator<Item = S>,
+        policy: Restart,
+    ) -> Self {
+        self.spec.command = argv.into_iter().map(Into::into).collect();
+        self.spec.restart = policy;
+        self
+    }
+
+    /// What tells whether it is well.
+    #[must_use]
+    pub fn health(mut self, check: Health) -> Self {
+        self.spec.health = Some(check);
+        self
+    }
+
     /// Lets it have children, within this.
     #[must_use]
     pub fn spawn(mut self, policy: SpawnPolicy) -> Self {
         self.spec.spawn = Some(policy);
+        self
+    }
+
+    /// Hands PID 1 to the image's own init once everything is in place: `auto`, or its path such as
+    /// `/sbin/init`. The sandbox ends with it.
+    #[must_use]
+    pub fn init(mut self, program: &str) -> Self {
+        match InitProgram::parse(program) {
+            Ok(program) => self.spec.init = Some(Init::of(program)),
+            Err(error) => drop(self.mistake.get_or_insert(error)),
+        }
         self
     }
 
@@ -295,20 +333,33 @@ impl SandboxBuilder {
         let network = self.spec.network.take().unwrap_or_default();
         self.spec.network = Some(network.or_usual(std::env::var(env::NET).ok().as_deref())?);
         let engine = self.sandboxes.engine()?.giving(self.given);
-        let plan = engine.plan(&self.spec)?;
+        let mut plan = engine.plan(&self.spec)?;
+        if let Some(command) = &mut plan.command {
+            command.detached = true;
+        }
         let mut caller = engine.create(&plan, self.replace)?;
         // While the sandbox comes up there is time to tidy up behind others.
         engine.repair();
-        let begun = engine.begin(&plan, &mut caller);
+        let mut begun = engine.begin(&plan, &mut caller);
+        if plan.command.is_some() {
+            begun = begun.and_then(|()| caller.started());
+        }
         if let Err(error) = begun {
             // Half a sandbox is none.
             drop(caller);
             let _ = engine.remove(&plan.name, true);
             return Err(error);
         }
-        let tie = match self.detached {
-            true => caller.detach().map(|()| None)?,
-            false => Some(Caller::into_stream(caller)),
+        let tie = match (self.detached, plan.command.is_some()) {
+            (true, false) => caller.detach().map(|()| None)?,
+            (false, false) => Some(Caller::into_stream(caller)),
+            // The connection that it was begun on is its command's, which may have ended by now, and the
+            // sandbox with it.
+            (detached, true) => {
+                let tie = if detached { None } else { engine.own(&plan.name).ok() };
+                let _ = caller.detach();
+                tie.map(Connection::into_stream)
+            }
         };
         Ok(Sandbox::new(Worker::new(engine, plan.name), plan.shell, tie))
     }

@@ -1,6 +1,6 @@
 //! What is to be run, filled in step by step.
 
-use msb_spec::{Error, Result, Rlimit, Span, TermSize, UserRef};
+use msb_spec::{Asker, Error, Result, Rlimit, Span, Surface, TermSize, UserRef};
 use std::time::Duration;
 
 /// What a command reads.
@@ -53,7 +53,9 @@ const MAX_OUTPUT: usize = 256 << 20;
 impl Command {
     /// A program: a path inside the sandbox or a name on its PATH.
     pub fn new(program: impl Into<String>) -> Self {
-        let command = msb_spec::Command { argv: vec![program.into()], ..Default::default() };
+        let asker = Some(Asker::new(Surface::Sdk));
+        let argv = vec![program.into()];
+        let command = msb_spec::Command { argv, asker, ..Default::default() };
         Self { command, stdin: None, max_output: MAX_OUTPUT, mistake: None }
     }
 

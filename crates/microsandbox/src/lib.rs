@@ -72,13 +72,14 @@ pub use msb_engine::workspace::{
     Selection, What,
 };
 pub use msb_engine::{
-    Brood, Child, ChildSpec, ExecEntry, Inspection, Metrics, Status, Summary, SyncState,
-    SyncStatus, SyncSummary,
+    Brood, Child, ChildSpec, ExecEntry, Holds, Inspection, Metrics, Modified, Status, Summary,
+    SyncState, SyncStatus, SyncSummary,
 };
 pub use msb_spec::{
-    Bytes, Cpus, Ending, Error, Exit, GuestPath, ImageRef, IsolationChoice as Isolation, Kind,
-    Name, Patch, Peers, Plan, Policy, Profile as Security, Published, PullWhen, Reach, Result,
-    SecretPlace, SpawnPolicy, Stage, VolumeKind, WayOut,
+    Bytes, Cpus, Ending, Error, Exit, GuestPath, Health, HealthStatus, ImageRef,
+    IsolationChoice as Isolation, Kind, Modify, Name, Patch, Peers, Plan, Policy,
+    Profile as Security, Published, PullWhen, Reach, Restart, Result, SecretPlace, Span,
+    SpawnPolicy, Stage, VolumeKind, WayOut,
 };
 pub use msb_wire::record::Source as LogSource;
 pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};

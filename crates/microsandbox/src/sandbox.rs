@@ -10,8 +10,8 @@ use crate::sandboxes::Sandboxes;
 use crate::sync::{DirectorySync, SyncOptions};
 use crate::worker::{Worker, gone};
 use msb_engine::logs::{Filter, Line};
-use msb_engine::{ExecEntry, Inspection, Metrics, Status, Summary};
-use msb_spec::{Error, Kind, Name, Result};
+use msb_engine::{ExecEntry, Inspection, Metrics, Modified, Status, Summary};
+use msb_spec::{Error, Kind, Modify, Name, Result};
 use msb_wire::{FrameKind, Reply, Request, Stopped, header};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -256,6 +256,11 @@ impl Sandbox {
     /// Lets what was paused go on.
     pub async fn resume(&self) -> Result<()> {
         self.worker.blocking(|engine, name| engine.resume(name)).await
+    }
+
+    /// Changes what was decided about it: at once where that can be done, else from its next start on.
+    pub async fn modify(&self, change: Modify) -> Result<Vec<Modified>> {
+        self.worker.blocking(move |engine, name| engine.modify(name, &change)).await
     }
 
     /// Waits until it has ended, however that comes, and tells how.

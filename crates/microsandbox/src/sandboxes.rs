@@ -55,9 +55,20 @@ impl Sandboxes {
         self.blocking(|engine| Ok(engine.list())).await
     }
 
+    /// Gives one that has stopped another name.
+    pub async fn rename(&self, name: impl AsRef<str>, to: impl AsRef<str>) -> Result<()> {
+        let (name, to) = (Name::parse(name.as_ref())?, Name::parse(to.as_ref())?);
+        self.blocking(move |engine| engine.rename(&name, &to)).await
+    }
+
     /// Starts one that has stopped. It ends with this handle unless it ran already.
     pub async fn start(&self, name: impl AsRef<str>) -> Result<Sandbox> {
         let sandbox = self.open(name.as_ref(), |engine, name| {
+            let plan = engine.existing(name)?;
+            if plan.restart.is_some() {
+                let tie = engine.start(name)?.then(|| engine.own(name)).transpose()?;
+                return Ok((plan, tie.map(msb_engine::Connection::into_stream)));
+            }
             let caller = engine.start_owned(name)?;
             Ok((engine.existing(name)?, caller.map(msb_engine::Caller::into_stream)))
         });

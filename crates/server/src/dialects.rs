@@ -10,6 +10,7 @@ pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettin
 pub use sandbox_mcp::{SandboxMcpProfile, SandboxMcpSettings};
 pub use server::Server;
 
+use crate::asking::Asking;
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
 pub use microsandbox::Settings as MicrosandboxSettings;
@@ -83,7 +84,7 @@ impl Named {
 
     /// One that is ready to be served.
     pub fn dialect(self, world: World) -> Arc<dyn Dialect> {
-        match self {
+        let dialect: Arc<dyn Dialect> = match self {
             Self::Core => Arc::new(core::Core::new(world)),
             Self::Microsandbox => {
                 let settings = world.microsandbox.clone();
@@ -95,7 +96,8 @@ impl Named {
                 Arc::new(opensandbox::OpenSandbox::new(world, &settings))
             }
             Self::SandboxMcp => Arc::new(sandbox_mcp::SandboxMcp::new(world)),
-        }
+        };
+        Arc::new(Asking::new(dialect, self))
     }
 }
 

@@ -8,18 +8,20 @@ mod process;
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{
-    Api, Applied, Attributes, Brood, Change, Changes, Child, ChildSpec, Children, Copied, Create,
-    Depth, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection, ImageSummary,
-    Images, Inspection, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
-    PrunedVolumes, Registry, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped,
-    Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume, Volumes, Watch, Workspaces,
+    Api, Applied, Attributes, Audit, Brood, Change, Changes, Child, ChildSpec, Children, Copied,
+    Create, Depth, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
+    ImageSummary, Images, Inspection, LinkListener, Links, LogFilter, LogStream, Meta, Metrics,
+    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sample, Sandboxes,
+    Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Target,
+    Verified, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
     Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
-    Published, Reference, Result, Rule, Spec, VolumeKind, VolumeName, VolumeSpec,
+    Published, Reference, Result, Rule, Spec, UserRef, VolumeKind, VolumeName, VolumeSpec,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -69,6 +71,8 @@ impl Fake {
 
     fn put(&self, name: &Name, image: &str, labels: BTreeMap<String, String>) -> Summary {
         let summary = Summary {
+            restarts: None,
+            health: None,
             name: name.clone(),
             status: Status::Running,
             isolation: "process".to_owned(),
@@ -222,6 +226,20 @@ impl Sandboxes for Fake {
         self.there(name).map(|_| left.map(|left| left.as_millis() as u64))
     }
 
+    fn sandbox_modify(
+        &self,
+        name: &Name,
+        ask: &msb_spec::Modify,
+    ) -> Result<Vec<msb_api::Modified>> {
+        self.note("sandbox_modify", &(name, ask));
+        self.there(name).map(|_| Vec::new())
+    }
+
+    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()> {
+        self.note("sandbox_rename", &(name, to));
+        self.there(name).map(drop)
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         self.note("sandbox_wait", &(name, limit));
         self.there(name).map(|_| None)
@@ -238,6 +256,8 @@ impl Sandboxes for Fake {
             pids: 1,
             pids_limit: None,
             disk: Some(4096),
+            disk_traffic: None,
+            net: None,
             uptime_ms: 10,
             guest: None,
         })
@@ -246,6 +266,16 @@ impl Sandboxes for Fake {
     fn sandbox_logs(&self, name: &Name, _: &LogFilter) -> Result<Box<dyn LogStream>> {
         self.note("sandbox_logs", name);
         Err(Error::unsupported("no logs here"))
+    }
+
+    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>> {
+        self.note("sandbox_history", name);
+        Ok(Vec::new())
+    }
+
+    fn sandbox_audit(&self, name: &Name) -> Result<Audit> {
+        self.note("sandbox_audit", name);
+        Err(Error::unsupported("no events here"))
     }
 
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
@@ -257,6 +287,9 @@ impl Sandboxes for Fake {
 impl Execs for Fake {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         self.note("exec_start", &(name, &command.argv, command.timeout));
+        if let Some(asker) = msb_api::asker() {
+            self.note("asked_by", &asker.to_string());
+        }
         match self.runs {
             Runs::Here => process::start(command),
             Runs::Nowhere => Err(Error::unsupported("nothing runs here")),
@@ -311,6 +344,11 @@ impl Files for Fake {
 
     fn file_stat(&self, at: &Place, path: &[u8], _: bool) -> Result<Meta> {
         self.note("file_stat", &(at, path));
+        Err(Error::unsupported("no files here"))
+    }
+
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        self.note("file_real", &(at, path));
         Err(Error::unsupported("no files here"))
     }
 
@@ -602,5 +640,27 @@ impl Children for Fake {
     fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
         self.note("child_remove", &(parent, name));
         Ok(())
+    }
+}
+
+impl Links for Fake {
+    fn link_sftp(&self, name: &Name, user: Option<&UserRef>) -> Result<UnixStream> {
+        self.note("link_sftp", &(name, user));
+        Err(Error::unsupported("no links here"))
+    }
+
+    fn link_dial(&self, name: &Name, user: Option<&UserRef>, to: &Target) -> Result<UnixStream> {
+        self.note("link_dial", &(name, user, to));
+        Err(Error::unsupported("no links here"))
+    }
+
+    fn link_listen(
+        &self,
+        name: &Name,
+        user: Option<&UserRef>,
+        at: &Target,
+    ) -> Result<Box<dyn LinkListener>> {
+        self.note("link_listen", &(name, user, at));
+        Err(Error::unsupported("no links here"))
     }
 }

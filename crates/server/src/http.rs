@@ -19,7 +19,8 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use msb_spec::{Error, Kind, Result};
+use msb_api::{asked_by, prometheus};
+use msb_spec::{Asker, Error, Kind, Result, Surface};
 use serde_json::json;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
@@ -85,6 +86,7 @@ fn routes(site: &Arc<Site>, shown: Shown) -> Router {
                 .layer(from_fn(takes_json));
             router = router.merge(old).route(RPC, post(remote_call).with_state(Arc::clone(site)));
             router = router.merge(rest::routes(site));
+            router = router.route(METRICS, get(metrics).with_state(Arc::clone(site)));
             for named in Named::ALL {
                 let path = format!("/mcp/{}", named.as_str());
                 router = router.route_service(&path, mcp::over_http(site, *named, true));
@@ -104,6 +106,32 @@ async fn takes_json(mut request: Request, next: Next) -> Response {
 
 const HEALTH: &str = "/health";
 const RPC: &str = "/api/v1/rpc";
+const METRICS: &str = "/metrics";
+
+/// How much the sandboxes use that a key reaches, as Prometheus reads it.
+async fn metrics(State(site): State<Arc<Site>>, request: Request) -> Response {
+    let Some(who) = request.extensions().get::<Who>().cloned() else {
+        return refused(StatusCode::UNAUTHORIZED, "unauthorized", Refused::Missing.as_str());
+    };
+    let seat = match site.room().take() {
+        Ok(seat) => seat,
+        Err(error) => return rest::failed(&error),
+    };
+    let gathered = tokio::task::spawn_blocking(move || {
+        let _seat = seat;
+        prometheus::gather(site.guarded(&who).as_ref(), |_| true)
+    });
+    match gathered.await {
+        Ok(Ok(gathered)) => {
+            let mut response = Response::new(Body::from(prometheus::exposition(&gathered)));
+            let kind = HeaderValue::from_static(prometheus::CONTENT_TYPE);
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        Ok(Err(error)) => rest::failed(&error),
+        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the call broke"),
+    }
+}
 
 /// Calls of the microsandbox server's own API.
 async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Response {
@@ -124,7 +152,8 @@ async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Respons
     };
     let called = tokio::task::spawn_blocking(move || {
         let _seat = seat;
-        rpc::rpc(site.server(), &body, &who, &cancel)
+        let asker = who.by(Asker::new(Surface::Rpc));
+        asked_by(Some(asker), || rpc::rpc(site.server(), &body, &who, &cancel))
     });
     let reply = called.await;
     drop(gone);

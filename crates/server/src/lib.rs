@@ -4,6 +4,7 @@
 //! [`msb_api::Api`] and back, and decides nothing: see [`Dialect`].
 
 mod arguments;
+mod asking;
 mod cancel;
 mod content;
 mod dialect;

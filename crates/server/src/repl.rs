@@ -124,6 +124,7 @@ impl Repls {
                 code: ask.code.to_owned(),
                 limit: ask.limit.unwrap_or(USUAL_LIMIT).min(LONGEST_LIMIT),
                 cancel: ask.cancel.clone(),
+                asker: msb_api::asker(),
                 told,
             };
             let hooked = owner.clone();

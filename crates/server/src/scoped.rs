@@ -12,6 +12,7 @@ mod execs;
 mod files;
 mod images;
 mod kept;
+mod links;
 mod sandboxes;
 mod snapshots;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod words;
 use crate::namespace::Namespace;
 use crate::paths::HostPaths;
 use msb_api::Api;
-use msb_spec::{Error, Kind, Name, Result, VolumeName};
+use msb_spec::{Asker, Error, Kind, Name, Result, VolumeName};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct Scoped {
     /// None is all.
     namespace: Option<Namespace>,
     paths: Option<Arc<HostPaths>>,
+    /// Who asks; none is whoever is known otherwise.
+    asker: Option<Asker>,
 }
 
 impl std::fmt::Debug for Scoped {
@@ -48,18 +51,29 @@ impl std::fmt::Debug for Scoped {
 impl Scoped {
     /// One namespace, which sees no files of the host.
     pub fn new(api: Arc<dyn Api>, namespace: Namespace) -> Self {
-        Self { api, namespace: Some(namespace), paths: None }
+        Self { api, namespace: Some(namespace), paths: None, asker: None }
     }
 
     /// All namespaces, and no files of the host.
     pub fn all(api: Arc<dyn Api>) -> Self {
-        Self { api, namespace: None, paths: None }
+        Self { api, namespace: None, paths: None, asker: None }
     }
 
     /// The same, and it sees these.
     #[must_use]
     pub fn with_host_paths(self, paths: Arc<HostPaths>) -> Self {
         Self { paths: Some(paths), ..self }
+    }
+
+    /// The same, and whatever it starts was asked for by this one.
+    #[must_use]
+    pub fn asked_by(self, asker: Asker) -> Self {
+        Self { asker: Some(asker), ..self }
+    }
+
+    /// Does something that runs commands, and has it known for whom.
+    fn asking<T>(&self, act: impl FnOnce() -> T) -> T {
+        msb_api::asked_by(self.asker.clone(), act)
     }
 
     /// Which it is, if it is one.

@@ -1,5 +1,6 @@
 //! What the HTTP listener serves, to whom.
 
+use crate::asking::Asking;
 use crate::dialect::{Dialect, Who};
 use crate::dialects::{Named, Server, World};
 use crate::keys::{Keys, Refused};
@@ -8,6 +9,7 @@ use crate::room::Room;
 use crate::scoped::Scoped;
 use crate::selected::Selected;
 use msb_api::Api;
+use msb_spec::{Asker, Surface};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
@@ -107,7 +109,7 @@ impl Site {
                 world.api = Arc::new(scoped.with_host_paths(Arc::clone(&world.paths)));
             }
             let dialect: Arc<dyn Dialect> = match named {
-                Named::Server => Arc::clone(&self.server) as Arc<dyn Dialect>,
+                Named::Server => Arc::new(Asking::new(Arc::clone(&self.server) as _, named)),
                 _ => named.dialect(world),
             };
             match Selected::new(Arc::clone(&dialect), &self.tools) {
@@ -122,11 +124,12 @@ impl Site {
     pub(crate) fn guarded(&self, caller: &Who) -> Arc<dyn Api> {
         let api = Arc::clone(&self.world.api);
         let paths = &self.world.paths;
-        Arc::new(match &caller.reaches {
+        let scoped = match &caller.reaches {
             Reaches::All => Scoped::all(api).with_host_paths(Arc::clone(paths)),
             Reaches::One(namespace) => Scoped::new(api, namespace.clone())
                 .with_host_paths(Arc::new(paths.of_namespace(namespace))),
-        })
+        };
+        Arc::new(scoped.asked_by(caller.by(Asker::new(Surface::Rest))))
     }
 
     /// The dialect as it introduces itself.

@@ -31,6 +31,10 @@ pub const CLAUDE_CONFIG_DIR: &str = "CLAUDE_CONFIG_DIR";
 pub const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 /// Podman's own: its file of logins, used where neither we nor Docker have one.
 pub const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
+/// OpenTelemetry's own: the collector that the server tells how much sandboxes use.
+pub const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// OpenTelemetry's own: headers for it, as in `authorization=Bearer%20KEY,x-team=a`.
+pub const OTLP_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 /// Reproducible builds' own: the time that what is built bears, in seconds since 1970.
 pub const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// The usual names of an HTTP proxy, the first that is set.

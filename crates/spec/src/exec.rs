@@ -1,6 +1,6 @@
 //! One command in a sandbox, and how it ended.
 
-use crate::{Error, Result, Span};
+use crate::{Asker, Error, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -188,6 +188,16 @@ pub struct Command {
     /// Whether what it says is kept out of the log: it is for a program of ours, not for people.
     #[serde(default)]
     pub unlogged: bool,
+    /// Who asks for it. A server sets this itself, whatever it is sent.
+    #[serde(default)]
+    pub asker: Option<Asker>,
+}
+
+impl Command {
+    /// Checks what no single field can check.
+    pub fn check(&self) -> Result<()> {
+        crate::spec::check_env(self.env.iter().map(|(name, value)| (name, value)))
+    }
 }
 
 /// Why something ended other than by itself.
@@ -215,6 +225,8 @@ pub enum Ending {
     Panicked,
     /// Its microVM was switched off from inside.
     PoweredOff,
+    /// Its health check failed too often.
+    Unhealthy,
 }
 
 impl Ending {
@@ -231,6 +243,7 @@ impl Ending {
             Self::Crashed => Some("the worker died"),
             Self::Panicked => Some("the kernel of its microVM panicked"),
             Self::PoweredOff => Some("its microVM was switched off from inside"),
+            Self::Unhealthy => Some("its health check failed too often"),
         }
     }
 }

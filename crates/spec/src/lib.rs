@@ -26,6 +26,7 @@ macro_rules! written_as_text {
     )*};
 }
 
+mod asker;
 pub mod clock;
 pub mod ctl;
 pub mod env;
@@ -34,8 +35,10 @@ mod exec;
 mod ids;
 mod image;
 mod image_record;
+mod init;
 mod limits;
 pub mod lookup;
+mod modify;
 mod mount;
 mod name;
 mod network;
@@ -45,18 +48,22 @@ mod platform;
 mod quantity;
 mod reference;
 mod rule;
+mod service;
 mod spawn;
 mod spec;
 pub mod state;
 mod volume;
 mod workspace;
 
+pub use asker::{Asker, Surface};
 pub use error::{Error, Kind, Result, Stage};
 pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
 pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
 pub use image_record::{History, Prune, Pruned, RunConfig, Space};
-pub use limits::{By, Cgroup, Limit, Limits};
+pub use init::{Init, InitProgram, PlannedInit};
+pub use limits::{By, Cgroup, Freezer, Limit, Limits};
+pub use modify::{Modification, Modify};
 pub use mount::{GuestPath, Mount, MountSource, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use network::{
@@ -75,7 +82,8 @@ pub use rule::{
     Decision, Direction, DomainName, Group, NamePattern, Policy, Ports, Range, Rule, Target,
     Traffic, addresses,
 };
+pub use service::{Health, HealthStatus, Restart};
 pub use spawn::{DEEPEST, Family, FamilyNetwork, Peers, SpawnPolicy, WayOut};
-pub use spec::{IsolationChoice, Profile, Spec};
+pub use spec::{IsolationChoice, Profile, Spec, check_env};
 pub use volume::{PlannedVolume, Stored, VolumeKind, VolumeName, VolumeSpec};
 pub use workspace::{PlannedWorkspace, Workspace};

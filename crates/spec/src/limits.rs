@@ -72,7 +72,32 @@ pub enum Cgroup {
     V2 {
         /// A directory that we may write, with its controllers handed down.
         parent: PathBuf,
+        /// Whether what is inside can be frozen without its guest.
+        #[serde(default)]
+        freezes: bool,
     },
+}
+
+/// Where everything in a sandbox but its guest can be frozen: a directory below the sandbox's own.
+///
+/// The guest is in it as well, so that whatever it starts is; it is taken out while the others are
+/// frozen, reaps and serves files meanwhile, and comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Freezer {
+    /// The directory.
+    pub inside: PathBuf,
+    /// Where the guest is meanwhile.
+    pub outside: PathBuf,
+    /// The list of who is in either.
+    pub members: &'static str,
+    /// The file that is written.
+    pub switch: &'static str,
+    /// What freezes.
+    pub freeze: &'static str,
+    /// What thaws.
+    pub thaw: &'static str,
+    /// The file that tells, and what it has a line of once everything is frozen.
+    pub frozen: (&'static str, &'static str),
 }
 
 /// The limits of a Plan. What is absent is not limited.
@@ -93,6 +118,42 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The controller of v1 that freezes.
+    pub const FREEZER: &'static str = "freezer";
+
+    /// Where what is inside can be frozen, if it can.
+    pub fn freezer(&self, name: &Name) -> Option<Freezer> {
+        let mut directories = self.cgroup_directories(name);
+        let at = |outside: PathBuf| (outside.join("inside"), outside);
+        match &self.cgroup {
+            Cgroup::None | Cgroup::V2 { freezes: false, .. } => None,
+            Cgroup::V1 { .. } => {
+                let (inside, outside) = at(directories.remove(Self::FREEZER)?);
+                Some(Freezer {
+                    inside,
+                    outside,
+                    members: "tasks",
+                    switch: "freezer.state",
+                    freeze: "FROZEN",
+                    thaw: "THAWED",
+                    frozen: ("freezer.state", "FROZEN"),
+                })
+            }
+            Cgroup::V2 { freezes: true, .. } => {
+                let (inside, outside) = at(directories.remove("")?);
+                Some(Freezer {
+                    inside,
+                    outside,
+                    members: "cgroup.procs",
+                    switch: "cgroup.freeze",
+                    freeze: "1",
+                    thaw: "0",
+                    frozen: ("cgroup.events", "frozen 1"),
+                })
+            }
+        }
+    }
+
     /// Where a sandbox's cgroup is, by controller; v2 has one for all, under no name.
     pub fn cgroup_directories(&self, name: &Name) -> BTreeMap<String, PathBuf> {
         let below = |parent: &PathBuf| parent.join(format!("msb-{}-{name}", self.cgroup_owner));
@@ -101,7 +162,7 @@ impl Limits {
             Cgroup::V1 { controllers } => {
                 controllers.iter().map(|(name, root)| (name.clone(), below(root))).collect()
             }
-            Cgroup::V2 { parent } => BTreeMap::from([(String::new(), below(parent))]),
+            Cgroup::V2 { parent, .. } => BTreeMap::from([(String::new(), below(parent))]),
         }
     }
 }

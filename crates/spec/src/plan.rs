@@ -3,16 +3,18 @@
 //! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
 
 use crate::{
-    Command, Digest, Family, FamilyNetwork, Hostname, Ids, ImageRef, Limits, Name, Network, Patch,
-    Peers, PlannedVolume, PlannedWorkspace, Profile, Result, Rlimit, Span, SpawnPolicy, Tmpfs,
-    UserRef,
+    Command, Digest, Family, FamilyNetwork, Health, Hostname, Ids, ImageRef, Limits, Name, Network,
+    Patch, Peers, PlannedInit, PlannedVolume, PlannedWorkspace, Profile, Restart, Result, Rlimit,
+    Span, SpawnPolicy, Tmpfs, UserRef,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Raised whenever a worker of the previous number could misread a Plan.
-pub const PLAN_VERSION: u32 = 2;
+pub const PLAN_VERSION: u32 = 3;
+/// Plans from this number on are read: what they lack is left out.
+const OLDEST_PLAN: u32 = 2;
 
 /// The tier that was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,6 +228,9 @@ pub struct Plan {
     pub user: Option<UserRef>,
     /// The shell of the sandbox.
     pub shell: String,
+    /// The image's own init as PID 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<PlannedInit>,
     /// Its network; none has only loopback.
     #[serde(default)]
     pub network: Option<Network>,
@@ -246,6 +251,15 @@ pub struct Plan {
     pub max_duration: Option<Span>,
     /// It ends when nothing ran for this long.
     pub idle_timeout: Option<Span>,
+    /// It is paused when nothing happened for this long, until something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_pause: Option<Span>,
+    /// When its first command is begun again; one that is, runs at every start.
+    #[serde(default)]
+    pub restart: Restart,
+    /// What tells whether it is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
     /// Removed when it ends.
     pub ephemeral: bool,
     /// What it may have made for it.
@@ -281,7 +295,7 @@ impl Plan {
 
     /// Checks a Plan that was read back from disk, where anybody could have written it.
     pub fn check(&self) -> Result<()> {
-        if self.version != PLAN_VERSION {
+        if !(OLDEST_PLAN..=PLAN_VERSION).contains(&self.version) {
             return Err(crate::Error::unsupported(format!(
                 "sandbox `{}` was made by another version of msb (plan {}, here {PLAN_VERSION})",
                 self.name, self.version

@@ -1,8 +1,9 @@
 //! What was asked for, in one value: flags, a file or the SDK fill it in.
 
 use crate::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Mount, Name, NetworkSpec, Patch, Platform, PullWhen,
-    Result, Rlimit, Script, Span, SpawnPolicy, Tmpfs, UserRef, Workspace,
+    Bytes, Cpus, Error, Health, Hostname, ImageRef, Init, Mount, Name, NetworkSpec, Patch,
+    Platform, PullWhen, Restart, Result, Rlimit, Script, Span, SpawnPolicy, Tmpfs, UserRef,
+    Workspace,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -71,6 +72,8 @@ pub struct Spec {
     pub entrypoint: Vec<String>,
     /// Whether the image's own command, or a shell, runs where none is given. If not, nothing does.
     pub default_command: bool,
+    /// The image's own init as PID 1; none has ours there.
+    pub init: Option<Init>,
     /// The shell for `--shell` and the SDK's `shell`.
     pub shell: Option<String>,
     /// Environment of every Exec.
@@ -109,6 +112,12 @@ pub struct Spec {
     pub max_duration: Option<Span>,
     /// The sandbox ends when nothing ran for this long.
     pub idle_timeout: Option<Span>,
+    /// The sandbox is paused when nothing happened in it for this long, until something does.
+    pub idle_pause: Option<Span>,
+    /// When the first command is begun again.
+    pub restart: Restart,
+    /// What tells whether it is well.
+    pub health: Option<Health>,
     /// The first command is killed after this.
     pub timeout: Option<Span>,
     /// Removed when it ends; its writable layer is in memory.
@@ -128,9 +137,7 @@ impl Spec {
 
     /// Checks what no single field can check.
     pub fn validate(&self) -> Result<()> {
-        for name in self.env.keys() {
-            check_env_name(name)?;
-        }
+        check_env(&self.env)?;
         check_labels(&self.labels)?;
         if let Some(dir) = self.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
             return Err(Error::invalid(format!(
@@ -138,9 +145,13 @@ impl Spec {
                 dir
             )));
         }
+        if let Some(init) = &self.init {
+            init.check()?;
+        }
         if let Some(spawn) = &self.spawn {
             spawn.check()?;
         }
+        self.check_service()?;
         if let Some(network) = &self.network {
             network.validate()?;
             if let Some(secret) = network.secrets.iter().find(|s| self.env.contains_key(&s.name)) {
@@ -174,6 +185,44 @@ impl Spec {
     }
 }
 
+impl Spec {
+    fn check_service(&self) -> Result<()> {
+        if let Some(health) = &self.health {
+            health.check()?;
+        }
+        check_idle_pause(self.idle_pause)?;
+        if !self.restart.is_some() {
+            return Ok(());
+        }
+        if self.command.is_empty() && self.entrypoint.is_empty() && !self.default_command {
+            return Err(Error::invalid("a restart policy needs a command to begin again")
+                .hint("put it behind `--`, as in `msb create --restart always IMAGE -- COMMAND`"));
+        }
+        if self.init.is_some() {
+            return Err(Error::invalid("an init looks after services itself")
+                .hint("leave out `--restart`, and let the image's init start the service"));
+        }
+        if self.ephemeral {
+            return Err(Error::invalid("what is removed with its command is not begun again")
+                .hint("`msb run -d --restart …` and `msb create` leave a sandbox that stays"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a sandbox may be paused after so short a time.
+pub(crate) fn check_idle_pause(idle: Option<Span>) -> Result<()> {
+    /// Less could pause a sandbox between two commands of one script.
+    const LEAST: std::time::Duration = std::time::Duration::from_secs(1);
+    match idle {
+        Some(span) if span.0 < LEAST => {
+            Err(Error::invalid(format!("too short for an idle pause: `{span}`"))
+                .hint("1s is the least"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What a sandbox or a volume is found by.
 pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     for (key, value) in labels {
@@ -182,6 +231,34 @@ pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
                 Error::invalid(format!("not a label: `{}`", key)).hint("write it as `key=value`")
             );
         }
+    }
+    Ok(())
+}
+
+/// Whether a process can be given these variables.
+pub fn check_env<'a>(env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<()> {
+    /// The kernel takes no longer string.
+    const LONGEST: usize = 128 << 10;
+    /// Half of what the kernel takes for all strings of a command together.
+    const ALL: usize = 1 << 20;
+    let mut all = 0;
+    for (name, value) in env {
+        check_env_name(name)?;
+        if value.contains('\0') {
+            return Err(Error::invalid(format!("a zero byte in the variable `{name}`")));
+        }
+        // With the sign between them and the end.
+        let length = name.len() + value.len() + 2;
+        if length > LONGEST {
+            let shown: String = name.chars().take(60).collect();
+            return Err(Error::invalid(format!("too long for a variable: `{shown}`"))
+                .hint("128 KiB is the longest; put it into a file"));
+        }
+        all += length;
+    }
+    if all > ALL {
+        return Err(Error::invalid(format!("too many variables: `{all}` bytes"))
+            .hint("1 MiB is the most for all together; put some of it into a file"));
     }
     Ok(())
 }
@@ -209,6 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn variables_that_no_process_can_be_given_are_refused() {
+        let with = |value: String, count: usize| {
+            let env = (0..count).map(|n| (format!("A{n}"), value.clone())).collect();
+            Spec { env, ..Spec::default() }.validate()
+        };
+        assert!(with("x".repeat(100_000), 10).is_ok());
+        assert!(with("x\0y".to_owned(), 1).is_err());
+        assert!(with("x".repeat(128 << 10), 1).is_err());
+        assert!(with("x".repeat(100_000), 11).is_err());
+    }
+
+    #[test]
     fn two_mounts_at_one_place_are_refused() {
         let spec = Spec {
             mounts: vec![Mount::parse("/a:/x").unwrap()],
@@ -216,5 +305,17 @@ mod tests {
             ..Spec::default()
         };
         assert!(spec.validate().is_err());
+    }
+
+    #[test]
+    fn an_init_and_a_restart_policy_exclude_each_other() {
+        let spec = Spec {
+            init: Some(Init::of(crate::InitProgram::Auto)),
+            restart: Restart::parse("always").unwrap(),
+            command: vec!["true".to_owned()],
+            ..Spec::default()
+        };
+        assert!(spec.validate().is_err());
+        assert!(Spec { init: None, ..spec }.validate().is_ok());
     }
 }

@@ -5,6 +5,10 @@
 pub const LOCK: &str = "lock";
 /// The Plan, as JSON.
 pub const PLAN: &str = "plan.json";
+/// The Plan that is about to take its place.
+pub const CHANGED_PLAN: &str = "plan.changed";
+/// The Plan of the name that the directory is about to get.
+pub const RENAMED_PLAN: &str = "plan.renamed";
 /// There until the sandbox is as its Plan wants it: half a sandbox does not outlive its maker.
 pub const UNFINISHED: &str = "unfinished";
 /// Where the worker listens.
@@ -15,6 +19,8 @@ pub const OUTPUT: &str = "output.log";
 pub const EXECS: &str = "execs.log";
 /// What has happened, a JSON line each.
 pub const EVENTS: &str = "events.log";
+/// The number and the hash of the last of them, and whose worker wrote it.
+pub const HEAD: &str = "events.head";
 /// What was decided for its flows, a JSON line each.
 pub const NETWORK: &str = "net.log";
 /// Behind the name of a log that was full.
@@ -45,3 +51,5 @@ pub const DISK: &str = "disk.img";
 pub const PACKED_DISK: &str = "disk.erofs";
 /// The disk that was, until it is put where it belongs.
 pub const OLD_DISK: &str = "disk.old";
+/// What those who come by SSH need: the sandbox's host key, and who may come in.
+pub const SSH: &str = "ssh";

@@ -1,5 +1,6 @@
 //! Making processes in new namespaces and turning into another program.
 
+use crate::spawn::{self, Identity};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,6 +32,8 @@ pub const NETWORK_NAMESPACE: u64 = libc::CLONE_NEWNET as u64;
 
 /// A cgroup namespace too, made once the process is in its cgroup.
 pub const CGROUP_NAMESPACE: u64 = libc::CLONE_NEWCGROUP as u64;
+/// A pid namespace for children to come; the first of them is its PID 1.
+pub const PID_NAMESPACE: u64 = libc::CLONE_NEWPID as u64;
 /// A user namespace alone, as the carrier of an id mapping.
 pub const USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
 
@@ -73,6 +76,11 @@ pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<
 /// For a forked child that never returns to its caller: whatever still owns a descriptor must not
 /// be dropped any more.
 pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    keep_these([kept]).map(|[kept]| kept)
+}
+
+/// The same for several, in their order.
+pub fn keep_these<const N: usize>(kept: [BorrowedFd<'_>; N]) -> io::Result<[OwnedFd; N]> {
     /// The first number that no standard stream has.
     const KEPT: libc::c_int = 3;
     /// Out of the way of the numbers that are about to be replaced.
@@ -83,7 +91,10 @@ pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     };
     // SAFETY: F_DUPFD_CLOEXEC makes a new descriptor and touches no memory.
     let high = |fd: i32| check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH) }.into());
-    let kept = high(kept.as_raw_fd())?;
+    let mut numbers = [0; N];
+    for (number, fd) in numbers.iter_mut().zip(&kept) {
+        *number = high(fd.as_raw_fd())?;
+    }
     // SAFETY: the path is a C string.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     let null = high(check(null.into())?)?;
@@ -91,12 +102,16 @@ pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         // SAFETY: replaces descriptors that nothing of this process uses any more.
         check(unsafe { libc::dup2(null, target) }.into())?;
     }
-    // SAFETY: as above; the copy is closed when a command is executed.
-    check(unsafe { libc::dup3(kept, KEPT, libc::O_CLOEXEC) }.into())?;
+    let mut target = KEPT;
+    for number in &mut numbers {
+        // SAFETY: as above; the copy is closed when a command is executed.
+        *number = check(unsafe { libc::dup3(*number, target, libc::O_CLOEXEC) }.into())?;
+        target += 1;
+    }
     // SAFETY: as above.
-    check(unsafe { libc::syscall(libc::SYS_close_range, KEPT + 1, libc::c_int::MAX, 0) })?;
+    check(unsafe { libc::syscall(libc::SYS_close_range, target, libc::c_int::MAX, 0) })?;
     // SAFETY: made above and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(KEPT) })
+    Ok(numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
 /// Closes every descriptor but the standard streams and these.
@@ -183,8 +198,26 @@ pub fn fork() -> io::Result<bool> {
     }
 }
 
+/// Forks; the child's pid in the parent, none in the child. The caller has one thread.
+pub fn fork_child() -> io::Result<Option<i32>> {
+    // SAFETY: with one thread the child's copy of every lock and buffer is consistent.
+    match unsafe { libc::fork() } {
+        ..0 => Err(io::Error::last_os_error()),
+        pid => Ok((pid != 0).then_some(pid)),
+    }
+}
+
+/// Becomes this user for good, or stays who it is, and gives up every capability, as a command does
+/// that gets none.
+pub fn become_powerless(identity: Option<&Identity>) -> io::Result<()> {
+    // While it still may.
+    spawn::empty_bounding_set();
+    identity.map_or(Ok(()), become_user)?;
+    if spawn::give_up_capabilities() { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Becomes this user for good.
-pub fn become_user(identity: &crate::spawn::Identity) -> io::Result<()> {
+pub fn become_user(identity: &Identity) -> io::Result<()> {
     let groups = &identity.groups;
     let (uid, gid) = (identity.uid, identity.gid);
     // SAFETY: the list is valid for its length; the others take numbers only.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub use libc::{
-    SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSTOP,
+    SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGPWR, SIGQUIT, SIGSTOP,
     SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
@@ -77,7 +77,12 @@ pub fn parse(text: &str) -> Option<i32> {
         return (1..=64).contains(&number).then_some(number);
     }
     let upper = text.to_ascii_uppercase();
-    Some(match upper.strip_prefix("SIG").unwrap_or(&upper) {
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if let Some(offset) = name.strip_prefix("RTMIN+") {
+        let number = real_time().checked_add(offset.parse().ok()?)?;
+        return (number <= 64).then_some(number);
+    }
+    Some(match name {
         "HUP" => SIGHUP,
         "INT" => SIGINT,
         "QUIT" => SIGQUIT,
@@ -93,8 +98,15 @@ pub fn parse(text: &str) -> Option<i32> {
         "STOP" => SIGSTOP,
         "TSTP" => SIGTSTP,
         "WINCH" => SIGWINCH,
+        "PWR" => SIGPWR,
+        "RTMIN" => real_time(),
         _ => return None,
     })
+}
+
+/// The first of the signals that programs give a meaning, as the C library counts.
+pub fn real_time() -> i32 {
+    libc::SIGRTMIN()
 }
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {

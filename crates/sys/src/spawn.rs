@@ -82,23 +82,28 @@ const STACK: usize = 64 << 10;
 
 struct Child<'a> {
     spawn: &'a Spawn<'a>,
+    /// Its pid as it sees it itself.
+    inside: i32,
     candidates: Vec<*const libc::c_char>,
     argv: Vec<*const libc::c_char>,
     env: Vec<*const libc::c_char>,
     failed: Option<(Step, i32)>,
 }
 
+/// A command that was started, by its pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// As we see it.
+    pub pid: i32,
+    /// As it sees itself: children may be born into another pid namespace.
+    pub inside: i32,
+}
+
 /// Starts the command and returns its pid once it has executed the program.
 ///
 /// The caller has one thread and keeps its own descriptors 0 to 2 open.
-pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, Failed> {
-    let mut child = Child {
-        spawn,
-        candidates: pointers(spawn.candidates),
-        argv: pointers(spawn.argv),
-        env: pointers(spawn.env),
-        failed: None,
-    };
+pub fn spawn(spawn: &Spawn<'_>) -> Result<Started, Failed> {
+    let mut child = Child::new(spawn);
     let mut stack = vec![0u128; STACK / size_of::<u128>()];
     // SAFETY: one past the end of the allocation, aligned to 16 bytes as the ABI asks.
     let top = unsafe { stack.as_mut_ptr().add(stack.len()) };
@@ -117,7 +122,7 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, Failed> {
         return Err(Failed { step: Step::Process, error: io::Error::last_os_error() });
     }
     match child.failed {
-        None => Ok(pid),
+        None => Ok(Started { pid, inside: child.inside }),
         Some((step, errno)) => {
             let mut status = 0;
             // SAFETY: waits for the child just made; the status is written to our variable.
@@ -127,9 +132,33 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, Failed> {
     }
 }
 
+/// Becomes the command; returns only if that failed. Descriptors beyond the standard streams are
+/// closed by the program that is executed.
+///
+/// For a forked child that never returns to its caller.
+pub fn replace(spawn: &Spawn<'_>) -> Failed {
+    let (step, errno) = become_command(&Child::new(spawn));
+    Failed { step, error: io::Error::from_raw_os_error(errno) }
+}
+
+impl<'a> Child<'a> {
+    fn new(spawn: &'a Spawn<'a>) -> Self {
+        Self {
+            spawn,
+            inside: 0,
+            candidates: pointers(spawn.candidates),
+            argv: pointers(spawn.argv),
+            env: pointers(spawn.env),
+            failed: None,
+        }
+    }
+}
+
 extern "C" fn enter_child(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `spawn` passes a pointer to its own Child and is suspended while we use it.
     let child = unsafe { &mut *argument.cast::<Child<'_>>() };
+    // SAFETY: takes nothing and returns a number; the C library might remember our parent's.
+    child.inside = unsafe { libc::syscall(libc::SYS_getpid) } as i32;
     child.failed = Some(become_command(child));
     127
 }
@@ -159,7 +188,9 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
     for (target, fd) in spawn.stdio.iter().enumerate() {
         check!(Step::Process, libc::dup2(fd.as_raw_fd(), target as libc::c_int));
     }
-    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0));
+    // By the program that is executed: whoever waits for that sees the last of ours close then.
+    let on_exec = libc::CLOSE_RANGE_CLOEXEC;
+    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, on_exec));
     if spawn.terminal {
         check!(Step::Process, libc::ioctl(0, libc::TIOCSCTTY, 0));
     }
@@ -187,8 +218,8 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
         check!(Step::Identity, libc::syscall(libc::SYS_setresuid, uid, uid, uid));
         check!(Step::Workdir, libc::chdir(spawn.workdir.as_ptr()));
     }
-    if spawn.powerless {
-        give_up_capabilities();
+    if spawn.powerless && !give_up_capabilities() {
+        return (Step::Identity, errno());
     }
     let mut denied = 0;
     for path in child.candidates.iter().filter(|path| !path.is_null()) {
@@ -206,7 +237,7 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
 
 /// No program executed later gets a capability from its file. Needs one itself, so it comes
 /// before the user changes.
-fn empty_bounding_set() {
+pub(crate) fn empty_bounding_set() {
     /// More than any kernel has; the rest is refused and does not matter.
     const CAPABILITIES: libc::c_ulong = 64;
     for capability in 0..CAPABILITIES {
@@ -215,8 +246,9 @@ fn empty_bounding_set() {
     }
 }
 
-/// Empties the sets that count. Under no_new_privs a program of root's gets no more than these.
-fn give_up_capabilities() {
+/// Empties the sets that count; whether that went well. Under no_new_privs a program of root's gets
+/// no more than these.
+pub(crate) fn give_up_capabilities() -> bool {
     #[repr(C)]
     struct Header {
         version: u32,
@@ -225,7 +257,7 @@ fn give_up_capabilities() {
     let header = Header { version: 0x2008_0522, pid: 0 };
     let nothing = [0u32; 6];
     // SAFETY: version 3 of the call reads two sets of three words; both live until it returns.
-    unsafe { libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()) };
+    unsafe { libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()) == 0 }
 }
 
 fn errno() -> i32 {

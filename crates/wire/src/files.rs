@@ -103,6 +103,12 @@ pub enum FileRequest {
         /// Which; a symbolic link to one is followed.
         path: Vec<u8>,
     },
+    /// Tell where a path leads: absolute and without links. What is not there is taken as it is
+    /// written, and a relative path begins at the user's home.
+    Real {
+        /// Which.
+        path: Vec<u8>,
+    },
 }
 
 /// One change of a directory that mirrors another. Paths are relative to it.
@@ -248,6 +254,8 @@ pub enum FileReply {
         /// Those that failed, in order.
         failed: Vec<FailedChange>,
     },
+    /// Where a path leads.
+    Path(Vec<u8>),
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub enum FrameKind {
     Go = 6,
     /// Nobody reads this stream any more (1 or 2, one byte).
     Hush = 7,
+    /// What an interpreter was told to do, or how that ended; for the event log.
+    Note = 8,
     /// A worker's or guest's answer.
     Reply = 16,
     /// Bytes from a command.
@@ -40,6 +42,8 @@ pub enum FrameKind {
     Bytes = 50,
     /// One change of a tree that is mirrored.
     Change = 51,
+    /// What a guest says of a stream that leads into its sandbox.
+    Link = 64,
 }
 
 impl FrameKind {
@@ -52,6 +56,7 @@ impl FrameKind {
             5 => Self::Detach,
             6 => Self::Go,
             7 => Self::Hush,
+            8 => Self::Note,
             16 => Self::Reply,
             17 => Self::Stdout,
             18 => Self::Stderr,
@@ -60,6 +65,7 @@ impl FrameKind {
             49 => Self::Entry,
             50 => Self::Bytes,
             51 => Self::Change,
+            64 => Self::Link,
             _ => return None,
         })
     }

@@ -4,33 +4,42 @@
 //! the reader's own limit before anything is allocated. One connection is one Exec or one file
 //! operation, so there are no stream ids. Nothing here does I/O; see `docs/protocol.md`.
 
+mod chain;
 mod control;
 mod files;
 mod frame;
+mod links;
 mod machine;
 mod network;
 pub mod record;
 mod request;
 mod volume;
 
-pub use control::{FromGuest, Hit, SpawnFailure, ToGuest};
+pub use chain::{Head, Link, unchained};
+pub use control::{FromGuest, Handover, Hit, InitFailure, SpawnFailure, ToGuest};
 pub use files::{
     Change, Entry, EntryKind, FailedChange, FileFailure, FileReply, FileRequest, Meta,
 };
 pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
+pub use links::{LinkFailure, LinkReply, Target, Unwrapping, wrap};
 pub use machine::{
     Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
     MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
 };
 pub use network::{
-    FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, ToGateway,
-    Verdict,
+    FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, NetUsage,
+    ToGateway, Verdict,
 };
-pub use request::{ExecState, ExecStatus, Hello, Reply, Request, Stopped, Usage, WorkerStatus};
+pub use request::{
+    CodeNote, DiskTraffic, ExecState, ExecStatus, Hello, HoldsNow, Reply, Request, Sample, Stopped,
+    Usage, WorkerStatus,
+};
 pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
 
+use std::time::Duration;
+
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 10;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.
@@ -39,3 +48,8 @@ pub const MAX_REQUEST: usize = 4 << 20;
 pub const MAX_CHUNK: usize = 256 << 10;
 /// Longest frame anybody takes from a guest, which is hostile.
 pub const MAX_FROM_GUEST: usize = 512 << 10;
+/// What a command leaves behind may go on saying something, like `tee` behind a shell: it is heard until
+/// it is silent for so long,
+pub const LAST_WORDS: Duration = Duration::from_millis(200);
+/// and never longer than this.
+pub const LAST_WORDS_LIMIT: Duration = Duration::from_secs(5);

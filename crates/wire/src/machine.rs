@@ -13,6 +13,7 @@
 //! `Exited` it closes the connection; after the last Exec the guest waits for that before it
 //! switches off.
 
+use crate::{Handover, InitFailure};
 use msb_spec::{Bytes, Hostname};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,8 @@ pub struct Boot {
     pub network: Option<BootNetwork>,
     /// Whether it may ask for children.
     pub ctl: bool,
+    /// Whether an init of its own becomes PID 1.
+    pub init: bool,
 }
 
 /// What a guest cannot know of its network; all else is the same in every sandbox.
@@ -143,6 +146,8 @@ pub enum ToMachine {
     Hold,
     /// Let everybody write again.
     Release,
+    /// Let the image's init become PID 1.
+    Init(Handover),
 }
 
 /// From the guest, on the control connection.
@@ -164,6 +169,18 @@ pub enum FromMachine {
         /// Whether nobody writes.
         held: bool,
     },
+    /// The answer to being told to let an init become PID 1.
+    Init {
+        /// Why it did not.
+        failure: Option<InitFailure>,
+    },
+    /// PID 1 is over, and everything inside with it.
+    InitEnded {
+        /// Exit code, if it exited.
+        code: Option<i32>,
+        /// Signal, if one killed it.
+        signal: Option<i32>,
+    },
 }
 
 /// How much a machine uses, as its own kernel counts it.
@@ -180,4 +197,10 @@ pub struct MachineUsage {
     pub pids: u32,
     /// Bytes that the sandbox has written and kept.
     pub disk: u64,
+    /// Bytes read from its disks.
+    #[serde(default)]
+    pub disk_read: u64,
+    /// Bytes written to them.
+    #[serde(default)]
+    pub disk_written: u64,
 }

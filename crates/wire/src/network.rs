@@ -1,7 +1,8 @@
 //! What a worker and the gateway of its sandbox say to each other, and what is recorded of flows.
 //!
 //! The gateway speaks first: [`FromGateway::Ready`] or [`FromGateway::Failed`]. Then each
-//! [`ToGateway`] is answered once, in order; [`FromGateway::Happened`] comes in between. All of it
+//! [`ToGateway`] is answered once, in order; [`FromGateway::Happened`] and
+//! [`FromGateway::Knock`] come in between. All of it
 //! in `Control` frames.
 
 use msb_spec::{Decision, Direction, DomainName, Error, Policy, Published};
@@ -22,6 +23,21 @@ pub enum ToGateway {
     Withdraw(Published),
     /// Tell which flows and ports there are.
     Table,
+    /// Tell whether the sandbox may reach the machine that it runs on, over TCP.
+    Host {
+        /// At this port; none is at every one.
+        port: Option<u16>,
+    },
+    /// Tell how many packets there were.
+    Traffic,
+    /// The sandbox is about to be paused: knock when something is brought to it, also if something was
+    /// since so many packets.
+    Doze {
+        /// What [`FromGateway::Traffic`] said.
+        brought: u64,
+    },
+    /// Tell how much went through.
+    Usage,
 }
 
 /// What a gateway tells its worker.
@@ -42,10 +58,40 @@ pub enum FromGateway {
     Opened(Published),
     /// What was asked for could not be done.
     Refused(Error),
+    /// How many packets there were.
+    Traffic {
+        /// Both ways.
+        carried: u64,
+        /// To the sandbox.
+        brought: u64,
+    },
+    /// Something is brought to a sandbox that dozes. Comes once, like what happened.
+    Knock,
     /// The flows and ports there are.
     Table(NetTable),
+    /// How much went through.
+    Usage(NetUsage),
     /// Something to be recorded.
     Happened(NetEvent),
+    /// Whether the sandbox may reach the machine that it runs on.
+    Host {
+        /// What was decided.
+        decision: Decision,
+        /// The rule that decided, as it is written, or `default`.
+        rule: String,
+    },
+}
+
+/// How much went through a gateway since the sandbox started, as its device counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NetUsage {
+    /// Bytes that came to the sandbox.
+    pub received: u64,
+    /// Bytes that left it.
+    pub sent: u64,
+    /// Flows that are open now.
+    pub flows: u32,
 }
 
 /// What a gateway knows at one moment.

@@ -4,7 +4,8 @@
 //! milliseconds since 1970) · bytes`. Execs and events are JSON lines. A reader skips what it
 //! cannot read: a worker may have died in the middle of a write.
 
-use msb_spec::{Ending, Exit};
+use crate::chain::Link;
+use msb_spec::{Asker, Ending, Exit, HealthStatus, Kind, Name};
 use serde::{Deserialize, Serialize};
 
 /// Where a line of output came from.
@@ -119,6 +120,77 @@ pub struct Event {
     /// What.
     #[serde(flatten)]
     pub happened: Happened,
+    /// The hash of the line before this one, where that is not obvious.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Link>,
+    /// The hash of this line and of all before it. It stays the last member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Link>,
+}
+
+impl Event {
+    /// One that is in no chain yet.
+    pub fn new(number: u64, time: u64, happened: Happened) -> Self {
+        Self { number, time, happened, after: None, chain: None }
+    }
+}
+
+/// The command of an Exec, as far as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Ran {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// How many bytes of them were left out at the end, if there were too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<u64>,
+    /// Who runs it, if not the sandbox's own user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Who asked for it, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Asker>,
+}
+
+/// So many bytes of a command are kept; a script given as an argument may be as long as it likes.
+const ARGV_KEPT: usize = 4096;
+/// So many arguments: each has quotes and a comma, however short it is.
+const ARGUMENTS_KEPT: usize = 512;
+
+impl Ran {
+    /// Keeps what is kept of a command.
+    pub fn new(argv: &[String], user: Option<String>, by: Option<Asker>) -> Self {
+        let all: usize = argv.iter().map(String::len).sum();
+        let (mut kept, mut room) = (Vec::new(), ARGV_KEPT);
+        for argument in argv.iter().take(ARGUMENTS_KEPT) {
+            let length = argument.floor_char_boundary(room);
+            kept.push(argument[..length].to_owned());
+            room -= length;
+            if length < argument.len() {
+                break;
+            }
+        }
+        let cut = all - kept.iter().map(String::len).sum::<usize>();
+        let whole = cut == 0 && kept.len() == argv.len();
+        Self { argv: kept, cut: (!whole).then_some(cut as u64), user, by }
+    }
+}
+
+/// What woke a sandbox that its idle clock had paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Woken {
+    /// A command was to be begun, fed, signalled or attached to.
+    Exec,
+    /// A file operation.
+    Files,
+    /// Something came to it over its network.
+    Traffic,
+    /// Its clocks: it was changed, or its first command was to be begun again.
+    Clock,
+    /// Somebody, by `msb resume` or `msb drain`.
+    Asked,
 }
 
 /// What happened to a sandbox.
@@ -136,9 +208,42 @@ pub enum Happened {
     /// It takes no new Execs.
     Draining,
     /// Everything inside was stopped where it was.
-    Paused,
+    Paused {
+        /// Whether nobody asked for it but its own idle clock.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        idle: bool,
+    },
     /// It goes on.
-    Resumed,
+    Resumed {
+        /// What it was woken by, if it was its idle clock that had paused it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Woken>,
+    },
+    /// Its first command ended and was begun again.
+    Restarted {
+        /// How often that has happened since the sandbox was started.
+        count: u32,
+        /// How the command had ended.
+        exit: Exit,
+    },
+    /// Its health has changed.
+    Health {
+        /// To what.
+        status: HealthStatus,
+        /// The last that a check which failed had said.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        output: String,
+    },
+    /// Somebody changed what was decided about it.
+    Modified {
+        /// What, as the flags of `msb modify` call it.
+        what: Vec<String>,
+    },
+    /// It got another name.
+    Renamed {
+        /// What it was called before.
+        from: Name,
+    },
     /// Somebody changed when it ends.
     Renewed {
         /// In milliseconds since 1970; never if none.
@@ -155,6 +260,64 @@ pub enum Happened {
     },
     /// Somebody cleaned up behind a worker that died.
     Repaired,
+    /// A command began.
+    ExecStarted {
+        /// Which Exec.
+        exec: u64,
+        /// What.
+        #[serde(flatten)]
+        ran: Ran,
+        /// Whether it has a terminal.
+        tty: bool,
+    },
+    /// A command was asked for and did not begin.
+    ExecFailed {
+        /// What.
+        #[serde(flatten)]
+        ran: Ran,
+        /// Why.
+        reason: Kind,
+    },
+    /// A command ended.
+    ExecEnded {
+        /// Which Exec.
+        exec: u64,
+        /// How.
+        exit: Exit,
+        /// How long it took, in milliseconds.
+        duration_ms: u64,
+    },
+    /// An interpreter that runs already was told to run something.
+    CodeStarted {
+        /// The Exec of the interpreter.
+        exec: u64,
+        /// What, as one argument.
+        #[serde(flatten)]
+        ran: Ran,
+    },
+    /// It has run that.
+    CodeEnded {
+        /// The Exec of the interpreter.
+        exec: u64,
+        /// As a shell counts it; none if it had to be interrupted or killed.
+        status: Option<i32>,
+        /// How long it took, in milliseconds.
+        duration_ms: u64,
+    },
+}
+
+impl Happened {
+    /// Whether this is about a command, and not about the sandbox itself.
+    pub fn is_of_exec(&self) -> bool {
+        matches!(
+            self,
+            Self::ExecStarted { .. }
+                | Self::ExecFailed { .. }
+                | Self::ExecEnded { .. }
+                | Self::CodeStarted { .. }
+                | Self::CodeEnded { .. }
+        )
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +337,26 @@ mod tests {
         assert_eq!(Output::parse(&bytes[..bytes.len() - 1]), None);
         bytes[4] = 9;
         assert_eq!(Output::parse(&bytes), None);
+    }
+
+    #[test]
+    fn a_long_command_is_cut_and_says_so() {
+        let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let whole = Ran::new(&words(&["sh", "-c", ""]), None, None);
+        assert_eq!((whole.argv, whole.cut), (words(&["sh", "-c", ""]), None));
+        let long = "\u{e4}".repeat(5000);
+        let cut = Ran::new(&words(&["sh", &long, "more"]), None, None);
+        assert_eq!(cut.argv, words(&["sh", &"\u{e4}".repeat(2047)]));
+        assert_eq!(cut.cut, Some(10_000 - 4094 + 4));
+        let many = Ran::new(&vec![String::new(); 600], None, None);
+        assert_eq!((many.argv.len(), many.cut), (ARGUMENTS_KEPT, Some(0)));
+    }
+
+    #[test]
+    fn events_of_before_are_read() {
+        let event: Event =
+            serde_json::from_str(r#"{"number":1,"time":2,"event":"created"}"#).unwrap();
+        assert_eq!(event, Event::new(1, 2, Happened::Created));
     }
 
     #[test]

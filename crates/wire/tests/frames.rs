@@ -66,6 +66,7 @@ fn seeds() -> Vec<Vec<u8>> {
         env: vec![("A".to_owned(), "1".to_owned())],
         timeout: Some("5s".parse().expect("a span")),
         user: Some("web:web".parse().expect("a user")),
+        asker: Some(msb_spec::Asker::mcp("core").with_key("0123")),
         ..Command::default()
     };
     let exit = Exit { code: Some(0), signal: None, ending: Ending::Own, reached: None };

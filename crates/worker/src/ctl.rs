@@ -6,6 +6,7 @@
 use msb_spec::{Error, Plan, PlannedMount, Result, Stage, ctl, state};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::borrow::Cow;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,11 +18,11 @@ const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandbox-ctl"));
 const NAME: &str = include_str!(concat!(env!("OUT_DIR"), "/ctl.name"));
 
 /// The Plan with what is shown; the same if there is nothing.
-pub(crate) fn shown(plan: &Plan, directory: &Path) -> Result<Plan> {
-    let mut plan = plan.clone();
+pub(crate) fn shown<'a>(plan: &'a Plan, directory: &Path) -> Result<Cow<'a, Plan>> {
     if plan.spawn.is_none() {
-        return Ok(plan);
+        return Ok(Cow::Borrowed(plan));
     }
+    let mut plan = plan.clone();
     let about =
         |error: io::Error| Error::host("cannot show the way to children", error).at(Stage::Boot);
     // Mounts are found by paths without links; the state directory may lie behind one.
@@ -36,7 +37,7 @@ pub(crate) fn shown(plan: &Plan, directory: &Path) -> Result<Plan> {
     };
     plan.mounts.push(mount(program, ctl::PROGRAM, true));
     plan.mounts.push(mount(directory.join(state::CTL), ctl::SOCKET, false));
-    Ok(plan)
+    Ok(Cow::Owned(plan))
 }
 
 /// The program in a file, written once for all sandboxes.

@@ -8,7 +8,7 @@ use crate::worker::{Worker, let_go, vanish};
 use msb_spec::{Ending, Exit, Plan, PlannedWorkspace, state};
 use msb_sys::signal;
 use msb_vm::Order;
-use msb_wire::record::{Event, ExecRecord, Happened};
+use msb_wire::record::{ExecRecord, Happened, Woken};
 use msb_wire::{Reply, Stopped, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
@@ -18,13 +18,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Time for an init to end its services where nobody said how much.
+const INIT_GRACE: Duration = Duration::from_secs(10);
+
 impl Worker {
     pub(crate) fn look_at_clocks(&mut self) {
         let now = Instant::now();
         let late = |client: &Client| client.greeting_deadline().is_some_and(|limit| now >= limit);
         self.clients.retain(|_, client| !late(client));
         self.look_at_machine(now);
-        self.life.watch_memory(now, &self.guest.confined);
+        self.look_at_meter(now);
+        self.life.watch_memory(now, &self.guest.confined, self.guest.is_paused());
         let late: Vec<u64> = self
             .execs
             .values_mut()
@@ -35,16 +39,33 @@ impl Worker {
                 exec.id
             })
             .collect();
+        if !late.is_empty() {
+            self.wake(Woken::Clock);
+        }
         for id in late {
             let _ = self.kill_exec(id, signal::SIGKILL);
         }
-        if let Some(ending) = self.life.over(now) {
-            self.finish(ending, None);
+        self.look_at_ended(now);
+        self.look_at_service(now);
+        self.look_at_health(now);
+        self.look_at_idle(now);
+        match self.life.over(now) {
+            Some(Ending::Idle) if self.has_streams() => self.life.put_off(now),
+            // Nobody waits for it, so an init can take its time.
+            Some(ending @ (Ending::Drained | Ending::Idle)) if self.life.init => {
+                self.stop(ending, INIT_GRACE);
+            }
+            Some(ending) => self.finish(ending, None),
+            None => {}
         }
     }
 
     /// Asks everything inside to end, and has it killed later.
     pub(crate) fn stop(&mut self, ending: Ending, grace: Duration) {
+        if self.life.stopping.is_none() && self.awaits_restart() {
+            self.service = None;
+            self.note_busy();
+        }
         let deadline = Instant::now() + grace;
         let sooner = self.life.stopping.is_none_or(|(_, present)| deadline < present);
         if sooner {
@@ -61,7 +82,7 @@ impl Worker {
                 let _ = jailed.ask(&ToGuest::SignalAll { signal }, &[]);
                 // What stands still cannot end.
                 if self.guest.stopped {
-                    self.release();
+                    self.release_to_end();
                 }
             }
             Way::Machine(machine) => {
@@ -71,21 +92,21 @@ impl Worker {
                 }
                 machine.tell(&ToMachine::SignalAll { signal });
                 if self.guest.stopped {
-                    self.release();
+                    self.release_to_end();
                 }
             }
         }
     }
 
     pub(crate) fn finish(&mut self, ending: Ending, exit: Option<Exit>) {
-        self.over.get_or_insert(Stopped { ending, exit });
+        // Its first command may have ended before, and what that left behind was still heard.
+        let over = self.main.and_then(|id| self.execs.get(&id)?.over);
+        let own = over.map(|over| Stopped { ending: over.exit.ending, exit: Some(over.exit) });
+        self.over.get_or_insert(own.unwrap_or(Stopped { ending, exit }));
     }
 
     pub(crate) fn record(&mut self, happened: Happened) {
-        self.last_event += 1;
-        if !self.plan.ephemeral || self.plan.workspace.is_some() {
-            self.events.line(&Event { number: self.last_event, time: now_ms(), happened });
-        }
+        self.events.note(happened);
     }
 
     /// The end, in order: everything inside dies, the records are finished, the name is free,
@@ -107,12 +128,14 @@ impl Worker {
             false => !(by_itself && self.alone) || self.guest.confined.group.is_some(),
         };
         // Another may have a volume once we let go of it, so nothing of ours is on its way to it.
-        let wait = wait || !held.is_empty();
+        // A guest whose command could have been begun again does not leave with it.
+        let wait = wait || !held.is_empty() || self.service.is_some();
         if wait {
             self.guest.kill();
         } else if machine {
             self.guest.begin_to_die();
         }
+        while self.hear_init() {}
         let stopped = self.over.unwrap_or(Stopped { ending: Ending::Crashed, exit: None });
         let ids: Vec<u64> = self.execs.keys().copied().collect();
         for id in &ids {
@@ -124,15 +147,19 @@ impl Worker {
         let killed = Exit { code: None, signal, ending, reached: None };
         let mut farewells = Vec::new();
         for (id, exec) in std::mem::take(&mut self.execs) {
-            let exit = match stopped.exit {
-                Some(exit) if self.main == Some(id) => exit,
+            let exit = match (stopped.exit, exec.over) {
+                (Some(exit), _) if self.main == Some(id) => exit,
+                (_, Some(over)) => over.exit,
                 _ => Exit {
                     ending: if exec.ending == Ending::Own { stopped.ending } else { exec.ending },
                     ..killed
                 },
             };
-            if exec.running && !self.plan.ephemeral {
+            if exec.running && !exec.own && !self.plan.ephemeral {
                 self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
+            }
+            if exec.running {
+                self.record_end(&exec, exit);
             }
             farewells.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
         }
@@ -143,6 +170,7 @@ impl Worker {
             outward.see_off();
         }
         self.record(Happened::Stopped { ending: stopped.ending, exit: stopped.exit });
+        self.events.write();
         let mut gone = None;
         if !self.whole || self.plan.ephemeral && !has_changes(&self.plan) {
             gone = vanish(&self.directory);

@@ -1,8 +1,8 @@
 //! One command: its streams on this side, and who watches it.
 
 use crate::wired::Wired;
-use msb_spec::{Command, Ending, TermSize};
-use msb_wire::{FrameKind, encode};
+use msb_spec::{Asker, Command, Ending, Exit, TermSize};
+use msb_wire::{FrameKind, LAST_WORDS, LAST_WORDS_LIMIT, encode};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -27,14 +27,22 @@ pub(crate) struct Exec {
     pub(crate) tty: bool,
     pub(crate) detached: bool,
     pub(crate) unlogged: bool,
+    /// Whether it is the worker's: no client sees it, and it is not what the sandbox is for.
+    pub(crate) own: bool,
     /// Whether it has begun; until then the guest may still refuse it.
     pub(crate) running: bool,
     /// Milliseconds since 1970.
     pub(crate) started: u64,
+    /// The same by the clock that nobody sets.
+    pub(crate) since: Instant,
+    /// Who asked for it.
+    pub(crate) asker: Option<Asker>,
     pub(crate) deadline: Option<Instant>,
     /// Why it will have ended, if not by itself.
     pub(crate) ending: Ending,
     pub(crate) watchers: Vec<u64>,
+    /// How it has ended, while what it left behind is still heard.
+    pub(crate) over: Option<Over>,
     stdin: Option<OwnedFd>,
     unread: VecDeque<u8>,
     stdin_closing: bool,
@@ -47,6 +55,14 @@ pub(crate) struct Exec {
     /// Signals for a command in a microVM that does not run yet.
     pub(crate) signals: Vec<i32>,
     recent: VecDeque<u8>,
+}
+
+/// The end of a command that others still speak for, like `tee` behind a shell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Over {
+    pub(crate) exit: Exit,
+    pub(crate) until: Instant,
+    latest: Instant,
 }
 
 /// The command's own ends of its streams, to be handed to the guest.
@@ -118,11 +134,15 @@ impl Exec {
             tty: command.tty.is_some(),
             detached: command.detached,
             unlogged: command.unlogged,
+            own: false,
             running: false,
             started: crate::log::now_ms(),
+            since: Instant::now(),
+            asker: command.asker.clone(),
             deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
             ending: Ending::Own,
             watchers: Vec::new(),
+            over: None,
             stdin: None,
             unread: VecDeque::new(),
             stdin_closing: false,
@@ -250,6 +270,19 @@ impl Exec {
         .map(AsFd::as_fd)
     }
 
+    /// Whether something else holds what it has spoken on. A terminal is not waited for: what it left
+    /// behind there was told to end.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.tty && (self.stdout.is_some() || self.stderr.is_some())
+    }
+
+    /// It has ended; what it left behind is heard a little longer.
+    pub(crate) fn linger(&mut self, exit: Exit) {
+        let now = Instant::now();
+        self.deadline = None;
+        self.over = Some(Over { exit, until: now + LAST_WORDS, latest: now + LAST_WORDS_LIMIT });
+    }
+
     /// Reads what a stream has; a stream that ended is closed.
     pub(crate) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> Read {
         let slot = match stream {
@@ -260,6 +293,9 @@ impl Exec {
         match rustix::io::read(fd, &mut *buffer) {
             Ok(n) if n > 0 => {
                 self.remember(&buffer[..n]);
+                if let Some(over) = &mut self.over {
+                    over.until = over.latest.min(Instant::now() + LAST_WORDS);
+                }
                 Read::Bytes(n)
             }
             Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,

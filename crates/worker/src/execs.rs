@@ -6,10 +6,11 @@ use crate::guest::Way;
 use crate::log::{Log, now_ms};
 use crate::processes;
 use crate::worker::Worker;
-use msb_spec::{By, Ending, Error, Exit, Kind, Reached, Stage};
-use msb_wire::record::{ExecRecord, Source};
-use msb_wire::{FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToMachine};
+use msb_spec::{Asker, By, Ending, Error, Exit, Kind, Reached, Stage, Surface};
+use msb_wire::record::{ExecRecord, Happened, Ran, Source};
+use msb_wire::{CodeNote, FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToMachine};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 impl Worker {
     pub(crate) fn hear_guest(&mut self) {
@@ -56,22 +57,44 @@ impl Worker {
                     tty: exec.tty,
                     detached: exec.detached,
                 };
-                for watcher in &exec.watchers {
-                    if let Some(client) = self.clients.get_mut(watcher) {
+                let (own, watchers) = (exec.own, exec.watchers.clone());
+                if !(own || self.plan.ephemeral && self.main == Some(id)) {
+                    self.exec_log.line(&record);
+                }
+                self.record_start(id);
+                if !quiet {
+                    // Whoever is told that it runs finds it there.
+                    self.events.write();
+                }
+                for watcher in watchers {
+                    if let Some(client) = self.clients.get_mut(&watcher) {
                         let started = Reply::Started { id, pid };
                         if quiet { client.hold(&started) } else { client.reply(&started) }
                     }
-                }
-                if !(self.plan.ephemeral && self.main == Some(id)) {
-                    self.exec_log.line(&record);
                 }
             }
             FromGuest::Failed { id, failure, errno } => {
                 let Some(exec) = self.execs.remove(&id) else {
                     return;
                 };
-                self.life.set_busy(!self.execs.is_empty());
+                self.note_busy();
+                if exec.own {
+                    return self.checked(exec, None);
+                }
                 let error = self.explain(&exec, failure, errno);
+                self.record_failure(
+                    &exec.argv,
+                    exec.user.clone(),
+                    exec.asker.clone(),
+                    error.kind(),
+                );
+                if self.main == Some(id) && self.service.as_ref().is_some_and(|own| own.count > 0) {
+                    // Its program was there before: as a shell says it.
+                    let code = if failure == SpawnFailure::NotFound { 127 } else { 126 };
+                    let ending = Ending::Own;
+                    let exit = Exit { code: Some(code), signal: None, ending, reached: None };
+                    return self.main_ended(exec, exit);
+                }
                 if self.main == Some(id) {
                     // Told when the sandbox is gone, as an exit is.
                     let told = |watcher| (watcher, error.clone());
@@ -79,6 +102,7 @@ impl Worker {
                     self.finish(Ending::Own, None);
                     return;
                 }
+                self.events.write();
                 for watcher in exec.watchers {
                     self.answer(watcher, &Reply::Failed(error.clone()));
                 }
@@ -88,6 +112,8 @@ impl Worker {
                 self.exited(id, (code, signal), hit);
             }
             FromGuest::Paused { paused } => self.stood_still(paused),
+            FromGuest::Init { ref failure } => self.handed_over(failure.clone()),
+            FromGuest::InitEnded { code, signal } => self.init_ended(code, signal),
         }
     }
 
@@ -135,19 +161,15 @@ impl Worker {
         (code, signal): (Option<i32>, Option<i32>),
         hit: Option<Hit>,
     ) {
-        if !self.execs.get(&id).is_some_and(|exec| exec.running) {
+        if !self.execs.get(&id).is_some_and(|exec| exec.running && exec.over.is_none()) {
             return;
         }
-        // What it said before it ended is still in the pipes; what others hold open is not
-        // waited for.
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            while self.relay(id, stream) {}
-        }
+        self.relay_rest(id);
         let failed = code != Some(0);
         let memory = failed
             && (hit == Some(Hit::Memory)
                 || self.life.memory_hit(&self.guest.confined, &mut self.memory_seen));
-        let Some(exec) = self.execs.remove(&id) else {
+        let Some(exec) = self.execs.get(&id) else {
             return;
         };
         let ending = match exec.ending {
@@ -161,16 +183,111 @@ impl Worker {
             _ => self.reached(),
         };
         let exit = Exit { code, signal, ending, reached };
-        self.life.set_busy(!self.execs.is_empty());
+        let heard = self.life.stopping.is_none() && ending == Ending::Own;
+        match self.execs.get_mut(&id) {
+            Some(exec) if heard && exec.is_open() && !exec.own => exec.linger(exit),
+            _ => self.conclude(id, exit),
+        }
+    }
+
+    /// Concludes commands that have ended, once nobody speaks for them any more.
+    pub(crate) fn look_at_ended(&mut self, now: Instant) {
+        let silent = |exec: &&Exec| match exec.over {
+            Some(over) => !exec.is_open() || now >= over.until && !self.is_behind(exec),
+            None => false,
+        };
+        let over: Vec<u64> = self.execs.values().filter(silent).map(|exec| exec.id).collect();
+        for id in over {
+            self.relay_rest(id);
+            if let Some(over) = self.execs.get(&id).and_then(|exec| exec.over) {
+                self.conclude(id, over.exit);
+            }
+        }
+    }
+
+    /// When that is to be looked at again.
+    pub(crate) fn next_silence(&self) -> impl Iterator<Item = Instant> {
+        let heard = self.execs.values().filter(|exec| !self.is_behind(exec));
+        heard.filter_map(|exec| exec.over.map(|over| over.until))
+    }
+
+    /// Whether somebody who watches it has yet to take what was said.
+    pub(crate) fn is_behind(&self, exec: &Exec) -> bool {
+        let behind = |client: &u64| self.clients.get(client).is_some_and(Client::is_behind);
+        exec.watchers.iter().any(behind)
+    }
+
+    /// A command is over, and so is what it had to say.
+    fn conclude(&mut self, id: u64, exit: Exit) {
+        let Some(exec) = self.execs.remove(&id) else {
+            return;
+        };
+        self.note_busy();
+        if exec.own {
+            return self.checked(exec, Some(exit));
+        }
+        self.idle.stir();
         if self.main == Some(id) {
-            // Its watchers are told when the sandbox is gone, so that its name is free then.
-            self.execs.insert(id, exec);
-            return self.finish(ending, Some(exit));
+            return self.main_ended(exec, exit);
         }
         self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
+        self.record_end(&exec, exit);
+        self.events.write();
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Exited(exit));
         }
+    }
+
+    /// Whether anything runs that the sandbox is for, or is about to.
+    pub(crate) fn note_busy(&mut self) {
+        let busy = self.execs.values().any(|exec| !exec.own) || self.awaits_restart();
+        self.life.set_busy(busy);
+    }
+
+    /// Notes who has a command run, and which.
+    fn record_start(&mut self, id: u64) {
+        let Some(exec) = self.execs.get(&id).filter(|exec| is_recorded(exec.asker.as_ref())) else {
+            return;
+        };
+        let ran = Ran::new(&exec.argv, exec.user.clone(), exec.asker.clone());
+        let started = Happened::ExecStarted { exec: id, ran, tty: exec.tty };
+        self.record(started);
+    }
+
+    /// Notes that a command was asked for in vain.
+    pub(crate) fn record_failure(
+        &mut self,
+        argv: &[String],
+        user: Option<String>,
+        asker: Option<Asker>,
+        reason: Kind,
+    ) {
+        if is_recorded(asker.as_ref()) {
+            self.record(Happened::ExecFailed { ran: Ran::new(argv, user, asker), reason });
+        }
+    }
+
+    /// Notes how a command has ended.
+    pub(crate) fn record_end(&mut self, exec: &Exec, exit: Exit) {
+        if is_recorded(exec.asker.as_ref()) {
+            let duration_ms = u64::try_from(exec.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.record(Happened::ExecEnded { exec: exec.id, exit, duration_ms });
+        }
+    }
+
+    /// Notes what an interpreter is told, by whom, and how that ended.
+    pub(crate) fn record_code(&mut self, exec: u64, note: CodeNote) {
+        let user = self.execs.get(&exec).and_then(|exec| exec.user.clone());
+        self.record(match note {
+            CodeNote::Began { code, cut, by } => {
+                // No more than is kept of a command, whatever the client says.
+                let kept = Ran::new(&[code], user, by);
+                Happened::CodeStarted { exec, ran: Ran { cut: kept.cut.or(cut), ..kept } }
+            }
+            CodeNote::Ended { status, duration_ms } => {
+                Happened::CodeEnded { exec, status, duration_ms }
+            }
+        });
     }
 
     /// A limit that something inside has run into since this was last asked.
@@ -194,6 +311,19 @@ impl Worker {
         confined.limited.as_ref().filter(|fd| processes::is_full(fd)).map(|_| Reached::Disk)
     }
 
+    /// Brings what is in the pipes of a command. What it left behind may fill them for ever, so not more
+    /// than fits into the largest.
+    fn relay_rest(&mut self, id: u64) {
+        const PIPE: usize = 1 << 20;
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            for _ in 0..PIPE / self.buffer.len() {
+                if !self.relay(id, stream) {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Brings what a stream has to the log and to whoever watches; true if there may be more.
     pub(crate) fn relay(&mut self, id: u64, stream: Stream) -> bool {
         let Some(exec) = self.execs.get_mut(&id) else {
@@ -202,9 +332,17 @@ impl Worker {
         let exec::Read::Bytes(n) = exec.read(stream, &mut self.buffer) else {
             return false;
         };
+        if !exec.own {
+            self.idle.stir();
+        }
         tell(&mut self.output, &mut self.clients, exec, stream, &self.buffer[..n]);
         true
     }
+}
+
+/// What looks after the health of a sandbox would push everything else out of the log.
+fn is_recorded(asker: Option<&Asker>) -> bool {
+    asker.is_none_or(|asker| asker.surface() != Surface::Health)
 }
 
 /// Brings some output to the log and to whoever watches.

@@ -1,7 +1,7 @@
 //! The worker's end of the link to its guest. Everything that comes from there is hostile.
 
 use crate::machine::Machine;
-use msb_jail::Confined;
+use msb_jail::{Become, BecomeInit, Beside, Confined};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
@@ -18,8 +18,8 @@ pub(crate) struct Guest {
     pub(crate) way: Way,
     /// Whether everything in a jail stands still.
     pub(crate) stopped: bool,
-    /// Whether that is only for as long as somebody needs it, for a copy.
-    pub(crate) held: bool,
+    /// Whether somebody has paused it, who alone lets it go on.
+    pub(crate) asked: bool,
 }
 
 /// How a guest is reached.
@@ -50,7 +50,7 @@ impl Guest {
         if plan.isolation == Isolation::Vm {
             let (confined, machine) = Machine::start(plan, directory, link, authority)?;
             let way = Way::Machine(Box::new(machine));
-            return Ok(Self { confined, way, stopped: false, held: false });
+            return Ok(Self { confined, way, stopped: false, asked: false });
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -63,10 +63,14 @@ impl Guest {
         .map_err(|error| broken(error.into()))?;
         let outward = link.map(|link| msb_jail::Outward { link, authority });
         let plan = &crate::ctl::shown(plan, directory)?;
-        let confined = msb_jail::start(plan, outward.as_ref(), msb_guest::run, theirs.as_fd())?;
+        let roles: (Become, BecomeInit) = (be_guest, msb_guest::become_init);
+        let confined = msb_jail::start(plan, outward.as_ref(), roles, theirs.as_fd())?;
+        if let Some(console) = &confined.console {
+            rustix::io::ioctl_fionbio(console, true).map_err(|error| broken(error.into()))?;
+        }
         let decoder = Decoder::new(MAX_FROM_GUEST);
         let way = Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() });
-        Ok(Self { confined, way, stopped: false, held: false })
+        Ok(Self { confined, way, stopped: false, asked: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -108,14 +112,28 @@ impl Guest {
     pub(crate) fn begin_to_die(&self) {
         let kill = rustix::process::Signal::KILL;
         let _ = rustix::process::pidfd_send_signal(&self.confined.pidfd, kill);
+        // What is frozen dies, on v1, only when it goes on.
+        if let Some(group) = self.confined.group.as_ref().filter(|_| self.stopped) {
+            group.let_die();
+        }
     }
+}
+
+/// What the jail's first process becomes.
+fn be_guest(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
+    let beside = beside.map(|Beside { pid, turn, proc }| msb_guest::Beside { pid, turn, proc });
+    msb_guest::run(link, restricted, beside)
 }
 
 impl Jailed {
     /// Asks the guest for something.
     pub(crate) fn ask(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let frame = encode(FrameKind::Control, what);
-        socket::send_all(self.socket.as_fd(), &frame, fds)
+        self.send(&encode(FrameKind::Control, what), fds)
+    }
+
+    /// The same for what is a frame already.
+    pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        socket::send_all(self.socket.as_fd(), frame, fds)
             .map_err(|error| Error::new(Kind::Protocol, "the guest does not listen").cause(error))
     }
 

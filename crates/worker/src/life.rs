@@ -1,8 +1,9 @@
 //! When a sandbox ends: asked to, out of time, idle, drained or out of memory.
 
+use crate::log::now_ms;
 use crate::processes;
 use msb_jail::Confined;
-use msb_spec::{By, Ending, Plan};
+use msb_spec::{By, Ending, Modification, Plan};
 use std::time::{Duration, Instant};
 
 /// Often enough that memory is caught within 100 ms, seldom enough to cost nothing.
@@ -12,10 +13,14 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) started: Instant,
+    /// The same in milliseconds since 1970.
+    pub(crate) began: u64,
     max: Option<Instant>,
     idle: Option<Duration>,
     idle_since: Instant,
     busy: bool,
+    /// Whether an init of the image's own runs, which is told to end and given time.
+    pub(crate) init: bool,
     pub(crate) draining: bool,
     /// Asked to end: why, and when it is killed.
     pub(crate) stopping: Option<(Ending, Instant)>,
@@ -29,10 +34,12 @@ impl Life {
         let now = Instant::now();
         Self {
             started: now,
+            began: now_ms(),
             max: plan.max_duration.map(|span| now + span.0),
             idle: plan.idle_timeout.map(|span| span.0),
             idle_since: now,
             busy: false,
+            init: false,
             draining: false,
             stopping: None,
             watched: plan.limits.memory.filter(|l| l.by == By::Watch).map(|l| l.value.0),
@@ -52,6 +59,15 @@ impl Life {
         self.max = left.and_then(|left| Instant::now().checked_add(left));
     }
 
+    /// Goes by what was changed of the Plan. How long it lives counts from its start.
+    pub(crate) fn modify(&mut self, plan: &Plan, change: &Modification) {
+        if change.max_duration.is_some() {
+            self.max = plan.max_duration.and_then(|span| self.started.checked_add(span.0));
+        }
+        self.idle = plan.idle_timeout.map(|span| span.0);
+        self.watched = plan.limits.memory.filter(|l| l.by == By::Watch).map(|l| l.value.0);
+    }
+
     /// Tells whether any Exec runs.
     pub(crate) fn set_busy(&mut self, busy: bool) {
         if self.busy && !busy {
@@ -60,37 +76,52 @@ impl Life {
         self.busy = busy;
     }
 
+    /// Somebody is there who is no Exec: the idle clock begins anew.
+    pub(crate) fn put_off(&mut self, now: Instant) {
+        self.idle_since = now;
+    }
+
     /// The next moment at which something is to be looked at.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let idle = self.idle.filter(|_| !self.busy).map(|idle| self.idle_since + idle);
-        let watch = self.watched.filter(|_| self.busy).map(|_| self.next_watch);
+        let resting = !self.busy && self.stopping.is_none();
+        let idle = self.idle.filter(|_| resting).map(|idle| self.idle_since + idle);
+        let watch = self.watched.filter(|_| self.is_used()).map(|_| self.next_watch);
         let stop = self.stopping.map(|(_, deadline)| deadline);
         [self.max, idle, watch, stop].into_iter().flatten().min()
+    }
+
+    /// Whether anything of the sandbox's runs.
+    fn is_used(&self) -> bool {
+        self.busy || self.init
     }
 
     /// Why the sandbox is to end now, if it is.
     pub(crate) fn over(&self, now: Instant) -> Option<Ending> {
         if let Some((ending, deadline)) = self.stopping
-            && (now >= deadline || !self.busy)
+            && (now >= deadline || !self.is_used())
         {
             return Some(ending);
         }
-        if self.draining && !self.busy {
+        let resting = !self.busy && self.stopping.is_none();
+        if self.draining && resting {
             return Some(Ending::Drained);
         }
         if self.max.is_some_and(|max| now >= max) {
             return Some(Ending::MaxDuration);
         }
-        let idle = self.idle.filter(|_| !self.busy);
+        let idle = self.idle.filter(|_| resting);
         idle.is_some_and(|idle| now >= self.idle_since + idle).then_some(Ending::Idle)
     }
 
     /// Kills the largest process if all together use more than they may, as the kernel would.
-    pub(crate) fn watch_memory(&mut self, now: Instant, confined: &Confined) {
-        let Some(limit) = self.watched.filter(|_| self.busy && now >= self.next_watch) else {
+    pub(crate) fn watch_memory(&mut self, now: Instant, confined: &Confined, paused: bool) {
+        let Some(limit) = self.watched.filter(|_| self.is_used() && now >= self.next_watch) else {
             return;
         };
         self.next_watch = now + WATCH_INTERVAL;
+        if paused {
+            return;
+        }
         let found = processes::below(confined.pid);
         let resident: u64 = found.iter().map(|process| process.resident).sum();
         let files = processes::held(&confined.in_memory);

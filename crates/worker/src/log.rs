@@ -48,6 +48,25 @@ impl Log {
         self.append(&[&line, &[]]);
     }
 
+    /// Makes room for so many bytes; whether what comes next is the first of a file.
+    pub(crate) fn begin(&mut self, length: u64) -> bool {
+        let begun = self.room_for(length).map(|(_, size)| *size == 0);
+        begun.unwrap_or_else(|error| {
+            self.fail(error);
+            true
+        })
+    }
+
+    /// Adds whole lines, for which there is room; all of them or, which is false, none.
+    pub(crate) fn lines(&mut self, lines: &[u8]) -> bool {
+        let written = self.write(&[lines, &[]], lines.len() as u64, 0);
+        written.map_err(|error| self.fail(error)).is_ok()
+    }
+
+    pub(crate) fn fail(&mut self, error: io::Error) {
+        self.failed.get_or_insert(error);
+    }
+
     /// Why something could not be written.
     pub(crate) fn failure(&self) -> Option<&io::Error> {
         self.failed.as_ref()
@@ -55,12 +74,13 @@ impl Log {
 
     fn append(&mut self, parts: &[&[u8]; 2]) {
         let length = parts.iter().map(|part| part.len() as u64).sum();
-        if let Err(error) = self.try_append(parts, length) {
-            self.failed.get_or_insert(error);
+        if let Err(error) = self.write(parts, length, length) {
+            self.fail(error);
         }
     }
 
-    fn try_append(&mut self, parts: &[&[u8]; 2], length: u64) -> io::Result<()> {
+    /// The file, with room for so many bytes more if it is not begun with them.
+    fn room_for(&mut self, length: u64) -> io::Result<&mut (File, u64)> {
         let full = |size: u64| size > 0 && size + length > self.limit;
         if self.open.as_ref().is_some_and(|(_, size)| full(*size)) {
             self.open = None;
@@ -68,23 +88,30 @@ impl Log {
             rotated.push(ROTATED);
             fs::rename(&self.path, rotated)?;
         }
-        let (file, size) = match &mut self.open {
-            Some(open) => open,
-            None => {
-                let file = File::options().append(true).create(true).open(&self.path)?;
-                let size = file.metadata()?.len();
-                self.open.insert((file, size))
-            }
-        };
-        *size += length;
-        let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
-        let written = file.write_vectored(&slices)? as u64;
-        if written == length {
-            return Ok(());
+        if self.open.is_none() {
+            let file = File::options().append(true).create(true).open(&self.path)?;
+            let size = file.metadata()?.len();
+            self.open = Some((file, size));
         }
-        // A short write: finish byte by byte, whichever part it ended in.
-        let rest: Vec<u8> = parts.concat().split_off(written as usize);
-        file.write_all(&rest)
+        Ok(self.open.as_mut().expect("it was opened"))
+    }
+
+    fn write(&mut self, parts: &[&[u8]; 2], length: u64, room: u64) -> io::Result<()> {
+        let (file, size) = self.room_for(room)?;
+        let write = |file: &mut File| -> io::Result<()> {
+            let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
+            let written = file.write_vectored(&slices)? as u64;
+            if written == length {
+                return Ok(());
+            }
+            // A short write: finish byte by byte, whichever part it ended in.
+            let rest: Vec<u8> = parts.concat().split_off(written as usize);
+            file.write_all(&rest)
+        };
+        // What comes next must not be taken for the rest of what did not fit.
+        write(file).inspect_err(|_| drop(file.set_len(*size)))?;
+        *size += length;
+        Ok(())
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) enum Asked {
     Exec(u64, Vec<u8>),
     /// A client's file operation, and the frame that begins it.
     Files(OwnedFd, Vec<u8>),
+    /// A client's stream, each of whose directions ends on its own, and the frame that begins it.
+    Stream(OwnedFd, Vec<u8>),
 }
 
 /// What came of a spare connection.
@@ -49,7 +51,7 @@ pub(crate) enum Asked {
 pub(crate) enum Given {
     /// The connection of this Exec.
     Exec(u64, Wired),
-    /// A file operation.
+    /// A file operation or a stream.
     Files(Relay),
     /// Somebody inside who asks for children.
     Ctl(Relay),
@@ -236,6 +238,13 @@ impl Machine {
                         return Some(Given::Files(relay));
                     }
                 }
+                Asked::Stream(client, frame) => {
+                    wired.send(&frame);
+                    let relay = wired.into_socket().map(|guest| Relay::framed(client, guest));
+                    if let Some(Ok(relay)) = relay {
+                        return Some(Given::Files(relay));
+                    }
+                }
             }
         }
         None
@@ -386,6 +395,7 @@ impl Laid {
             ephemeral: plan.ephemeral,
             network: None,
             ctl: plan.spawn.is_some(),
+            init: plan.init.is_some(),
         };
         Ok(Self { shown, machine, boot })
     }

@@ -1,15 +1,14 @@
 //! What happens to a microVM while it runs: its boot, its console, its connections, its end.
 
-use crate::client::Role;
 use crate::exec::Stream;
 use crate::execs;
 use crate::machine::{BOOT_LIMIT, Given, Heard, Machine};
-use crate::usage;
+use crate::measuring::Counted;
 use crate::worker::Worker;
 use msb_spec::{Ending, Error, Kind, PlannedMount, Result, Stage, Stored};
 use msb_sys::signal;
 use msb_vm::Order;
-use msb_wire::record::{Happened, Source};
+use msb_wire::record::Source;
 use msb_wire::{FrameKind, FromGuest, FromMachine, Reply, ToMachine, decode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::AsFd;
@@ -17,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Connections that are joined, beyond which nobody inside gets another to ask for children.
 const MOST_RELAYS: usize = 256;
-/// A guest counts at once, or it does not want to.
-const MEASURE_LIMIT: Duration = Duration::from_secs(2);
 /// Time for a guest to write everything to disk. What it has not written by then is lost, as it
 /// would be with the power.
 const SWITCH_OFF_LIMIT: Duration = Duration::from_secs(15);
@@ -66,13 +63,24 @@ impl Worker {
         if let Heard::Obeyed(obeyed) = machine.hear()
             && let Some(client) = self.ordering.pop_front()
         {
-            let refused = || Error::new(Kind::Host, "the microVM could not be paused or resumed");
-            let reply = if obeyed { Reply::Done } else { Reply::Failed(refused()) };
             let paused = self.guest.machine().is_some_and(|machine| machine.paused);
-            if obeyed {
-                self.record(if paused { Happened::Paused } else { Happened::Resumed });
+            if let Some(client) = client {
+                let refused =
+                    || Error::new(Kind::Host, "the microVM could not be paused or resumed");
+                let reply = if obeyed { Reply::Done } else { Reply::Failed(refused()) };
+                if obeyed {
+                    self.guest.asked = paused;
+                }
+                if obeyed && !self.idle.asleep() {
+                    self.record_order(paused);
+                }
+                self.answer(client, &reply);
             }
-            self.answer(client, &reply);
+            if paused {
+                self.interrupt_check();
+            }
+            self.idle_paused(paused);
+            self.start_delayed_unless_held();
         }
         self.use_connections();
     }
@@ -120,13 +128,9 @@ impl Worker {
                 machine.failed = Some(error.at(Stage::Boot));
             }
             FromMachine::Held { held } => self.stood_still(held),
-            FromMachine::Usage(guest) => {
-                let mut usage = usage::measure(&self.guest.confined, self.life.started.elapsed());
-                usage.guest = Some(guest);
-                for (client, _) in std::mem::take(&mut self.measuring) {
-                    self.answer(client, &Reply::Usage(usage));
-                }
-            }
+            FromMachine::Init { failure } => self.handed_over(failure),
+            FromMachine::InitEnded { code, signal } => self.init_ended(code, signal),
+            FromMachine::Usage(guest) => self.counted(Counted::Guest(guest)),
         }
     }
 
@@ -201,6 +205,9 @@ impl Worker {
                 }
                 _ => return self.finish(Ending::Crashed, None),
             };
+            if !exec.own {
+                self.idle.stir();
+            }
             exec.remember(&frame.payload);
             execs::tell(&mut self.output, &mut self.clients, exec, stream, &frame.payload);
         }
@@ -221,33 +228,10 @@ impl Worker {
         }
     }
 
-    /// Answers how much is used, as the host and as the guest counts it.
-    pub(crate) fn measure(&mut self, client: u64) {
-        let started = self.life.started;
-        match self.guest.machine_mut().filter(|machine| machine.ready && !machine.paused) {
-            Some(machine) => {
-                machine.tell(&ToMachine::Measure);
-                self.set_role(client, Role::Waiting);
-                self.measuring.push((client, Instant::now() + MEASURE_LIMIT));
-            }
-            None => {
-                let usage = usage::measure(&self.guest.confined, started.elapsed());
-                self.answer(client, &Reply::Usage(usage));
-            }
-        }
-    }
-
     /// Clocks of a machine that have run out.
     pub(crate) fn look_at_machine(&mut self, now: Instant) {
         if let Some(machine) = self.guest.machine_mut() {
             machine.forget_silent(now);
-        }
-        let late = |(client, limit): &(u64, Instant)| (now >= *limit).then_some(*client);
-        let late: Vec<u64> = self.measuring.iter().filter_map(late).collect();
-        self.measuring.retain(|(_, limit)| now < *limit);
-        for client in late {
-            let usage = usage::measure(&self.guest.confined, self.life.started.elapsed());
-            self.answer(client, &Reply::Usage(usage));
         }
     }
 
@@ -342,7 +326,7 @@ fn number(said: &FromGuest) -> Option<u64> {
         FromGuest::Started { id, .. }
         | FromGuest::Failed { id, .. }
         | FromGuest::Exited { id, .. } => Some(*id),
-        FromGuest::Paused { .. } => None,
+        FromGuest::Paused { .. } | FromGuest::Init { .. } | FromGuest::InitEnded { .. } => None,
     }
 }
 

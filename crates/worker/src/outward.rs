@@ -2,9 +2,11 @@
 //! anything one day.
 
 use crate::log::{Log, now_ms};
+use crate::measuring::Counted;
 use crate::worker::Worker;
 use msb_spec::{Error, Kind, Network, Published, Result, Stage, state};
 use msb_sys::socket;
+use msb_wire::record::Woken;
 use msb_wire::{
     Decoder, FrameKind, FromGateway, MAX_FROM_GATEWAY, NetRecord, Reply, ToGateway, encode,
 };
@@ -40,8 +42,8 @@ pub(crate) struct Outward {
     pub(crate) authority: Option<String>,
     pub(crate) ports: Vec<Published>,
     log: Log,
-    /// Who waits for an answer, in order.
-    asked: VecDeque<u64>,
+    /// Who waits for an answer, in order; nobody if the worker itself wants to know.
+    asked: VecDeque<Option<u64>>,
 }
 
 impl Outward {
@@ -153,37 +155,72 @@ impl Worker {
         let Some(outward) = &mut self.outward else { return };
         let mut alive = outward.receive(&mut self.buffer);
         let mut answers = Vec::new();
+        let mut knocked = false;
         while alive {
             match outward.next() {
                 Ok(Some(FromGateway::Happened(what))) => {
                     outward.log.line(&NetRecord { time: now_ms(), what });
                 }
-                Ok(Some(answer)) => {
-                    answers.extend(outward.asked.pop_front().map(|id| (id, answer)))
-                }
+                Ok(Some(FromGateway::Knock)) => knocked = true,
+                Ok(Some(answer)) => answers.extend(outward.asked.pop_front().zip(Some(answer))),
                 Ok(None) => break,
                 Err(_) => alive = false,
             }
         }
         for (id, answer) in answers {
+            let Some(id) = id else {
+                match answer {
+                    FromGateway::Traffic { carried, brought } => {
+                        self.heard_traffic(carried, brought);
+                    }
+                    FromGateway::Usage(net) => self.counted(Counted::Net(net)),
+                    _ => {}
+                }
+                continue;
+            };
             let reply = match answer {
                 FromGateway::Refused(error) => Reply::Failed(error),
                 answer => Reply::Network(answer),
             };
             self.answer(id, &reply);
         }
+        if knocked {
+            self.wake(Woken::Traffic);
+        }
         if !alive {
             self.lose_gateway();
         }
     }
 
+    /// Asks the gateway something for ourselves; false if there is none.
+    pub(crate) fn ask_gateway_itself(&mut self, what: &ToGateway) -> bool {
+        let Some(outward) = &mut self.outward else { return false };
+        let frame = encode(FrameKind::Control, what);
+        let sent = socket::send_all(outward.control.as_fd(), &frame, &[]).is_ok();
+        if sent {
+            outward.asked.push_back(None);
+        }
+        sent
+    }
+
     /// Without its gateway a sandbox has no way out, and goes on without one.
     fn lose_gateway(&mut self) {
         let waiting = self.outward.take().map(|outward| outward.asked).unwrap_or_default();
-        for id in waiting {
+        for id in waiting.into_iter().flatten() {
             self.answer(id, &Reply::Failed(no_gateway()));
         }
         self.record(msb_wire::record::Happened::Disconnected);
+    }
+
+    /// Asks the gateway how much went through; whether it will answer.
+    pub(crate) fn ask_traffic(&mut self) -> bool {
+        let Some(outward) = &mut self.outward else { return false };
+        let frame = encode(FrameKind::Control, &ToGateway::Usage);
+        let sent = socket::send_all(outward.control.as_fd(), &frame, &[]).is_ok();
+        if sent {
+            outward.asked.push_back(None);
+        }
+        sent
     }
 
     /// Passes a client's wish on to the gateway, which answers in order.
@@ -200,7 +237,7 @@ impl Worker {
         };
         let frame = encode(FrameKind::Control, what);
         match socket::send_all(outward.control.as_fd(), &frame, &[]) {
-            Ok(()) => outward.asked.push_back(id),
+            Ok(()) => outward.asked.push_back(Some(id)),
             Err(_) => {
                 self.lose_gateway();
                 self.answer(id, &Reply::Failed(no_gateway()));

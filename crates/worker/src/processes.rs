@@ -52,6 +52,23 @@ pub(crate) fn proportional(processes: &[Process], files: u64) -> u64 {
     own + files.max(shared)
 }
 
+/// Bytes that everything below the guest has read from disks and written to them. What has ended is
+/// counted with whoever reaped it, and forgotten if nobody did; none if the guest's own cannot be read.
+pub(crate) fn disk_traffic(guest: u32) -> Option<(u64, u64)> {
+    let of = |pid: u32| -> Option<(u64, u64)> {
+        let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        let field = |name: &str| -> u64 {
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            found.unwrap_or(0)
+        };
+        let written = field("write_bytes:").saturating_sub(field("cancelled_write_bytes:"));
+        Some((field("read_bytes:"), written))
+    };
+    let own = of(guest)?;
+    let others = below(guest).into_iter().skip(1).filter_map(|process| of(process.pid));
+    Some(others.fold(own, |all, one| (all.0 + one.0, all.1 + one.1)))
+}
+
 /// Whether a file system has no room left for anything.
 pub(crate) fn is_full(fd: &OwnedFd) -> bool {
     /// ext4 keeps some of its blocks to itself and does not say so.

@@ -6,15 +6,18 @@ use crate::guest::Way;
 use crate::log::now_ms;
 use crate::machine::Asked;
 use crate::worker::Worker;
-use msb_spec::{Command, Ending, Error, Kind};
+use msb_spec::{Command, Ending, Error, Kind, Result, Stdin, UserRef};
 use msb_sys::signal;
-use msb_wire::record::Happened;
+use msb_wire::record::{Happened, Woken};
 use msb_wire::{
     ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, ToMachine, WorkerStatus,
     encode,
 };
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+
+/// The numbers of the worker's own Execs begin here, so that those of clients have no gaps.
+pub(crate) const OWN: u64 = 1 << 63;
 
 impl Worker {
     pub(crate) fn accept(&mut self) {
@@ -56,6 +59,9 @@ impl Worker {
             match (client.role, frame.kind) {
                 (Role::New, FrameKind::Hello) => self.greeted(id, &frame.payload),
                 (Role::Exec(exec), kind) => self.steer(exec, kind, &frame.payload),
+                (Role::Owner, FrameKind::Go) if self.plan.init.is_some() => {
+                    self.hand_over(Some(id));
+                }
                 (Role::Owner, FrameKind::Go) => {
                     self.complete();
                     self.start_first();
@@ -98,15 +104,29 @@ impl Worker {
             Request::Exec(command) => self.start_exec(id, command),
             Request::Attach { id: exec } => self.attach(id, exec),
             Request::Kill { id: exec, signal } => {
+                // None of ours is anybody's.
+                let exec = if exec >= OWN { 0 } else { exec };
+                self.wake(Woken::Exec);
                 let reply = self.kill_exec(exec, signal);
                 self.answer(id, &reply);
             }
             Request::List => {
-                let reply =
-                    Reply::Execs(self.execs.values().filter(|e| e.running).map(status).collect());
+                let shown = self.execs.values().filter(|exec| exec.running && !exec.own);
+                let reply = Reply::Execs(shown.map(status).collect());
                 self.answer(id, &reply);
             }
-            Request::Files { user } => self.pass_on(id, &ToGuest::Files { user }),
+            Request::Files { user } => {
+                self.wake(Woken::Files);
+                self.pass_on(id, &ToGuest::Files { user });
+            }
+            Request::Sftp { user } => {
+                self.wake(Woken::Files);
+                let user = self.user(user);
+                self.pass_on(id, &ToGuest::Sftp { user });
+            }
+            leads @ (Request::Dial { .. } | Request::Listen { .. } | Request::Accept { .. }) => {
+                self.lead(id, leads);
+            }
             Request::Layer if self.guest.machine_mut().is_some() => {
                 self.pass_on(id, &ToGuest::Layer);
             }
@@ -118,12 +138,22 @@ impl Worker {
                 let reply = Reply::Status(self.status());
                 self.answer(id, &reply);
             }
-            Request::Usage => self.measure(id),
+            Request::Usage => self.measure(Some(id)),
+            Request::History => {
+                let reply = Reply::History(self.history());
+                self.answer(id, &reply);
+            }
+            Request::Head => {
+                self.events.write();
+                let reply = Reply::Head(self.events.head().clone());
+                self.answer(id, &reply);
+            }
             Request::Stop { grace } => {
                 self.set_role(id, Role::Waiting);
                 self.stop(Ending::Stopped, Duration::from_millis(grace));
             }
             Request::Drain => {
+                self.wake(Woken::Asked);
                 self.life.draining = true;
                 self.record(Happened::Draining);
                 self.answer(id, &Reply::Done);
@@ -137,6 +167,10 @@ impl Worker {
                 let reply = self.renew(left.map(Duration::from_millis));
                 self.answer(id, &reply);
             }
+            Request::Modify { change, dry_run } => {
+                let reply = self.modify(&change, dry_run);
+                self.answer(id, &reply);
+            }
             Request::Own => {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.role = Role::Owner;
@@ -144,6 +178,28 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// A stream that leads inside, or somebody who listens there for one.
+    fn lead(&mut self, id: u64, request: Request) {
+        if self.guest.asked {
+            // It would be no part of what stands still.
+            let error = self.paused();
+            return self.answer(id, &Reply::Failed(error));
+        }
+        self.wake(Woken::Traffic);
+        let what = match request {
+            Request::Dial { user, to } => ToGuest::Dial { user: self.user(user), to },
+            Request::Listen { user, at, id } => ToGuest::Listen { user: self.user(user), at, id },
+            Request::Accept { listener, number } => ToGuest::Accept { listener, number },
+            _ => return,
+        };
+        self.pass_on(id, &what);
+    }
+
+    /// Who does it, where nobody was named.
+    fn user(&self, asked: Option<UserRef>) -> Option<UserRef> {
+        asked.or_else(|| self.plan.user.clone())
     }
 
     pub(crate) fn answer(&mut self, id: u64, reply: &Reply) {
@@ -173,15 +229,19 @@ impl Worker {
         let until = |end: Instant| end.saturating_duration_since(Instant::now()).as_millis() as u64;
         WorkerStatus {
             pid: std::process::id(),
-            started: now_ms().saturating_sub(self.life.started.elapsed().as_millis() as u64),
+            started: self.life.began,
             draining: self.life.draining,
             paused: self.guest.is_paused(),
-            execs: u32::try_from(self.execs.len()).unwrap_or(u32::MAX),
+            asleep: self.idle.asleep(),
+            execs: u32::try_from(self.execs.values().filter(|exec| !exec.own).count())
+                .unwrap_or(u32::MAX),
+            restarts: self.service.as_ref().map_or(0, |service| service.count),
+            health: self.health.as_ref().map(|health| health.status),
             ends: self.life.ends().map(|end| now_ms().saturating_add(until(end))),
             ending: self.life.stopping.map(|(ending, _)| ending),
-            log_failure: [&self.output, &self.exec_log, &self.events]
+            log_failure: [self.output.failure(), self.exec_log.failure(), self.events.failure()]
                 .into_iter()
-                .find_map(|log| log.failure().map(ToString::to_string)),
+                .find_map(|failure| failure.map(ToString::to_string)),
         }
     }
 
@@ -193,9 +253,21 @@ impl Worker {
         let Ok(socket) = client.into_socket() else { return };
         match &mut self.guest.way {
             // If the guest does not listen the client sees its connection close.
-            Way::Jailed(jailed) => drop(jailed.ask(what, &[socket.as_fd()])),
+            Way::Jailed(jailed) => {
+                let leads = matches!(
+                    what,
+                    ToGuest::Sftp { .. } | ToGuest::Dial { .. } | ToGuest::Listen { .. }
+                );
+                let kept = leads.then(|| self.streams.add()).flatten();
+                let kept = kept.iter().map(AsFd::as_fd);
+                let _ = jailed.ask(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
+            }
             Way::Machine(machine) => {
-                machine.ask(Asked::Files(socket, encode(FrameKind::Control, what)));
+                let frame = encode(FrameKind::Control, what);
+                machine.ask(match what {
+                    ToGuest::Dial { .. } | ToGuest::Accept { .. } => Asked::Stream(socket, frame),
+                    _ => Asked::Files(socket, frame),
+                });
                 self.use_connections();
             }
         }
@@ -203,12 +275,18 @@ impl Worker {
 
     /// What a client says to the Exec that it watches.
     pub(crate) fn steer(&mut self, id: u64, kind: FrameKind, payload: &[u8]) {
+        self.wake(Woken::Exec);
         let Some(exec) = self.execs.get_mut(&id) else {
             return;
         };
         match kind {
             FrameKind::Stdin => exec.feed(payload),
             FrameKind::Detach => exec.detached = true,
+            FrameKind::Note => {
+                if let Ok(note) = msb_wire::decode(payload) {
+                    self.record_code(id, note);
+                }
+            }
             FrameKind::Hush if exec.watchers.len() == 1 => {
                 exec.hush(if payload == [2] { Stream::Stderr } else { Stream::Stdout });
             }
@@ -277,36 +355,77 @@ impl Worker {
         }
     }
 
+    /// Says why a command is not even begun.
+    fn refuse_exec(&mut self, client: u64, command: &Command, error: Error) {
+        let user = command.user.as_ref().map(ToString::to_string);
+        self.record_failure(&command.argv, user, command.asker.clone(), error.kind());
+        self.events.write();
+        self.answer(client, &Reply::Failed(error));
+    }
+
     pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
         if self.life.draining || self.life.stopping.is_some() {
             let error =
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
-            return self.answer(client, &Reply::Failed(error));
+            return self.refuse_exec(client, &command, error);
         }
-        if self.is_held() {
+        self.wake(Woken::Exec);
+        if self.guest.asked {
+            let error = self.paused();
+            return self.refuse_exec(client, &command, error);
+        }
+        if self.is_held() || self.idle.between() {
             // It is not for long, and nobody asked for it who could be asked to end it.
             self.set_role(client, Role::Delayed);
             return self.delayed.push((client, command));
         }
         if self.guest.is_paused() {
             let error = self.paused();
-            return self.answer(client, &Reply::Failed(error));
+            return self.refuse_exec(client, &command, error);
         }
         let id = self.next_exec;
+        match self.begin_exec(id, Some(client), command) {
+            Ok(()) => {}
+            // Told when the sandbox is gone, as an exit is.
+            Err(error) if self.main == Some(id) => {
+                self.unstarted = vec![(client, error)];
+                self.finish(Ending::Own, None);
+            }
+            Err(error) => self.answer(client, &Reply::Failed(error)),
+        }
+    }
+
+    /// Begins the first command again, for nobody.
+    pub(crate) fn start_alone(&mut self, command: Command) {
+        let command = Command { detached: true, tty: None, stdin: Stdin::Closed, ..command };
+        // Without room for pipes it has failed like one that could not be executed.
+        if self.begin_exec(self.next_exec, None, command).is_err() {
+            self.finish(Ending::Crashed, None);
+        }
+    }
+
+    /// Begins a command that is the worker's own; its number, if that could be done.
+    pub(crate) fn start_own(&mut self, command: Command) -> Option<u64> {
+        let id = OWN + self.own_execs;
+        self.own_execs += 1;
+        self.begin_exec(id, None, command).ok().map(|()| id)
+    }
+
+    fn begin_exec(&mut self, id: u64, client: Option<u64>, command: Command) -> Result<()> {
         let remote = self.guest.machine().is_some();
         let made = match remote {
             true => Ok((Exec::remote(id, &command), Ends::default())),
             false => Exec::new(id, &command, self.plan.ids.root()),
         };
-        let (mut exec, ends) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                let error = Error::host("cannot make pipes for the command", error);
-                return self.answer(client, &Reply::Failed(error));
-            }
-        };
-        self.next_exec += 1;
-        exec.watchers.push(client);
+        let (mut exec, ends) = made.map_err(|error| {
+            let error = Error::host("cannot make pipes for the command", error);
+            let user = command.user.as_ref().map(ToString::to_string);
+            self.record_failure(&command.argv, user, command.asker.clone(), error.kind());
+            self.events.write();
+            error
+        })?;
+        exec.own = id >= OWN;
+        exec.watchers.extend(client);
         let mut env = self.plan.env.clone();
         env.extend(command.env);
         let mut rlimits = self.plan.rlimits.clone();
@@ -319,27 +438,41 @@ impl Worker {
             user: command.user.or_else(|| self.plan.user.clone()),
             tty: command.tty,
             rlimits,
-            last: self.main == Some(id),
+            last: self.main == Some(id) && self.service.is_none(),
+            sweep: exec.own || self.main == Some(id) && self.service.is_some(),
         };
-        self.set_role(client, Role::Exec(id));
+        let asked = encode(FrameKind::Control, &asked);
+        if asked.len() > msb_wire::MAX_REQUEST {
+            let message = "the command and its environment are too large";
+            return Err(Error::new(Kind::Limit, message));
+        }
+        if !exec.own {
+            self.next_exec += 1;
+        }
+        if let Some(client) = client {
+            self.set_role(client, Role::Exec(id));
+        }
         self.execs.insert(id, exec);
-        self.life.set_busy(true);
+        self.note_busy();
         match &mut self.guest.way {
             Way::Machine(machine) => {
-                machine.ask(Asked::Exec(id, encode(FrameKind::Control, &asked)));
+                machine.ask(Asked::Exec(id, asked));
                 self.use_connections();
             }
             Way::Jailed(jailed) => {
-                if jailed.ask(&asked, &ends.borrow()).is_err() {
+                if jailed.send(&asked, &ends.borrow()).is_err() {
                     // It is dead or about to be; whoever watches is told at the end.
                     self.finish(Ending::Crashed, None);
                 }
             }
         }
+        Ok(())
     }
 
     pub(crate) fn attach(&mut self, client: u64, id: u64) {
-        let Some(exec) = self.execs.get_mut(&id).filter(|exec| exec.running) else {
+        self.wake(Woken::Exec);
+        let shown = |exec: &&mut Exec| exec.running && !exec.own;
+        let Some(exec) = self.execs.get_mut(&id).filter(shown) else {
             let error = Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(
                 "`msb ps NAME --execs` lists what runs; `msb logs NAME --exec ID` what was said",
             );

@@ -2,7 +2,7 @@
 
 use crate::processes;
 use msb_jail::Confined;
-use msb_wire::Usage;
+use msb_wire::{DiskTraffic, Usage};
 use std::time::Duration;
 
 pub(crate) fn measure(confined: &Confined, uptime: Duration) -> Usage {
@@ -17,5 +17,8 @@ pub(crate) fn measure(confined: &Confined, uptime: Duration) -> Usage {
         )
     });
     let uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
-    Usage { cpu_us, memory, pids, uptime_ms, guest: None }
+    let disk = group.and_then(msb_jail::cgroup::Group::disk_traffic);
+    let disk = disk.or_else(|| processes::disk_traffic(confined.pid));
+    let disk = disk.map(|(read, written)| DiskTraffic { read, written });
+    Usage { cpu_us, memory, pids, uptime_ms, disk, net: None, guest: None }
 }

@@ -1,19 +1,26 @@
 //! The loop: everything that can happen to a sandbox, one thing at a time.
 
 use crate::client::{Client, Role};
+use crate::events::Events;
 use crate::exec::{Exec, Stream};
 use crate::guest::Guest;
+use crate::health::Health;
+use crate::idle::Idle;
+use crate::init::Handing;
 use crate::life::Life;
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::measuring::Meter;
 use crate::outward::{self, Gateway, Outward};
 use crate::pausing::Pausing;
 use crate::relay::Relay;
+use crate::service::Service;
+use crate::streams::Streams;
 use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
 use msb_sys::signal::{self, Signals};
 use msb_sys::socket;
 use msb_wire::record::Happened;
-use msb_wire::{Reply, Stopped};
+use msb_wire::{Head, Reply, Stopped};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,8 +42,8 @@ pub struct Start {
     pub held: Vec<OwnedFd>,
     /// Whoever starts the sandbox: told how it goes, and attached to the first command.
     pub caller: OwnedFd,
-    /// The number of the last event, so that numbers go on over a restart.
-    pub last_event: u64,
+    /// Where the event log ends, so that numbers and hashes go on over a restart.
+    pub last_event: Head,
     /// The number of the last Exec.
     pub last_exec: u64,
     /// The gateway, if the Plan has a network; or why there is none.
@@ -60,6 +67,14 @@ pub(crate) struct Worker {
     pub(crate) next_exec: u64,
     /// The Exec whose end is the end of the sandbox.
     pub(crate) main: Option<u64>,
+    /// The first command, if it is begun again when it ends.
+    pub(crate) service: Option<Service>,
+    /// What tells whether the sandbox is well.
+    pub(crate) health: Option<Health>,
+    /// The clock that pauses it.
+    pub(crate) idle: Idle,
+    /// How many commands of our own there were.
+    pub(crate) own_execs: u64,
     /// The first command, until the sandbox is patched.
     pub(crate) waiting: Option<Command>,
     pub(crate) life: Life,
@@ -67,8 +82,7 @@ pub(crate) struct Worker {
     pub(crate) forks_refused: u64,
     pub(crate) output: Log,
     pub(crate) exec_log: Log,
-    pub(crate) events: Log,
-    pub(crate) last_event: u64,
+    pub(crate) events: Events,
     pub(crate) over: Option<Stopped>,
     /// Who waits for a main command that could not be started, and why it could not.
     pub(crate) unstarted: Vec<(u64, Error)>,
@@ -84,16 +98,20 @@ pub(crate) struct Worker {
     pub(crate) forced: bool,
     /// File operations in a machine, by number.
     pub(crate) relays: BTreeMap<u64, Relay>,
-    /// Who waits for the guest to count, and for how long.
-    pub(crate) measuring: Vec<(u64, Instant)>,
-    /// Who waits for the machine to pause or resume, in order.
-    pub(crate) ordering: VecDeque<u64>,
+    /// Streams into a jail that are open.
+    pub(crate) streams: Streams,
+    /// How much is used, and who wants to know.
+    pub(crate) meter: Meter,
+    /// Who waits for the machine to pause or resume, in order; nobody if it is the idle clock.
+    pub(crate) ordering: VecDeque<Option<u64>>,
     /// Who waits for a jail to stand still or to go on.
     pub(crate) pausing: VecDeque<Pausing>,
     /// Commands that wait until nobody holds everything any more.
     pub(crate) delayed: Vec<(u64, Command)>,
     /// The gateway, while there is one.
     pub(crate) outward: Option<Outward>,
+    /// How far the image's own init has come.
+    pub(crate) handing: Handing,
 }
 
 /// What something is ready on.
@@ -119,7 +137,7 @@ pub(crate) enum Ready {
 pub fn run(start: Start) -> i32 {
     let Start { plan, directory, lock, held, caller, last_event, last_exec, gateway } = start;
     let ephemeral = plan.ephemeral;
-    let first = last_event == 0;
+    let first = last_event.number == 0;
     let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
     let begun = gateway
         .and_then(|gateway| Worker::begin(plan, &directory, (last_event, last_exec), gateway));
@@ -165,7 +183,7 @@ impl Worker {
     fn begin(
         plan: Plan,
         directory: &Path,
-        (last_event, last_exec): (u64, u64),
+        (last_event, last_exec): (Head, u64),
         gateway: Option<Gateway>,
     ) -> Result<Self> {
         let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
@@ -198,11 +216,17 @@ impl Worker {
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
         let life = Life::begin(&plan);
+        let whole = last_event.number > 0;
+        let kept = !plan.ephemeral || plan.workspace.is_some();
         let waiting = plan.command.clone();
         Ok(Self {
+            service: Service::new(&plan),
+            health: Health::new(&plan),
+            idle: Idle::new(&plan),
+            own_execs: 0,
             output: Log::of_output(directory),
             exec_log: Log::of_lines(directory, state::EXECS),
-            events: Log::of_lines(directory, state::EVENTS),
+            events: Events::new(directory, last_event, kept),
             plan,
             directory: directory.to_owned(),
             guest,
@@ -217,20 +241,21 @@ impl Worker {
             life,
             memory_seen: 0,
             forks_refused: 0,
-            last_event,
             over: None,
             unstarted: Vec::new(),
-            whole: last_event > 0,
+            whole,
             buffer: vec![0; 64 << 10],
             alone: false,
             booting: None,
             forced: false,
             relays: BTreeMap::new(),
-            measuring: Vec::new(),
+            streams: Streams::default(),
+            meter: Meter::new(),
             ordering: VecDeque::new(),
             pausing: VecDeque::new(),
             delayed: Vec::new(),
             outward,
+            handing: Handing::default(),
         })
     }
 
@@ -244,7 +269,7 @@ impl Worker {
             return Err(Box::new((caller, error)));
         }
         self.clients.insert(CALLER, caller);
-        if self.plan.patches.is_empty() {
+        if self.plan.patches.is_empty() && self.plan.init.is_none() {
             self.start_first();
         }
         let started = self.guest.confined.wait_started();
@@ -257,6 +282,8 @@ impl Worker {
             started.and_then(|()| self.outward.as_mut().map_or(Ok(()), Outward::await_ready));
         let started = started.and_then(|()| self.await_machine());
         let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
+        // What the caller says meanwhile is for the command that comes after it.
+        let started = started.and_then(|()| self.await_init());
         if let Err(error) = started {
             self.guest.kill();
             return Err(Box::new((caller, error)));
@@ -271,6 +298,9 @@ impl Worker {
             caller.reply(&Reply::Ready)
         }
         self.clients.insert(CALLER, caller);
+        if self.plan.patches.is_empty() {
+            self.start_first();
+        }
         Ok(self)
     }
 
@@ -317,6 +347,7 @@ impl Worker {
             self.clients.retain(|_, client| {
                 !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
             });
+            self.events.write();
             for (ready, flags) in self.wait() {
                 self.handle(ready, flags);
                 if self.over.is_some() {
@@ -349,6 +380,9 @@ impl Worker {
         add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
         add(Ready::Guest, self.guest.socket(), PollFlags::IN);
         add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
+        if let Some(console) = &self.guest.confined.console {
+            add(Ready::Console, console.as_fd(), PollFlags::IN);
+        }
         if let Some(outward) = &self.outward {
             add(Ready::Gateway, outward.socket(), PollFlags::IN);
         }
@@ -376,9 +410,8 @@ impl Worker {
             if let Some(stdin) = exec.blocked_stdin() {
                 add(Ready::Stdin(*id), stdin, PollFlags::OUT);
             }
-            let behind = |client: &u64| self.clients.get(client).is_some_and(Client::is_behind);
             // What it says comes after the word that it runs.
-            let quiet = exec.watchers.iter().any(behind);
+            let quiet = self.is_behind(exec);
             if let Some(wired) = &exec.wired {
                 let mut flags = if quiet { PollFlags::empty() } else { PollFlags::IN };
                 if wired.owed() > 0 {
@@ -396,7 +429,7 @@ impl Worker {
             }
         }
         for (id, relay) in &self.relays {
-            for ((fd, flags), guest) in relay.waits().into_iter().zip([false, true]) {
+            for (guest, fd, flags) in relay.waits() {
                 add(Ready::Relay(*id, guest), fd, flags);
             }
         }
@@ -423,9 +456,19 @@ impl Worker {
         let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
         let greetings = self.clients.values().filter_map(Client::greeting_deadline);
         let machine = self.guest.machine().and_then(Machine::next_clock);
-        let measuring = self.measuring.iter().map(|(_, limit)| *limit);
-        let others = machine.into_iter().chain(self.booting).chain(measuring);
-        deadlines.chain(greetings).chain(self.life.next()).chain(others).min()
+        let meter = self.meter.next(self.guest.is_paused());
+        let still = self.guest.is_paused() || self.is_held();
+        let service = self.service.as_ref().and_then(Service::next).filter(|_| !still);
+        let health = self.health.as_ref().and_then(Health::next).filter(|_| !still);
+        let others = machine.into_iter().chain(self.booting).chain(meter);
+        let idle = self.idle.next().filter(|_| !still);
+        let others = others.chain(service).chain(health).chain(idle);
+        deadlines
+            .chain(self.next_silence())
+            .chain(greetings)
+            .chain(self.life.next())
+            .chain(others)
+            .min()
     }
 
     pub(crate) fn handle(&mut self, ready: Ready, flags: PollFlags) {
@@ -463,7 +506,8 @@ impl Worker {
                 self.relay(id, stream);
             }
             Ready::Gateway => self.hear_gateway(),
-            Ready::Console => self.hear_console(),
+            Ready::Console if self.guest.machine().is_some() => self.hear_console(),
+            Ready::Console => drop(self.hear_init()),
             Ready::Control => self.hear_control(flags),
             Ready::Unproven(index) => {
                 if let Some(machine) = self.guest.machine_mut() {
@@ -473,6 +517,7 @@ impl Worker {
             }
             Ready::Wired(id) => self.hear_wired(id, flags),
             Ready::Relay(id, guest) => {
+                self.idle.stir();
                 if let Some(relay) = self.relays.get_mut(&id)
                     && !relay.step(guest, flags, &mut self.buffer)
                 {

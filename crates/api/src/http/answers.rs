@@ -1,5 +1,6 @@
 //! Answers that are no noun of their own.
 
+use super::place::InsidePath;
 use crate::bytes::{spelled, unspelled};
 use crate::execs::Captured;
 use crate::sandboxes::LogLine;
@@ -78,6 +79,12 @@ answers! {
         bytes: u64,
         /// Whether the text lacks something at its end.
         truncated: bool
+    }
+
+    /// Where a path leads.
+    RealPath {
+        /// Absolute and without links.
+        path: InsidePath
     }
 
     /// What a path is.

@@ -5,18 +5,18 @@ use super::table;
 use crate::children::{Brood, Child, ChildSpec};
 use crate::execs::{self, ExecEntry};
 use crate::images::{DiskUsage, ImageInspection, ImageSummary, Registry};
-use crate::sandboxes::{Create, Inspection, LogFilter, Metrics, Summary};
+use crate::sandboxes::{Audit, Create, Inspection, LogFilter, Metrics, Modified, Summary};
 use crate::snapshots::{Changes, Snapshot, Verified};
 use crate::syncs::{SyncSpec, SyncSummary};
 use crate::volumes::{PrunedVolumes, Volume};
 use crate::workspaces::{Applied, Depth, Selection};
 use crate::{Api, Change, RelPath, Unwatched, Watch};
 use msb_spec::{
-    Bytes, Command, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule, Spec,
-    Stdin, VolumeKind, VolumeName, VolumeSpec,
+    Bytes, Command, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result, Rule,
+    Spec, Stdin, VolumeKind, VolumeName, VolumeSpec,
 };
 use msb_wire::record::{Event, Source};
-use msb_wire::{NetRecord, NetTable};
+use msb_wire::{NetRecord, NetTable, Sample};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,6 +201,22 @@ table! {
         Ok(Expires { at: api.sandbox_renew(&it.name, it.left_ms.map(milliseconds))? })
     };
 
+    /// Changes a sandbox, or only tells what that would change.
+    SandboxModify = "sandbox_modify" Post "/api/v1/sandboxes/{name}/modify" {
+        /// Which.
+        name: Name,
+        /// What is to be changed.
+        change: Modify,
+    } -> Vec<Modified> = |it, api, _watch| api.sandbox_modify(&it.name, &it.change);
+
+    /// Gives a sandbox that has stopped another name.
+    SandboxRename = "sandbox_rename" Post "/api/v1/sandboxes/{name}/rename" {
+        /// Which.
+        name: Name,
+        /// What it is to be called.
+        to: Name,
+    } -> Done = |it, api, _watch| api.sandbox_rename(&it.name, &it.to).map(|()| Done {});
+
     /// Waits until a sandbox has ended.
     SandboxWait = "sandbox_wait" Post "/api/v1/sandboxes/{name}/wait" {
         /// Which.
@@ -217,6 +233,12 @@ table! {
         /// Which.
         name: Name,
     } -> Metrics = |it, api, _watch| api.sandbox_metrics(&it.name);
+
+    /// How much a running sandbox has used, in the last hour, the oldest first.
+    SandboxHistory = "sandbox_history" Get "/api/v1/sandboxes/{name}/history" {
+        /// Which.
+        name: Name,
+    } -> Vec<Sample> = |it, api, _watch| api.sandbox_history(&it.name);
 
     /// What the commands of a sandbox have said so far.
     SandboxLogs = "sandbox_logs" Get "/api/v1/sandboxes/{name}/logs" {
@@ -247,6 +269,12 @@ table! {
         /// Which.
         name: Name,
     } -> Vec<Event> = |it, api, _watch| api.sandbox_events(&it.name)?.more();
+
+    /// Checks that nothing of what happened to a sandbox was changed or removed.
+    SandboxAudit = "sandbox_audit" Get "/api/v1/sandboxes/{name}/audit" {
+        /// Which.
+        name: Name,
+    } -> Audit = |it, api, _watch| api.sandbox_audit(&it.name);
 
     /// Makes a second sandbox of one. It is not started.
     SandboxClone = "sandbox_clone" Post "/api/v1/sandboxes/{name}/clone" {

@@ -1,6 +1,6 @@
 //! Files of sandboxes and volumes, but for their bytes.
 
-use super::answers::{Done, FileMeta};
+use super::answers::{Done, FileMeta, RealPath};
 use super::place::{InsidePath, Where};
 use super::table;
 use crate::files::{Attributes, Copied};
@@ -57,6 +57,14 @@ file_asks! {
         #[serde(default)]
         follow: bool,
     } -> FileMeta = |it, api, at| api.file_stat(at, &it.path.0, it.follow).map(FileMeta::from);
+
+    /// Where a path leads: absolute and without links, and from the user's home if it is relative.
+    FileReal = "file_real" Get "/api/v1/files/real" {
+        /// Which.
+        path: InsidePath,
+    } -> RealPath = |it, api, at| {
+        Ok(RealPath { path: InsidePath(api.file_real(at, &it.path.0)?) })
+    };
 
     /// The entries of a directory, sorted by name.
     FileList = "file_list" Get "/api/v1/files/list" {

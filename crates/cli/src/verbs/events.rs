@@ -1,33 +1,37 @@
-//! `msb events`: what has happened to a sandbox, and on its network.
+//! `msb events`: what has happened to sandboxes, and on their networks.
 
 use super::bare_engine;
 use crate::at::{At, runs};
 use crate::table::ActAt;
 use crate::words::{self, Outcome};
-use crate::{clock, listing, net_text};
+use crate::{clock, event_text, listing, net_text};
 use clap::Parser;
-use msb_api::Api;
-use msb_spec::{Decision, Kind, Name, Result};
-use msb_wire::record::{Event, Happened};
+use msb_api::{Api, Audit};
+use msb_spec::{Decision, Error, Kind, Name, Result};
+use msb_wire::record::Event;
 use msb_wire::{NetEvent, NetRecord};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Shows what has happened to a sandbox, or what was decided for its flows.
+/// Shows what has happened to a sandbox, or to all; or what was decided for its flows.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb events [OPTIONS] NAME")]
+#[command(override_usage = "msb events [OPTIONS] [NAME]")]
 pub(crate) struct Events {
-    /// Name of the sandbox
+    /// Name of the sandbox; all without it
     #[arg(value_name = "NAME")]
-    name: String,
+    name: Option<String>,
     /// What was decided for its flows: whom it reached, whom it did not, and by which rule
-    #[arg(long)]
+    #[arg(long, requires = "name")]
     net: bool,
     /// Only what was refused
     #[arg(long, requires = "net")]
     denied: bool,
-    /// Go on as more happens, until the sandbox ends
+    /// Only commands: who asked for which, and how they ended
+    #[arg(long, conflicts_with = "net")]
+    execs: bool,
+    /// Go on as more happens, until the sandbox ends; for all, until it is interrupted
     #[arg(long, short)]
     follow: bool,
     /// Print a JSON object for each
@@ -38,34 +42,55 @@ pub(crate) struct Events {
 impl ActAt for Events {
     fn act_at(self, at: &At) -> Outcome {
         let api = at.api()?;
-        let name = Name::parse(&self.name)?;
+        let Some(name) = &self.name else {
+            return self.of_all(at, &api);
+        };
+        let name = Name::parse(name)?;
         // None once it has ended, and else how long to wait for more.
         let pause = || runs(&*api, &name).then(|| at.interval());
         if self.net {
             let wanted = |record: &NetRecord| !self.denied || is_denied(&record.what);
             self.show(&pause, net_events(at, &api, &name)?, wanted, net_line)?;
         } else {
-            self.show(&pause, events(at, &api, &name)?, |_| true, event_line)?;
+            let line = |event: &Event| {
+                format!("{}  {}", clock::written(event.time), event_text::what(event))
+            };
+            self.show(&pause, events(at, &api, &name)?, |event| self.wants(event), line)?;
         }
         Ok(0)
     }
 }
 
+/// How often it is looked for sandboxes that are new.
+const LOOK_FOR_NEW: Duration = Duration::from_secs(1);
+/// How often it is looked at those there are.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// An event, and whose it is.
+#[derive(Serialize)]
+struct Named {
+    sandbox: String,
+    #[serde(flatten)]
+    event: Event,
+}
+
 impl Events {
+    fn wants(&self, event: &Event) -> bool {
+        !self.execs || event.happened.is_of_exec()
+    }
+
     fn show<T: Serialize>(
         &self,
         pause: &dyn Fn() -> Option<Duration>,
         mut more: More<T>,
         wanted: impl Fn(&T) -> bool,
-        line: fn(&T) -> String,
+        line: impl Fn(&T) -> String,
     ) -> Result<()> {
         let say = |records: Vec<T>| {
-            for record in records.iter().filter(|record| wanted(record)) {
-                words::say(match self.json {
-                    true => listing::safe(&serde_json::to_string(record).unwrap_or_default()),
-                    false => line(record),
-                });
-            }
+            records
+                .iter()
+                .filter(|record| wanted(record))
+                .for_each(|record| self.say(record, &line));
         };
         say(more()?);
         if !self.follow {
@@ -76,6 +101,141 @@ impl Events {
             say(more()?);
             let Some(pause) = pause else { return Ok(()) };
             std::thread::sleep(pause);
+        }
+    }
+
+    fn say<T: Serialize>(&self, record: &T, line: impl Fn(&T) -> String) {
+        words::say(match self.json {
+            true => listing::safe(&serde_json::to_string(record).unwrap_or_default()),
+            false => line(record),
+        });
+    }
+
+    /// Those of every sandbox, by their time.
+    fn of_all(&self, at: &At, api: &Arc<dyn Api>) -> Outcome {
+        let mut all: BTreeMap<String, More<Event>> = BTreeMap::new();
+        let mut next_look = Instant::now();
+        loop {
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + LOOK_FOR_NEW;
+                let names: Vec<Name> = api.sandbox_list()?.into_iter().map(|it| it.name).collect();
+                all.retain(|name, _| names.iter().any(|one| one.as_str() == name));
+                for name in names {
+                    if !all.contains_key(name.as_str())
+                        // It may have gone while we looked.
+                        && let Ok(more) = events(at, api, &name)
+                    {
+                        all.insert(name.to_string(), more);
+                    }
+                }
+            }
+            let mut news = Vec::new();
+            for (sandbox, more) in &mut all {
+                let events = more().unwrap_or_default();
+                let wanted = events.into_iter().filter(|event| self.wants(event));
+                news.extend(wanted.map(|event| Named { sandbox: sandbox.clone(), event }));
+            }
+            // Those of one sandbox keep their order, whatever its clock did.
+            news.sort_by_key(|named| named.event.time);
+            let width = all.keys().map(String::len).max().unwrap_or(0);
+            for named in &news {
+                self.say(named, |Named { sandbox, event }| {
+                    let time = clock::written(event.time);
+                    format!("{time}  {sandbox:<width$}  {}", event_text::what(event))
+                });
+            }
+            if !self.follow {
+                return Ok(0);
+            }
+            std::thread::sleep(LOOK.max(at.interval()));
+        }
+    }
+}
+
+/// Checks the event logs of sandboxes.
+#[derive(Debug, Parser)]
+#[command(override_usage = "msb events verify [OPTIONS] [NAME...]")]
+pub(crate) struct Verify {
+    /// Names of sandboxes; all without them
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Print the number and the hash of the last event, to be kept elsewhere
+    #[arg(long, conflicts_with = "json")]
+    head: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ActAt for Verify {
+    fn act_at(self, at: &At) -> Outcome {
+        // Nothing is tidied up first: that would add to what is to be checked.
+        let api = at.bare_api()?;
+        let audits = self.audits(&*api)?;
+        if self.json {
+            listing::json(&audits);
+        } else {
+            audits.iter().for_each(|audit| self.show(audit));
+        }
+        let damaged: Vec<&Audit> = audits.iter().filter(|it| !it.damage.is_empty()).collect();
+        if let [first, ..] = damaged[..] {
+            let name = &first.name;
+            let message = match damaged.len() {
+                1 => format!("the events of sandbox `{name}` are not as they were written"),
+                count => format!("the events of {count} sandboxes are not as they were written"),
+            };
+            words::tell(
+                &Error::new(Kind::State, message)
+                    .hint("somebody changed them, or the host went down or had no room while they were written"),
+            );
+        }
+        Ok(i32::from(!damaged.is_empty()))
+    }
+}
+
+impl Verify {
+    fn audits(&self, api: &dyn Api) -> Result<Vec<Audit>> {
+        if !self.names.is_empty() {
+            return self.names.iter().map(|name| api.sandbox_audit(&Name::parse(name)?)).collect();
+        }
+        let mut audits = Vec::new();
+        for sandbox in api.sandbox_list()? {
+            match api.sandbox_audit(&sandbox.name) {
+                // It was removed while the others were looked at.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                audit => audits.push(audit?),
+            }
+        }
+        Ok(audits)
+    }
+
+    fn show(&self, audit: &Audit) {
+        let Audit { name, events, to, unchained, .. } = audit;
+        if self.head {
+            match &audit.head {
+                Some(head) => {
+                    let chain = head.chain.as_ref().map(ToString::to_string).unwrap_or_default();
+                    words::say(format!("{name}  {}  {chain}", head.number));
+                }
+                None => words::say(format!("{name}  {to}  -")),
+            }
+        } else {
+            let range = audit.from.map_or_else(String::new, |from| format!(", {from} to {to}"));
+            let state = match (audit.damage.is_empty(), unchained) {
+                (false, _) => "damaged".to_owned(),
+                (true, 0) => "whole".to_owned(),
+                (true, all) if all == events => "has no chain: an older msb wrote it".to_owned(),
+                (true, some) => format!("whole, the first {some} without a chain"),
+            };
+            let noun = if *events == 1 { "event" } else { "events" };
+            words::say(format!("{name}  {state} ({events} {noun}{range})"));
+        }
+        for damage in &audit.damage {
+            let text = format!("event {} {}", damage.number, damage.what);
+            match self.head {
+                true => words::note(format!("{name}: {text}")),
+                false => words::say(format!("  {text}")),
+            }
         }
     }
 }
@@ -92,7 +252,7 @@ fn events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<Event>> {
         }
         At::There(_) => {
             let (api, name) = (Arc::clone(api), name.clone());
-            Ok(anew(move || api.sandbox_events(&name)?.more()))
+            Ok(anew(move || api.sandbox_events(&name)?.more(), |event| event.number))
         }
     }
 }
@@ -110,22 +270,30 @@ fn net_events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<NetRecord
         }
         At::There(_) => {
             let (api, name) = (Arc::clone(api), name.clone());
-            Ok(anew(move || api.network_events(&name)))
+            Ok(anew(move || api.network_events(&name), NetRecord::clone))
         }
     }
 }
 
-/// Asks for everything each time and gives what was not there before. A sandbox that has gone
-/// meanwhile has nothing more to tell.
-fn anew<T>(ask: impl Fn() -> Result<Vec<T>> + 'static) -> More<T> {
-    let mut seen = None;
+/// Asks for everything each time and gives what comes after the last that was given, wherever it is
+/// now: of a full log the older half goes. A sandbox that has gone meanwhile has nothing more to tell.
+fn anew<T: 'static, K: PartialEq + 'static>(
+    ask: impl Fn() -> Result<Vec<T>> + 'static,
+    key: impl Fn(&T) -> K + 'static,
+) -> More<T> {
+    let (mut asked, mut last) = (false, None);
     Box::new(move || {
-        let all = match ask() {
-            Err(error) if seen.is_some() && error.kind() == Kind::NotFound => return Ok(Vec::new()),
+        let mut all = match ask() {
+            Err(error) if asked && error.kind() == Kind::NotFound => return Ok(Vec::new()),
             all => all?,
         };
-        let before = seen.replace(all.len()).unwrap_or(0);
-        Ok(all.into_iter().skip(before).collect())
+        asked = true;
+        let given = all.iter().rposition(|one| last.as_ref() == Some(&key(one)));
+        let news = all.split_off(given.map_or(0, |at| at + 1));
+        if let Some(newest) = news.last() {
+            last = Some(key(newest));
+        }
+        Ok(news)
     })
 }
 
@@ -142,22 +310,4 @@ fn net_line(record: &NetRecord) -> String {
         NetEvent::Skipped { count } => format!("       {count} more are not listed"),
     };
     format!("{}  {what}", clock::written(record.time))
-}
-
-fn event_line(event: &Event) -> String {
-    let what = match &event.happened {
-        Happened::Started { worker } => format!("started, worker {worker}"),
-        Happened::Created => "made as asked".to_owned(),
-        Happened::Draining => "takes no new commands".to_owned(),
-        Happened::Paused => "paused".to_owned(),
-        Happened::Resumed => "resumed".to_owned(),
-        Happened::Renewed { ends: Some(ends) } => format!("to end at {}", clock::written(*ends)),
-        Happened::Renewed { ends: None } => "not to end by itself".to_owned(),
-        Happened::Disconnected => "its gateway ended: there is no way out any more".to_owned(),
-        Happened::Stopped { ending, .. } => {
-            format!("stopped: {}", ending.reason().unwrap_or("by itself"))
-        }
-        Happened::Repaired => "cleaned up behind its worker".to_owned(),
-    };
-    format!("{}  {what}", clock::written(event.time))
 }

@@ -68,6 +68,7 @@ impl ActAt for Exec {
             rlimits: self.rlimits,
             detached: self.detach,
             unlogged: false,
+            asker: None,
         };
         let part = Part { stdin, tty, leave_at_once: self.detach };
         let attended = match (at, calls) {

@@ -30,7 +30,7 @@ pub(crate) struct Logs {
     /// Only lines that hold this text
     #[arg(long, value_name = "TEXT")]
     grep: Option<String>,
-    /// Only the console of the microVM and what msb itself says
+    /// Only the console, of the microVM or an init, and what msb itself says
     #[arg(long, conflicts_with = "source")]
     system: bool,
     /// Only this stream: stdout, stderr, system or all

@@ -6,6 +6,7 @@ use crate::selection::pair;
 use crate::table::ActAt;
 use crate::{clock, words};
 use clap::Parser;
+use msb_api::Summary;
 use msb_spec::{ImageRef, Result};
 
 /// Lists sandboxes.
@@ -31,6 +32,18 @@ fn short(image: &str) -> String {
     }
 }
 
+/// Where it is in its life, and how it is doing.
+pub(super) fn status(sandbox: &Summary) -> String {
+    let mut words = vec![sandbox.status.as_str().to_owned()];
+    words.extend(sandbox.health.map(|health| health.as_str().to_owned()));
+    words.extend(match sandbox.restarts {
+        None | Some(0) => None,
+        Some(1) => Some("1 restart".to_owned()),
+        Some(count) => Some(format!("{count} restarts")),
+    });
+    words.join(", ")
+}
+
 impl ActAt for Ls {
     fn act_at(self, at: &At) -> words::Outcome {
         let api = at.api()?;
@@ -52,7 +65,7 @@ impl ActAt for Ls {
                 let labels = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}"));
                 table.row(&[
                     sandbox.name.to_string(),
-                    sandbox.status.as_str().to_owned(),
+                    status(&sandbox),
                     short(&sandbox.image),
                     sandbox.isolation,
                     clock::ago(sandbox.created),

@@ -1,16 +1,22 @@
 //! `msb metrics`: how much sandboxes use.
 
+mod history;
+mod watch;
+
 use crate::at::{At, is_up};
 use crate::listing::{self, Listing};
 use crate::selection::Selection;
 use crate::table::ActAt;
+use crate::terminal;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_api::{Api, Metrics as Measured};
-use msb_spec::{Bytes, Result, Span};
+use msb_api::{Api, Metrics as Measured, prometheus};
+use msb_spec::{Bytes, Error, Result, Span};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+/// More often would only measure how much it costs to measure.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Shows how much running sandboxes use.
 #[derive(Debug, Parser)]
@@ -18,12 +24,18 @@ use std::time::{Duration, Instant};
 pub(crate) struct Metrics {
     #[command(flatten)]
     which: Selection,
-    /// Show it again every second
-    #[arg(long, short)]
+    /// Show it again every second; in a terminal `q` ends it
+    #[arg(long, short, conflicts_with_all = ["history", "prometheus"])]
     watch: bool,
-    /// How often with --watch
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    interval: Span,
+    /// How often with --watch, at least 100ms [default: 1s]
+    #[arg(long, value_name = "TIME", requires = "watch")]
+    interval: Option<Span>,
+    /// What was used in the last hour
+    #[arg(long, conflicts_with = "prometheus")]
+    history: bool,
+    /// Print it as Prometheus reads it, also of sandboxes that do not run
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -31,17 +43,30 @@ pub(crate) struct Metrics {
 
 impl ActAt for Metrics {
     fn act_at(self, at: &At) -> Outcome {
+        if self.interval.is_some_and(|span| span.0 < SHORTEST) {
+            return Err(Error::invalid("--interval is at least 100ms").into());
+        }
         let api = at.api()?;
+        if self.prometheus {
+            let names = self.names(&*api)?;
+            let gathered = prometheus::gather(&*api, |name| {
+                names.as_ref().is_none_or(|names| names.contains(name))
+            })?;
+            words::stdout(prometheus::exposition(&gathered).as_bytes());
+            return Ok(0);
+        }
+        if self.history {
+            return history::show(&*api, self.running(&*api)?, self.json);
+        }
+        if self.watch && !self.json && terminal::is_there() {
+            return watch::show(&self, &*api);
+        }
         let mut before = BTreeMap::new();
         loop {
             let measured = self.measure(&*api)?;
-            if self.json {
-                listing::json(&measured);
-            } else {
-                if self.watch && std::io::stdout().is_terminal() {
-                    words::stdout(b"\x1b[H\x1b[2J");
-                }
-                table(&measured, &before).print();
+            match self.json {
+                true => listing::json(&measured),
+                false => table(&measured, &before).print(),
             }
             if !self.watch {
                 return Ok(0);
@@ -49,27 +74,45 @@ impl ActAt for Metrics {
             let now = Instant::now();
             before =
                 measured.into_iter().map(|one| (one.name.clone(), (now, one.cpu_us))).collect();
-            std::thread::sleep(self.interval.0.max(Duration::from_millis(100)));
+            std::thread::sleep(self.pause());
         }
     }
 }
 
 impl Metrics {
+    fn pause(&self) -> Duration {
+        self.interval.map_or(Duration::from_secs(1), |span| span.0)
+    }
+
+    /// Those that were named; none is all.
+    fn names(&self, api: &dyn Api) -> Result<Option<Vec<msb_spec::Name>>> {
+        self.which.is_given().then(|| self.which.optional(api)).transpose()
+    }
+
+    /// Those that were named, or all that run.
+    fn running(&self, api: &dyn Api) -> Result<Vec<msb_spec::Name>> {
+        if let Some(names) = self.names(api)? {
+            return Ok(names);
+        }
+        let running = api.sandbox_list()?.into_iter().filter(|sandbox| is_up(sandbox.status));
+        Ok(running.map(|sandbox| sandbox.name).collect())
+    }
+
     fn measure(&self, api: &dyn Api) -> Result<Vec<Measured>> {
         if self.which.is_given() {
             let names = self.which.optional(api)?;
             return names.iter().map(|name| api.sandbox_metrics(name)).collect();
         }
         // One may end while we look.
-        let sandboxes = api.sandbox_list()?.into_iter();
-        let running = sandboxes.filter(|sandbox| is_up(sandbox.status));
-        Ok(running.filter_map(|sandbox| api.sandbox_metrics(&sandbox.name).ok()).collect())
+        let running = self.running(api)?.into_iter();
+        Ok(running.filter_map(|name| api.sandbox_metrics(&name).ok()).collect())
     }
 }
 
 fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
     let mut table = Listing::new(&[
-        "NAME", "CPU", "CPU TIME", "MEMORY", "INSIDE", "LIMIT", "PIDS", "DISK", "UP",
+        "NAME", "CPU", "CPU TIME", "MEMORY", "INSIDE", "LIMIT", "PIDS", "DISK", "NET IN",
+        "NET OUT", "UP",
     ]);
     for one in measured {
         let share = before.get(&one.name).map(|(at, cpu_us)| {
@@ -77,15 +120,18 @@ fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Li
             format!("{:.0}%", used * 100.0 / at.elapsed().as_micros().max(1) as f64)
         });
         let dash = || "-".to_owned();
+        let bytes = |bytes: Option<u64>| bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string());
         table.row(&[
             one.name.clone(),
             share.unwrap_or_else(dash),
             format!("{:.2}s", one.cpu_us as f64 / 1e6),
             Bytes(one.memory).to_string(),
-            one.guest.map_or_else(dash, |guest| Bytes(guest.memory).to_string()),
-            one.memory_limit.map_or_else(dash, |limit| Bytes(limit).to_string()),
+            bytes(one.guest.map(|guest| guest.memory)),
+            bytes(one.memory_limit),
             one.guest.map_or(one.pids, |guest| guest.pids).to_string(),
-            one.disk.map_or_else(dash, |disk| Bytes(disk).to_string()),
+            bytes(one.disk),
+            bytes(one.net.map(|net| net.received)),
+            bytes(one.net.map(|net| net.sent)),
             format!("{}s", one.uptime_ms / 1000),
         ]);
     }

@@ -62,7 +62,7 @@ impl ActAt for Ps {
             let dash = || "-".to_owned();
             table.row(&[
                 sandbox.name.to_string(),
-                sandbox.status.as_str().to_owned(),
+                super::ls::status(&sandbox),
                 execs.map_or_else(dash, running),
                 metrics.as_ref().map_or_else(|_| dash(), |m| msb_spec::Bytes(m.memory).to_string()),
                 metrics.as_ref().map_or_else(|_| dash(), |m| m.pids.to_string()),

@@ -12,7 +12,7 @@ use crate::words::{self, Outcome};
 use crate::{change_text, terminal};
 use clap::Parser;
 use msb_api::{Api, Depth};
-use msb_spec::{Kind, Plan, Span, Stage};
+use msb_spec::{Error, Kind, Plan, Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
@@ -34,6 +34,12 @@ pub(crate) struct Run {
     /// Command and arguments; a shell if there is none
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+/// Somebody who waits for a command wants to know when it ends.
+fn attended_service() -> Error {
+    Error::invalid("what is begun again runs without somebody who waits for it")
+        .hint("`msb run -d --restart …` leaves it running, and `msb logs -f NAME` follows it")
 }
 
 /// Says what is to be looked at, and removes a sandbox that was only kept for that and has nothing.
@@ -83,6 +89,9 @@ impl Run {
             spec.command = self.command;
         }
         spec.default_command = true;
+        if spec.restart.is_some() && !self.detach {
+            return Err(attended_service().into());
+        }
         let mut plan = self.sandbox.plan(&engine, &spec)?;
         let (tty, stdin) = self.streams.choose(self.detach);
         if let Some(command) = &mut plan.command {

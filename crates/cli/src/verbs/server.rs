@@ -6,9 +6,11 @@ use crate::serving::{block_on, listen, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
+use msb_api::{Api, prometheus};
+use msb_client::Collector;
 use msb_engine::Home;
 use msb_server::{Door, Keys, Reaches, Shown, Site, USUAL_EXPIRY, serve_http};
-use msb_spec::{Error, Kind, Result, Span};
+use msb_spec::{Error, Kind, Result, Span, env};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -16,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server that is asked to end finishes what it is at.
@@ -52,6 +55,12 @@ pub(crate) struct Start {
     /// A directory of this host whose files clients may name; the current one if none is given
     #[arg(long = "host-path", value_name = "DIR")]
     host_paths: Vec<PathBuf>,
+    /// Tell this collector of OpenTelemetry how much sandboxes use, as in `http://127.0.0.1:4318`
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+    /// How often
+    #[arg(long, value_name = "TIME", default_value = "15s")]
+    otlp_interval: Span,
     #[arg(long, hide = true)]
     background: bool,
 }
@@ -111,6 +120,7 @@ impl Act for Start {
         }
         let mut seat = Seat::take(&home)?;
         let door = self.door(&home)?;
+        let collector = self.collector()?;
         let world = world(self.host_paths)?;
         let listener = listen(self.host, self.port)?;
         let address = listener.local_addr();
@@ -124,12 +134,46 @@ impl Act for Start {
         if !self.host.is_loopback() {
             words::note("keys travel as they are: put TLS in front before others can listen");
         }
+        if let Some(collector) = collector {
+            export(collector, Arc::clone(&world.api), self.otlp_interval.0)?;
+        }
         block_on(serve_http(listener, Site::new(world, door), Shown::All, told_to_stop()))?;
         Ok(0)
     }
 }
 
+/// Often enough for any graph, seldom enough for any collector.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Tells a collector how much sandboxes use, again and again, until this process ends.
+fn export(collector: Collector, api: Arc<dyn Api>, interval: Duration) -> Result<()> {
+    let tell = move || {
+        let mut well = true;
+        loop {
+            let told = prometheus::gather(&*api, |_| true).and_then(|all| collector.send(&all));
+            // One that is away is told of once, and asked again.
+            match &told {
+                Err(error) if well => words::tell(error),
+                Ok(()) if !well => words::note("the collector is there again"),
+                _ => {}
+            }
+            well = told.is_ok();
+            std::thread::sleep(interval.max(SHORTEST_INTERVAL));
+        }
+    };
+    let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(tell);
+    thread.map(drop).map_err(|error| Error::host("cannot make a thread", error))
+}
+
 impl Start {
+    /// Who is told how much sandboxes use, if somebody is.
+    fn collector(&self) -> Result<Option<Collector>> {
+        let endpoint = self.otlp.clone().or_else(|| std::env::var(env::OTLP_ENDPOINT).ok());
+        let headers = std::env::var(env::OTLP_HEADERS).unwrap_or_default();
+        let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+        endpoint.map(|endpoint| Collector::new(&endpoint, &headers)).transpose()
+    }
+
     fn door(&self, home: &Home) -> Result<Door> {
         if self.dev {
             return Ok(Door::Open);

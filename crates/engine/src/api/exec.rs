@@ -2,9 +2,10 @@
 
 use super::gone;
 use crate::connection::{Connection, Waited};
-use msb_api::{Exec, ExecEvent, ExecInput};
+use msb_api::{CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::{Error, Exit, Kind, Result, TermSize};
-use msb_wire::{FrameKind, Reply, encode, header};
+use msb_wire::record::Ran;
+use msb_wire::{CodeNote, FrameKind, Reply, encode, header};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::Shutdown;
@@ -210,5 +211,20 @@ impl ExecInput for Input {
 
     fn detach(&self) -> Result<()> {
         self.send(&header(FrameKind::Detach, 0))
+    }
+
+    fn note(&self, event: &CodeEvent<'_>) -> Result<()> {
+        let note = match event {
+            CodeEvent::Began(code) => {
+                let Ran { mut argv, cut, by, .. } =
+                    Ran::new(&[(*code).to_owned()], None, msb_api::asker());
+                CodeNote::Began { code: argv.pop().unwrap_or_default(), cut, by }
+            }
+            CodeEvent::Ended { status, took } => {
+                let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+                CodeNote::Ended { status: *status, duration_ms }
+            }
+        };
+        self.send(&encode(FrameKind::Note, &note))
     }
 }

@@ -5,7 +5,7 @@ use crate::children::namespace;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store::Home;
-use msb_spec::{Name, Result};
+use msb_spec::{Asker, Name, Result};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,8 +45,9 @@ fn apart(home: &Path, name: &str, listener: UnixListener) -> Result<()> {
     let _ = silence();
     let _ = std::env::set_current_dir("/");
     let program = std::env::current_exe().unwrap_or_default();
-    let engine = Arc::new(Engine::at(Home::at(home)?, Launcher::Execute(program)));
     let name = Name::parse(name)?;
+    let engine = Engine::at(Home::at(home)?, Launcher::Execute(program));
+    let engine = Arc::new(engine.asked_by(Asker::parent(&name)));
     let desk = Arc::new(Desk {
         engine: Arc::clone(&engine),
         parent: name.clone(),

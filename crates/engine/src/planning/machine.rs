@@ -18,15 +18,16 @@ const MOST_CPUS: u32 = 32;
 
 /// The machine of a sandbox.
 pub(super) fn machine(limits: &Limits, kernel: GuestKernel, base: MachineBase) -> Machine {
+    let (cpus, memory_mib) = size(limits);
+    Machine { kernel, cpus, memory_mib, base, written: Vec::new() }
+}
+
+/// The processors and MiB of memory that it has.
+pub(super) fn size(limits: &Limits) -> (u8, u32) {
     let memory = limits.memory.map_or(USUAL_MEMORY, |limit| limit.value);
     let cpus = limits.cpus.map_or(1, |limit| limit.value.millis.div_ceil(1000));
-    Machine {
-        kernel,
-        cpus: u8::try_from(cpus).unwrap_or(u8::MAX),
-        memory_mib: u32::try_from(memory.0.div_ceil(1 << 20)).unwrap_or(u32::MAX),
-        base,
-        written: Vec::new(),
-    }
+    let memory_mib = u32::try_from(memory.0.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+    (u8::try_from(cpus).unwrap_or(u8::MAX), memory_mib)
 }
 
 /// The limits of a sandbox in a machine: most are held by what the machine is made of.

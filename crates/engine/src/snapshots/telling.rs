@@ -71,8 +71,8 @@ impl Engine {
         plan.mounts = Vec::new();
         plan.workspace = None;
         plan.tmpfs = Vec::new();
-        plan.user = None;
-        (plan.max_duration, plan.idle_timeout) = (None, None);
+        (plan.user, plan.init) = (None, None);
+        (plan.max_duration, plan.idle_timeout, plan.idle_pause) = (None, None, None);
         Ok(plan)
     }
 }

@@ -8,14 +8,16 @@ use crate::commands::{Asked, Commands};
 use msb_spec::TermSize;
 use msb_sys::signal::SIGKILL;
 use msb_wire::{
-    Decoder, Frame, FrameKind, FromGuest, HEADER, MAX_REQUEST, SpawnFailure, encode, header,
+    Decoder, Frame, FrameKind, FromGuest, HEADER, LAST_WORDS, LAST_WORDS_LIMIT, MAX_REQUEST,
+    SpawnFailure, encode, header,
 };
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 /// What is read at once: with its header it is one packet.
 pub(super) const CHUNK: usize = PACKET - HEADER;
@@ -54,6 +56,8 @@ pub(super) struct Exec {
     stdin_closing: bool,
     stdout: Output,
     stderr: Output,
+    /// How it has ended, while what it left behind is heard: until when, and when at the latest.
+    lingers: Option<(FromGuest, Instant, Instant)>,
     ended: Option<FromGuest>,
     told: bool,
     lost: bool,
@@ -65,6 +69,17 @@ struct Output {
     fd: Option<OwnedFd>,
     /// What is still to be read of a command that has ended.
     rest: u64,
+}
+
+impl Output {
+    /// Whether somebody could still write there.
+    fn is_held(&self) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let mut wait = [PollFd::new(fd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = poll(&mut wait, Some(&now));
+        !wait[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 impl Exec {
@@ -89,6 +104,7 @@ impl Exec {
             stdin_closing: false,
             stdout: Output::default(),
             stderr: Output::default(),
+            lingers: None,
             ended: None,
             told: false,
             lost: false,
@@ -176,6 +192,32 @@ impl Exec {
         }
     }
 
+    /// The command has ended by itself. What it left behind may still say something.
+    pub(super) fn exited(&mut self, how: FromGuest) {
+        let held = [&self.stdout, &self.stderr].into_iter().any(Output::is_held);
+        if self.terminal || !held {
+            return self.end(how);
+        }
+        let now = Instant::now();
+        self.stdin = None;
+        self.unread.clear();
+        self.lingers = Some((how, now + LAST_WORDS, now + LAST_WORDS_LIMIT));
+    }
+
+    /// When it is over at the latest, unless the worker has yet to take what was said.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        self.lingers.as_ref().filter(|_| self.out.is_empty()).map(|(_, until, _)| *until)
+    }
+
+    /// Ends a command for which nobody speaks any more.
+    pub(super) fn look(&mut self, now: Instant) {
+        let closed = self.stdout.fd.is_none() && self.stderr.fd.is_none();
+        let silent = closed || self.silent_at().is_some_and(|until| until <= now);
+        if let Some((how, ..)) = self.lingers.take_if(|_| silent) {
+            self.end(how);
+        }
+    }
+
     /// The command is over, or never began. What it has said goes before the news.
     pub(super) fn end(&mut self, how: FromGuest) {
         self.ended = Some(how);
@@ -244,6 +286,9 @@ impl Exec {
                 return Ok(());
             }
         };
+        if let Some((_, until, latest)) = &mut self.lingers {
+            *until = (*latest).min(Instant::now() + LAST_WORDS);
+        }
         buffer[..HEADER].copy_from_slice(&header(kind, read));
         let frame = &buffer[..HEADER + read];
         match rustix::net::send(&self.socket, frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -340,7 +385,7 @@ impl Exec {
 
     /// The connection has gone: nobody wants the command any more.
     pub(super) fn lose(&mut self, commands: &Commands) {
-        if self.ended.is_none() && !self.lost {
+        if self.ended.is_none() && self.lingers.is_none() && !self.lost {
             commands.signal(self.id, SIGKILL);
         }
         self.lost = true;

@@ -241,6 +241,12 @@ pub(super) fn enter(kernel: &Kernel) -> Done<()> {
     Ok(())
 }
 
+/// A /proc that shows the pid namespace of whoever asks, in place of the one that was there.
+pub(super) fn renew_proc() -> Done<()> {
+    rustix::mount::unmount("/proc", UnmountFlags::DETACH).told("leave", "/proc")?;
+    mount("proc", "/proc", "proc", QUIET, "")
+}
+
 /// Shows what the sandbox was promised besides its root.
 pub(super) fn furnish(
     tmpfs: &[(String, msb_spec::Bytes)],

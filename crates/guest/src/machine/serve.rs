@@ -5,17 +5,19 @@ use super::layer::{self, Written};
 use super::worker::Worker;
 use crate::commands::{Asked, Commands};
 use crate::files;
-use msb_spec::Rlimit;
+use crate::init::Init;
+use crate::links::{self, Listeners, Wanted, Who};
+use msb_spec::{Rlimit, UserRef};
 use msb_sys::signal::Signals;
 use msb_wire::{
-    Decoder, FrameKind, FromGuest, FromMachine, HEADER, Hit, MAX_REQUEST, MachineUsage,
-    SPARE_CONNECTIONS, ToGuest, ToMachine, header,
+    Decoder, FrameKind, FromGuest, FromMachine, HEADER, Hit, InitFailure, LinkFailure, MAX_REQUEST,
+    MachineUsage, SPARE_CONNECTIONS, ToGuest, ToMachine, header,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Before a connection that failed is tried again, so that a worker without room is not flooded.
@@ -28,6 +30,8 @@ pub(super) trait Ground {
     fn connect(&mut self) -> io::Result<OwnedFd>;
     /// Signals everything but the guest.
     fn signal_all(&mut self, signal: i32);
+    /// The init that is or will be PID 1 of what is inside.
+    fn init(&mut self) -> Option<&mut Init>;
     /// A limit that something has run into since this was last asked.
     fn hit(&mut self) -> Option<Hit>;
     /// How much is used.
@@ -63,6 +67,7 @@ pub(super) struct Serving<'a, G> {
     spares: Vec<Spare>,
     retry: Option<Instant>,
     execs: Vec<Exec>,
+    listeners: Listeners,
     buffer: Vec<u8>,
     last_limit: Option<Instant>,
 }
@@ -146,6 +151,7 @@ impl<'a, G: Ground> Serving<'a, G> {
             spares: Vec::new(),
             retry: None,
             execs: Vec::new(),
+            listeners: Listeners::default(),
             buffer: vec![0; HEADER + CHUNK],
             last_limit: None,
         };
@@ -204,7 +210,8 @@ impl<'a, G: Ground> Serving<'a, G> {
                 waits.push(PollFd::from_borrowed_fd(fd, wanted));
             }
         }
-        let limit = self.retry.into_iter().chain(self.last_limit).min();
+        let silent = self.execs.iter().filter_map(Exec::silent_at);
+        let limit = self.retry.into_iter().chain(self.last_limit).chain(silent).min();
         let limit = limit.map(|limit| {
             let left = limit.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
@@ -244,15 +251,36 @@ impl<'a, G: Ground> Serving<'a, G> {
                 Err(_) => return Some(End::WorkerGone),
             };
             match asked {
-                ToMachine::SignalAll { signal } => self.ground.signal_all(signal),
+                ToMachine::SignalAll { signal } => {
+                    match self.ground.init().filter(|init| init.is_up()) {
+                        // What it started ends when it wants.
+                        Some(init) => {
+                            init.ask_to_end();
+                            self.commands.signal_each(signal);
+                        }
+                        None => self.ground.signal_all(signal),
+                    }
+                }
+                ToMachine::Init(handover) => {
+                    let failure = match self.ground.init() {
+                        Some(init) => {
+                            self.commands.watch(Some(init.pid));
+                            init.hand_over(handover)
+                        }
+                        None => Some(InitFailure::Process { errno: libc::ESRCH }),
+                    };
+                    self.worker.tell(&FromMachine::Init { failure });
+                    // It may have ended before we watched it.
+                    self.reap();
+                }
                 ToMachine::Signal { id, signal } => self.commands.signal(id, signal),
                 ToMachine::PowerOff => return Some(End::Asked),
                 ToMachine::Measure => {
                     let usage = self.ground.usage();
                     self.worker.tell(&FromMachine::Usage(usage));
                 }
-                ToMachine::Hold | ToMachine::Release => {
-                    let held = self.ground.hold(asked == ToMachine::Hold);
+                hold @ (ToMachine::Hold | ToMachine::Release) => {
+                    let held = self.ground.hold(hold == ToMachine::Hold);
                     self.worker.tell(&FromMachine::Held { held });
                 }
             }
@@ -261,11 +289,15 @@ impl<'a, G: Ground> Serving<'a, G> {
 
     fn reap(&mut self) {
         while self.signals.take().is_some() {}
-        for mut exited in self.commands.reap() {
+        let proc = self.ground.init().map(|init| init.proc().as_fd());
+        for mut exited in self.commands.reap(proc) {
+            if let FromGuest::InitEnded { code, signal } = exited {
+                self.worker.tell(&FromMachine::InitEnded { code, signal });
+            }
             let FromGuest::Exited { id, hit, .. } = &mut exited else { continue };
             *hit = self.ground.hit();
             let Some(exec) = self.execs.iter_mut().find(|exec| exec.id == *id) else { continue };
-            exec.end(exited);
+            exec.exited(exited);
         }
     }
 
@@ -288,10 +320,13 @@ impl<'a, G: Ground> Serving<'a, G> {
     /// Does what the first frame of a spare connection asks for, which it is no more.
     fn start(&mut self, socket: OwnedFd, request: ToGuest) {
         match request {
-            ToGuest::Exec { id, argv, env, workdir, user, tty, mut rlimits, last } => {
+            ToGuest::Exec { id, argv, env, workdir, user, tty, mut rlimits, last, sweep } => {
                 let open_files = self.ground.open_files();
                 if !rlimits.iter().any(|limit| limit.name == open_files.name) {
                     rlimits.push(open_files);
+                }
+                if sweep {
+                    self.commands.sweep_after(id);
                 }
                 let asked = Asked { argv, env, workdir, user, tty, rlimits };
                 self.execs.push(Exec::start(id, &asked, last, socket, &mut self.commands));
@@ -301,6 +336,21 @@ impl<'a, G: Ground> Serving<'a, G> {
                 let _ = rustix::io::ioctl_fionbio(&socket, false);
                 // If it cannot be made, whoever asked sees the connection close.
                 let _ = files::serve_aside(user.as_ref(), &socket, self.ground.group());
+            }
+            ToGuest::Sftp { user } => self.lead(&socket, user.as_ref(), &Wanted::Sftp),
+            ToGuest::Dial { user, to } => self.lead(&socket, user.as_ref(), &Wanted::Dial(to)),
+            ToGuest::Listen { user, at, id } => {
+                let wanted = match self.listeners.add(id) {
+                    Ok(orders) => Wanted::Listen(at, orders),
+                    Err(failure) => Wanted::Refused(failure),
+                };
+                self.lead(&socket, user.as_ref(), &wanted);
+            }
+            ToGuest::Accept { listener, number } => {
+                let _ = rustix::io::ioctl_fionbio(&socket, false);
+                if !self.listeners.pass(listener, number, &socket) {
+                    self.lead(&socket, None, &Wanted::Refused(LinkFailure::Gone));
+                }
             }
             ToGuest::Layer => {
                 let _ = rustix::io::ioctl_fionbio(&socket, false);
@@ -313,8 +363,17 @@ impl<'a, G: Ground> Serving<'a, G> {
             ToGuest::Signal { .. }
             | ToGuest::SignalAll { .. }
             | ToGuest::Pause
-            | ToGuest::Resume => {}
+            | ToGuest::Resume
+            | ToGuest::Init(_) => {}
         }
+    }
+
+    /// A stream that leads into the sandbox, in a process of its own.
+    fn lead(&self, socket: &OwnedFd, user: Option<&UserRef>, wanted: &Wanted) {
+        let _ = rustix::io::ioctl_fionbio(socket, false);
+        let who = Who { user, powerless: self.commands.are_powerless() };
+        // If it cannot be made, whoever asked sees the connection close.
+        let _ = links::serve_aside(who, wanted, socket, self.ground.group());
     }
 
     fn advance_exec(&mut self, index: usize, side: Side, happened: PollFlags) {
@@ -327,7 +386,9 @@ impl<'a, G: Ground> Serving<'a, G> {
     /// Sends what is to be sent and forgets what is over; true if the sandbox is.
     fn sweep(&mut self) -> bool {
         self.spares.retain(|spare| spare.socket.is_some());
+        let now = Instant::now();
         for exec in &mut self.execs {
+            exec.look(now);
             if exec.flush().is_err() {
                 exec.lose(&self.commands);
             }

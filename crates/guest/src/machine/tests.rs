@@ -36,6 +36,10 @@ impl Ground for Pretended {
         Ok(ours)
     }
 
+    fn init(&mut self) -> Option<&mut crate::init::Init> {
+        None
+    }
+
     fn signal_all(&mut self, signal: i32) {
         let _ = socket::send_all(self.dial.as_fd(), &[signal as u8], &[]);
     }
@@ -215,6 +219,7 @@ fn exec(script: &str, tty: Option<TermSize>, last: bool) -> ToGuest {
         tty,
         rlimits: Vec::new(),
         last,
+        sweep: false,
     }
 }
 
@@ -374,7 +379,8 @@ fn a_program_that_is_not_there_is_told() {
     let ToGuest::Exec { env, workdir, .. } = exec("", None, false) else { unreachable!() };
     let argv = vec!["no-such-program".to_owned()];
     let (user, tty, rlimits) = (None, None, Vec::new());
-    let request = ToGuest::Exec { id: 6, argv, env, workdir, user, tty, rlimits, last: false };
+    let request =
+        ToGuest::Exec { id: 6, argv, env, workdir, user, tty, rlimits, last: false, sweep: false };
     let answer = machine.exec_with(&request).next().value();
     let failure = SpawnFailure::NotFound;
     assert_eq!(answer, Ok(FromGuest::Failed { id: 6, failure, errno: libc::ENOENT }));

@@ -66,6 +66,9 @@ impl Meter {
             cpu_us: self.cpu_us(),
             pids: self.threads(),
             disk: disk.map_or(0, |disk| (disk.f_blocks - disk.f_bfree) * disk.f_frsize),
+            // In kilobytes, whatever the pages are.
+            disk_read: find(&self.vmstat, "pgpgin").unwrap_or(0) << 10,
+            disk_written: find(&self.vmstat, "pgpgout").unwrap_or(0) << 10,
         }
     }
 

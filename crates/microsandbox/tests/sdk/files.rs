@@ -101,8 +101,8 @@ async fn failures_have_kinds() {
     assert_eq!(fs.list("/nothing").await.unwrap_err().kind(), Kind::NotFound);
     assert_eq!(fs.stat("/nothing").await.unwrap_err().kind(), Kind::NotFound);
     assert_eq!(fs.read("relative").await.unwrap_err().kind(), Kind::Invalid);
-    assert_eq!(fs.read("/etc").await.unwrap_err().kind(), Kind::Host);
-    assert_eq!(fs.write("/etc", "x").await.unwrap_err().kind(), Kind::Host);
+    assert_eq!(fs.read("/etc").await.unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(fs.write("/etc", "x").await.unwrap_err().kind(), Kind::Invalid);
     // Large enough that the guest has refused before all of it was sent.
     let large = vec![0; 8 << 20];
     let error = fs.write("/proc/version", &large).await.unwrap_err();

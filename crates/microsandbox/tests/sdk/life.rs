@@ -1,7 +1,7 @@
 //! How sandboxes begin and end, and with whom.
 
 use crate::scratch::{Scratch, eventually, executable};
-use microsandbox::{Ending, Kind, Sandboxes, Status};
+use microsandbox::{Ending, Health, Holds, Kind, Modify, Restart, Sandboxes, Span, Status};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -243,4 +243,26 @@ async fn replacing_ends_the_one_that_was_there() {
     drop(first);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(second.exec("true", [""; 0]).await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_service_is_begun_again_looked_after_changed_and_renamed() {
+    let scratch = Scratch::new();
+    let health = Health { interval: Span(Duration::from_millis(100)), ..Health::new("true") };
+    let sandbox = scratch
+        .box_named("svc")
+        .service(["sh", "-c", "exit 3"], Restart::OnFailure(Some(1)))
+        .health(health)
+        .detached(true)
+        .create()
+        .await
+        .unwrap();
+    let stopped = sandbox.wait().await.unwrap();
+    assert_eq!(stopped.exit.unwrap().code, Some(3));
+    let labels = [("a".to_owned(), "b".to_owned())].into();
+    let changed = sandbox.modify(Modify { labels, ..Modify::default() }).await.unwrap();
+    assert_eq!((changed[0].what.as_str(), changed[0].holds), ("label a", Holds::Now));
+    scratch.rename("svc", "other").await.unwrap();
+    let other = scratch.get("other").await.unwrap();
+    assert_eq!(other.inspect().await.unwrap().plan.labels["a"], "b");
 }

@@ -6,6 +6,7 @@ mod errors;
 mod execs;
 mod files;
 mod life;
+mod links;
 mod logs;
 mod scratch;
 mod settings;

@@ -117,6 +117,20 @@ async fn a_sandbox_ends_when_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn an_init_is_pid_1_or_a_mistake_that_is_told() {
+    let scratch = Scratch::new();
+    let content = "#!/bin/sh\nwhile :; do sleep 100; done\n".to_owned();
+    let path = GuestPath::parse("/opt/own-init").unwrap();
+    let script = Patch::Text { path, content, mode: Some(0o755) };
+    let builder = scratch.box_named("box").patch(script).init("/opt/own-init");
+    let sandbox = builder.create().await.unwrap();
+    let output = sandbox.exec("cat", ["/proc/1/comm"]).await.unwrap();
+    assert_eq!(output.stdout().unwrap(), "own-init\n");
+    let mistake = scratch.box_named("other").init("own-init").create().await.unwrap_err();
+    assert_eq!(mistake.message(), "not an init: `own-init`");
+}
+
+#[tokio::test]
 async fn a_restricted_sandbox_has_no_capabilities() {
     let scratch = Scratch::new();
     let sandbox =

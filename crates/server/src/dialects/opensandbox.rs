@@ -30,7 +30,7 @@ use crate::dialect::{About, Answer, Call, Dialect, Tool, Who};
 use crate::{arguments as read_arguments, listed};
 use arguments::Located;
 use known::{Known, Used};
-use msb_api::Api;
+use msb_api::{Api, asked_by};
 use msb_spec::{Error, Kind, Name, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -133,7 +133,8 @@ impl OpenSandbox {
         let (answer, answered) = mpsc::channel();
         let surface = Arc::clone(&self.surface);
         let copy = call.clone();
-        std::thread::spawn(move || answer.send(surface.call(&copy)));
+        let asker = msb_api::asker();
+        std::thread::spawn(move || answer.send(asked_by(asker, || surface.call(&copy))));
         answered.recv_timeout(limit).unwrap_or_else(|_| {
             call.cancel.cancel();
             let text = format!("there was no answer after {} s", limit.as_secs_f64());

@@ -3,8 +3,8 @@
 use super::frames::{self, Decoder, Frame};
 use super::{Ended, Language, Lines, Ran, Stream, Why};
 use crate::cancel::Cancel;
-use msb_api::{Api, Exec, ExecEvent, ExecInput};
-use msb_spec::{Error, Exit, Kind, Name, Result};
+use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput, asked_by};
+use msb_spec::{Asker, Error, Exit, Kind, Name, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -54,6 +54,8 @@ pub(super) struct Order {
     pub(super) code: String,
     pub(super) limit: Duration,
     pub(super) cancel: Cancel,
+    /// Who asked for it.
+    pub(super) asker: Option<Asker>,
     pub(super) told: SyncSender<Result<Ran>>,
 }
 
@@ -73,9 +75,11 @@ pub(super) fn own(api: Arc<dyn Api>, name: Name, language: Language) -> Result<S
         between: Lines::default(),
         lost: None,
     };
+    // Whoever needs it first has it started.
+    let asker = msb_api::asker();
     thread::Builder::new()
         .name("repl".to_owned())
-        .spawn(move || owner.serve())
+        .spawn(move || asked_by(asker, || owner.serve()))
         .map_err(|error| Error::host("cannot make a thread for the interpreter", error))?;
     Ok(notes)
 }
@@ -125,7 +129,9 @@ impl Owner {
                     let _ = order.told.send(Err(cancelled()));
                     continue;
                 }
+                let begun = Instant::now();
                 let ran = self.run(&order);
+                self.note_end(&ran, begun.elapsed());
                 let over = matches!(ran, Ok(None));
                 let _ = order.told.send(ran.and_then(|ran| ran.ok_or_else(ended)));
                 if over {
@@ -214,8 +220,12 @@ impl Owner {
         }
         self.orders += 1;
         let (input, frame) = (Arc::clone(&live.input), frames::order(self.orders, &order.code));
+        let (code, asker) = (order.code.clone(), order.asker.clone());
         // Beside this one: the sandbox may be paused, and the time passes all the same.
-        thread::spawn(move || drop(input.write(&frame)));
+        thread::spawn(move || {
+            let noted = asked_by(asker, || input.note(&CodeEvent::Began(&code)));
+            noted.and_then(|()| input.write(&frame))
+        });
 
         let mut until = Instant::now() + order.limit;
         // When it is asked to end, and then asked again.
@@ -285,6 +295,18 @@ impl Owner {
                 let _ = live.input.signal(INTERRUPT);
             }
         }
+    }
+
+    /// Notes how code ended whose interpreter is there to tell.
+    fn note_end(&self, ran: &Result<Option<Ran>>, took: Duration) {
+        let (Ok(Some(ran)), Some(live)) = (ran, &self.live) else { return };
+        let status = match ran.ended {
+            Ended::Well => Some(0),
+            Ended::Thrown => Some(1),
+            Ended::Interrupted(_) | Ended::Killed(_) | Ended::Crashed(_) => None,
+        };
+        let input = Arc::clone(&live.input);
+        thread::spawn(move || input.note(&CodeEvent::Ended { status, took }));
     }
 
     /// Starts the interpreter and waits until it is ready; false if it is not needed any more.

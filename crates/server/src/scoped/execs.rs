@@ -7,7 +7,8 @@ use std::time::Duration;
 
 impl Execs for Scoped {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
-        self.told(self.api.exec_start(&self.inner(name)?, command))
+        let name = self.inner(name)?;
+        self.told(self.asking(|| self.api.exec_start(&name, command)))
     }
 
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>> {
@@ -16,7 +17,7 @@ impl Execs for Scoped {
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
         let (spec, name) = self.spec(spec)?;
-        let (_, exec) = self.told(self.api.exec_run(&spec, watch))?;
+        let (_, exec) = self.told(self.asking(|| self.api.exec_run(&spec, watch)))?;
         Ok((name, exec))
     }
 

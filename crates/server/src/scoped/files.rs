@@ -44,6 +44,10 @@ impl Files for Scoped {
         self.told(self.api.file_stat(&self.place(at)?, path, follow))
     }
 
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        self.told(self.api.file_real(&self.place(at)?, path))
+    }
+
     fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>> {
         self.told(self.api.file_list(&self.place(at)?, path))
     }

@@ -1,11 +1,11 @@
 //! Sandboxes and networks of one namespace.
 
-use super::Scoped;
+use super::{LABEL, Scoped};
 use msb_api::{
-    Api, Create, EventStream, Inspection, LogFilter, LogStream, Metrics, NetRecord, NetTable,
-    Networks, Sandboxes, Stopped, Summary, Watch,
+    Api, Audit, Create, Event, EventStream, Happened, Inspection, LogFilter, LogStream, Metrics,
+    Modified, NetRecord, NetTable, Networks, Sample, Sandboxes, Stopped, Summary, Watch,
 };
-use msb_spec::{Error, Kind, Name, Plan, Policy, Published, Result, Rule, Spec};
+use msb_spec::{Error, Kind, Modify, Name, Plan, Policy, Published, Result, Rule, Spec};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ impl Sandboxes for Scoped {
 
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
         let (spec, _) = self.spec(spec)?;
-        self.told(self.api.sandbox_plan(&spec, watch)).and_then(|plan| self.plan(plan))
+        let plan = self.asking(|| self.api.sandbox_plan(&spec, watch));
+        self.told(plan).and_then(|plan| self.plan(plan))
     }
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
@@ -37,7 +38,8 @@ impl Sandboxes for Scoped {
         let mut registry = ask.registry.clone();
         registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
         let ask = Create { spec, replace: ask.replace, registry };
-        self.told(self.api.sandbox_create(&ask, watch)).and_then(|made| self.asked_for(made))
+        let made = self.asking(|| self.api.sandbox_create(&ask, watch));
+        self.told(made).and_then(|made| self.asked_for(made))
     }
 
     fn sandbox_list(&self) -> Result<Vec<Summary>> {
@@ -58,7 +60,8 @@ impl Sandboxes for Scoped {
     }
 
     fn sandbox_start(&self, name: &Name) -> Result<bool> {
-        self.told(self.api.sandbox_start(&self.inner(name)?))
+        let name = self.inner(name)?;
+        self.told(self.asking(|| self.api.sandbox_start(&name)))
     }
 
     fn sandbox_stop(&self, name: &Name, grace: Duration) -> Result<bool> {
@@ -85,6 +88,20 @@ impl Sandboxes for Scoped {
         self.told(self.api.sandbox_renew(&self.inner(name)?, left))
     }
 
+    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
+        let mut ask = ask.clone();
+        if self.namespace.is_some() {
+            // Whose it is stays said.
+            ask.labels.remove(LABEL);
+            ask.unlabel.retain(|key| key != LABEL);
+        }
+        self.told(self.api.sandbox_modify(&self.inner(name)?, &ask))
+    }
+
+    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()> {
+        self.told(self.api.sandbox_rename(&self.inner(name)?, &self.inner(to)?))
+    }
+
     fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
         self.told(self.api.sandbox_wait(&self.inner(name)?, limit))
     }
@@ -98,8 +115,38 @@ impl Sandboxes for Scoped {
         self.told(self.api.sandbox_logs(&self.inner(name)?, filter))
     }
 
+    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>> {
+        self.told(self.api.sandbox_history(&self.inner(name)?))
+    }
+
+    fn sandbox_audit(&self, name: &Name) -> Result<Audit> {
+        let audit = self.told(self.api.sandbox_audit(&self.inner(name)?))?;
+        Ok(Audit { name: name.to_string(), ..audit })
+    }
+
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
-        self.told(self.api.sandbox_events(&self.inner(name)?))
+        let events = self.told(self.api.sandbox_events(&self.inner(name)?))?;
+        Ok(Box::new(Turned { events, scoped: self.clone() }))
+    }
+}
+
+/// Events with names turned back.
+struct Turned {
+    events: Box<dyn EventStream>,
+    scoped: Scoped,
+}
+
+impl EventStream for Turned {
+    fn more(&mut self) -> Result<Vec<Event>> {
+        let mut events = self.scoped.told(self.events.more())?;
+        for event in &mut events {
+            if let Happened::Renamed { from } = &mut event.happened
+                && let Some(outer) = self.scoped.outer(from)
+            {
+                *from = outer;
+            }
+        }
+        Ok(events)
     }
 }
 

@@ -3,9 +3,9 @@
 use super::*;
 use crate::fake::{Fake, name};
 use msb_api::{
-    Attributes, Changes, ChildSpec, Children, Create, Depth, Execs, Files, Images, LogFilter,
-    Networks, Place, Registry, Sandboxes, Selection, Snapshots, SyncSpec, Syncs, Unwatched,
-    Volumes, Workspaces,
+    Attributes, Changes, ChildSpec, Children, Create, Depth, Execs, Files, Images, Links,
+    LogFilter, Networks, Place, Registry, Sandboxes, Selection, Snapshots, SyncSpec, Syncs, Target,
+    Unwatched, Volumes, Workspaces,
 };
 use msb_spec::{
     Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Prune, Published, Reference, Secret,
@@ -14,6 +14,10 @@ use msb_spec::{
 use std::time::Duration;
 
 type Operation = (&'static str, fn(&Scoped, &Name));
+
+fn socket() -> Target {
+    Target::Unix { path: b"/socket".to_vec() }
+}
 
 fn volume(name: &Name) -> VolumeName {
     VolumeName::parse(name.as_str()).unwrap()
@@ -59,10 +63,14 @@ const OPERATIONS: &[Operation] = &[
     ("sandbox_pause", |api, name| drop(api.sandbox_pause(name))),
     ("sandbox_resume", |api, name| drop(api.sandbox_resume(name))),
     ("sandbox_renew", |api, name| drop(api.sandbox_renew(name, None))),
+    ("sandbox_modify", |api, name| drop(api.sandbox_modify(name, &msb_spec::Modify::default()))),
+    ("sandbox_rename", |api, name| drop(api.sandbox_rename(name, name))),
     ("sandbox_wait", |api, name| drop(api.sandbox_wait(name, None))),
     ("sandbox_metrics", |api, name| drop(api.sandbox_metrics(name))),
     ("sandbox_logs", |api, name| drop(api.sandbox_logs(name, &LogFilter::default()))),
     ("sandbox_events", |api, name| drop(api.sandbox_events(name))),
+    ("sandbox_history", |api, name| drop(api.sandbox_history(name))),
+    ("sandbox_audit", |api, name| drop(api.sandbox_audit(name))),
     ("exec_start", |api, name| drop(api.exec_start(name, &Command::default()))),
     ("exec_attach", |api, name| drop(api.exec_attach(name, 1))),
     ("exec_run", |api, name| drop(api.exec_run(&spec(name), &Unwatched))),
@@ -74,6 +82,7 @@ const OPERATIONS: &[Operation] = &[
         both(name, |at| api.file_write(at, b"/", 0, false, &mut std::io::empty()).map(drop));
     }),
     ("file_stat", |api, name| both(name, |at| api.file_stat(at, b"/", true).map(drop))),
+    ("file_real", |api, name| both(name, |at| api.file_real(at, b"/").map(drop))),
     ("file_list", |api, name| both(name, |at| api.file_list(at, b"/").map(drop))),
     ("file_mkdir", |api, name| both(name, |at| api.file_mkdir(at, b"/", true))),
     ("file_remove", |api, name| both(name, |at| api.file_remove(at, b"/", true))),
@@ -157,6 +166,9 @@ const OPERATIONS: &[Operation] = &[
     }),
     ("child_list", |api, name| drop(api.child_list(name))),
     ("child_remove", |api, name| drop(api.child_remove(name, name))),
+    ("link_sftp", |api, name| drop(api.link_sftp(name, None))),
+    ("link_dial", |api, name| drop(api.link_dial(name, None, &socket()))),
+    ("link_listen", |api, name| drop(api.link_listen(name, None, &socket()))),
     ("sync_list", |api, _| drop(api.sync_list())),
     ("sync_inspect", |api, name| drop(api.sync_inspect(name.as_str()))),
     ("sync_stop", |api, name| drop(api.sync_stop(name.as_str()))),
@@ -194,6 +206,18 @@ fn names_in(call: &str) -> Vec<&str> {
     words
         .filter(|word| word.ends_with("web") || [ID_OF_A, ID_OF_B, ID_OF_DEFAULT].contains(word))
         .collect()
+}
+
+#[test]
+fn who_asks_is_said_by_the_server_alone() {
+    let fake = world();
+    let asker = msb_spec::Asker::new(msb_spec::Surface::Rest).with_key("0123").in_namespace("a");
+    let api = scoped(&fake, "a").asked_by(asker);
+    let pretended = Some(msb_spec::Asker::cli());
+    let command = Command { argv: vec!["true".to_owned()], asker: pretended, ..Command::default() };
+    let _ = api.exec_start(&name("web"), &command);
+    let calls = fake.calls();
+    assert!(calls.iter().any(|call| call.contains("rest key:0123 in a")), "{calls:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `msb run` behind a server.
 
 use super::super::{finished, say_isolation};
-use super::{Run, tell_changes};
+use super::{Run, attended_service, tell_changes};
 use crate::at::{At, Server};
 use crate::session::{Attended, Part};
 use crate::session_elsewhere::{Calls, attend};
@@ -30,6 +30,9 @@ impl Run {
             spec.command.clone_from(&self.command);
         }
         spec.default_command = true;
+        if spec.restart.is_some() && !self.detach {
+            return Err(attended_service().into());
+        }
         let registry = self.sandbox.fetch.registry()?;
         let calls = Calls::collect()?;
         let (api, mut spec) = elsewhere::asked(server.api()?, spec)?;

@@ -18,10 +18,11 @@ use crate::exec;
 use msb_api::{Api, Create};
 use msb_spec::clock;
 use msb_spec::{
-    Bytes, Command, Cpus, Hostname, Kind, Name, Script, Span, Spec, UserRef, VolumeSpec,
+    Bytes, Command, Cpus, Hostname, Init, InitProgram, Kind, Name, Script, Span, Spec, UserRef,
+    VolumeSpec,
 };
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,15 @@ struct Process {
     user: Option<String>,
     scripts: BTreeMap<String, String>,
     rlimits: Vec<LimitAsked>,
-    init: Option<Map<String, Value>>,
+    init: Option<InitAsked>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct InitAsked {
+    path: String,
+    args: Vec<String>,
+    env: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -274,10 +283,8 @@ impl Asked {
 
     fn inside(&self, spec: &mut Spec) -> Result<(), Failure> {
         let process = &self.process;
-        if process.init.is_some() {
-            let hint = "start it with sandbox_exec_start once the sandbox runs";
-            let text = "process.init: msb's own guest is the first process of every sandbox";
-            return Err(Failure::unsupported(text, hint));
+        if let Some(InitAsked { path, args, env }) = process.init.clone() {
+            spec.init = Some(Init { program: InitProgram::parse(&path)?, args, env });
         }
         if let Some(workdir) = process.workdir.as_ref().or(self.workdir.as_ref()) {
             spec.workdir = Some(workdir.clone());

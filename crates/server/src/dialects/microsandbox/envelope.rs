@@ -44,6 +44,16 @@ impl Done {
         self
     }
 
+    /// With a member under another name.
+    pub(super) fn renamed(mut self, from: &str, to: &str) -> Self {
+        if let Value::Object(members) = &mut self.data
+            && let Some(value) = members.remove(from)
+        {
+            members.insert(to.to_owned(), value);
+        }
+        self
+    }
+
     /// With one more member.
     pub(super) fn with(mut self, key: &str, value: Value) -> Self {
         self.data[key] = value;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A terminal of the usual size, for programs that want one and nobody looks at.
-const TERMINAL: TermSize = TermSize { rows: 24, cols: 80 };
+pub(super) const TERMINAL: TermSize = TermSize { rows: 24, cols: 80 };
 const STARTED: &str = "sandbox was started for this command and will be stopped afterward";
 
 #[derive(Debug, Default, Deserialize)]
@@ -118,6 +118,7 @@ impl Asked {
             rlimits: self.rlimits.iter().map(LimitAsked::limit).collect::<Result<_, _>>()?,
             detached: false,
             unlogged: false,
+            asker: None,
         })
     }
 

@@ -3,10 +3,11 @@
 use msb_api::*;
 use msb_spec::{
     Command, Ending, Error, Exit, Isolation, Kind, Name, Plan, Policy, Prune, Pruned, Published,
-    Reference, Result, Rule, Spec, TermSize, VolumeKind, VolumeName, VolumeSpec,
+    Reference, Result, Rule, Spec, TermSize, UserRef, VolumeKind, VolumeName, VolumeSpec,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,6 +44,8 @@ impl Fake {
         let mut labels = self.labels.clone();
         labels.insert("is".to_owned(), name.to_string());
         Ok(Summary {
+            restarts: None,
+            health: None,
             name: name.clone(),
             status,
             isolation: "process".to_owned(),
@@ -119,12 +122,19 @@ impl Sandboxes for Fake {
     fn sandbox_renew(&self, _: &Name, _: Option<Duration>) -> Result<Option<u64>> {
         Err(nothing())
     }
+    fn sandbox_modify(&self, _: &Name, _: &msb_spec::Modify) -> Result<Vec<msb_api::Modified>> {
+        Err(nothing())
+    }
+    fn sandbox_rename(&self, _: &Name, _: &Name) -> Result<()> {
+        Err(nothing())
+    }
     fn sandbox_wait(&self, name: &Name, _: Option<Duration>) -> Result<Option<Stopped>> {
         let running = self.known(name)?.status == Status::Running;
         Ok((!running).then_some(Stopped { ending: Ending::Stopped, exit: None }))
     }
     fn sandbox_metrics(&self, name: &Name) -> Result<Metrics> {
         self.note(("metrics", name));
+        let counted = name.as_str() == "on";
         Ok(Metrics {
             name: name.to_string(),
             cpu_us: 500_000,
@@ -133,6 +143,8 @@ impl Sandboxes for Fake {
             pids: 1,
             pids_limit: None,
             disk: Some(4096),
+            disk_traffic: counted.then_some(msb_api::DiskTraffic { read: 8, written: 7 }),
+            net: counted.then_some(msb_api::NetUsage { received: 6, sent: 5, flows: 1 }),
             uptime_ms: 1000,
             guest: None,
         })
@@ -144,6 +156,12 @@ impl Sandboxes for Fake {
     }
     fn sandbox_events(&self, _: &Name) -> Result<Box<dyn EventStream>> {
         Ok(Box::new(Events))
+    }
+    fn sandbox_history(&self, _: &Name) -> Result<Vec<msb_api::Sample>> {
+        Err(nothing())
+    }
+    fn sandbox_audit(&self, _: &Name) -> Result<msb_api::Audit> {
+        Err(nothing())
     }
 }
 
@@ -184,7 +202,7 @@ struct Events;
 
 impl EventStream for Events {
     fn more(&mut self) -> Result<Vec<Event>> {
-        let event = |number, happened| Event { number, time: 500 * number, happened };
+        let event = |number, happened| Event::new(number, 500 * number, happened);
         Ok(vec![event(1, Happened::Started { worker: 7 }), event(2, Happened::Created)])
     }
 }
@@ -351,6 +369,11 @@ impl Files for Fake {
         self.note(("stat", at, String::from_utf8_lossy(path), follow));
         meta(path)
     }
+    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        self.at(at)?;
+        self.note(("real", at, String::from_utf8_lossy(path)));
+        Ok([b"/real/", path].concat())
+    }
     fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>> {
         self.note(("list", at, String::from_utf8_lossy(path)));
         Ok(vec![meta(path)?])
@@ -374,7 +397,8 @@ impl Files for Fake {
     fn file_set(&self, _: &Place, _: &[u8], _: &Attributes) -> Result<()> {
         Ok(())
     }
-    fn file_symlink(&self, _: &Place, _: &[u8], _: &[u8]) -> Result<()> {
+    fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()> {
+        self.note(("symlink", at, String::from_utf8_lossy(path), String::from_utf8_lossy(target)));
         Ok(())
     }
     fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
@@ -597,6 +621,23 @@ impl Children for Fake {
         Err(nothing())
     }
     fn child_remove(&self, _: &Name, _: &Name) -> Result<()> {
+        Err(nothing())
+    }
+}
+
+impl Links for Fake {
+    fn link_sftp(&self, _: &Name, _: Option<&UserRef>) -> Result<UnixStream> {
+        Err(nothing())
+    }
+    fn link_dial(&self, _: &Name, _: Option<&UserRef>, _: &Target) -> Result<UnixStream> {
+        Err(nothing())
+    }
+    fn link_listen(
+        &self,
+        _: &Name,
+        _: Option<&UserRef>,
+        _: &Target,
+    ) -> Result<Box<dyn LinkListener>> {
         Err(nothing())
     }
 }

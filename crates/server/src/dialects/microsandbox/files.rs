@@ -20,21 +20,26 @@ const ENTRIES: usize = 20_000;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
-    name: String,
+pub(super) struct Asked {
+    pub(super) name: String,
+    user: Option<String>,
     #[serde(default)]
-    path: String,
+    pub(super) path: String,
     #[serde(default)]
     content: String,
     #[serde(default)]
     encoding: Encoding,
     max_bytes: Option<u64>,
     #[serde(default)]
-    kind: Removed,
+    pub(super) kind: Removed,
     #[serde(default)]
-    from: String,
+    pub(super) from: String,
     #[serde(default)]
-    to: String,
+    pub(super) to: String,
+    #[serde(default)]
+    pub(super) target: String,
+    #[serde(default)]
+    pub(super) link_path: String,
     to_sandbox: Option<String>,
     #[serde(default)]
     host_path: String,
@@ -61,7 +66,7 @@ impl Encoding {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Removed {
+pub(super) enum Removed {
     #[default]
     Auto,
     File,
@@ -69,22 +74,17 @@ enum Removed {
 }
 
 /// Where the files of a call are.
-struct At {
-    place: Place,
+pub(super) struct At {
+    pub(super) place: Place,
+    /// What relative paths are below, with a slash at its end.
+    start: Vec<u8>,
     /// Put into every answer: the volume, if it is one.
     volume: Option<String>,
 }
 
 impl At {
-    fn of(call: &Call, name: &str) -> Result<Self, Failure> {
-        Ok(match call.tool.starts_with("volume_") {
-            true => Self { place: Place::Volume(volume(name)?), volume: Some(name.to_owned()) },
-            false => Self { place: Place::sandbox(&named(name)?), volume: None },
-        })
-    }
-
-    /// A path at that place. A relative one begins at its root.
-    fn path(&self, text: &str) -> Result<Vec<u8>, Failure> {
+    /// A path at that place. A relative one begins at its root, or at the user's home for SFTP.
+    pub(super) fn path(&self, text: &str) -> Result<Vec<u8>, Failure> {
         if text.contains('\0') {
             return Err(Failure::new("a path cannot hold a zero byte"));
         }
@@ -99,11 +99,11 @@ impl At {
                 return Err(Failure::new("sandbox fs error: path traversal outside volume root"));
             }
         }
-        let slash = if text.starts_with('/') { "" } else { "/" };
-        Ok(format!("{slash}{text}").into_bytes())
+        let start: &[u8] = if text.starts_with('/') { b"" } else { &self.start };
+        Ok([start, text.as_bytes()].concat())
     }
 
-    fn done(&self, answer: Value) -> Done {
+    pub(super) fn done(&self, answer: Value) -> Done {
         let mut all = Map::new();
         all.extend(self.volume.iter().map(|name| ("name".to_owned(), json!(name))));
         if let Value::Object(members) = answer {
@@ -123,7 +123,7 @@ pub(super) fn volume(name: &str) -> Result<VolumeName, Failure> {
 }
 
 /// What clients of this dialect know a missing file by; what we know is in the details.
-fn about(path: &str) -> impl Fn(Error) -> Failure {
+pub(super) fn about(path: &str) -> impl Fn(Error) -> Failure {
     let path = path.to_owned();
     move |error| match error.kind() {
         // A sandbox or volume that is missing says so itself.
@@ -136,9 +136,31 @@ fn about(path: &str) -> impl Fn(Error) -> Failure {
 }
 
 impl Microsandbox {
+    /// Where the files of a call are. Over SFTP they are seen by its user, and by nobody more powerful.
+    pub(super) fn at(&self, call: &Call, asked: &Asked) -> Result<At, Failure> {
+        let start = b"/".to_vec();
+        let name = asked.name.as_str();
+        if call.tool.starts_with("volume_") {
+            let place = Place::Volume(volume(name)?);
+            return Ok(At { place, start, volume: Some(name.to_owned()) });
+        }
+        let name = named(name)?;
+        if !is_sftp(call) {
+            return Ok(At { place: Place::sandbox(&name), start, volume: None });
+        }
+        let user = self.login(&name, asked.user.as_deref())?;
+        let place = Place::Sandbox { name, user };
+        let paths = [&asked.path, &asked.from, &asked.to, &asked.link_path];
+        let start = match paths.iter().any(|path| !path.is_empty() && !path.starts_with('/')) {
+            true => [self.world.api.file_real(&place, b"")?, start].concat(),
+            false => start,
+        };
+        Ok(At { place, start, volume: None })
+    }
+
     pub(super) fn fs_read(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let limit = self.settings.limit(asked.max_bytes);
         let total = self.world.api.file_stat(&at.place, &path, true).map_err(about(&asked.path))?;
@@ -166,15 +188,20 @@ impl Microsandbox {
 
     pub(super) fn fs_write(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let bytes = match asked.encoding {
             Encoding::Utf8 => asked.content.into_bytes(),
             Encoding::Base64 => decoded("content", &asked.content)?,
         };
         let api = &self.world.api;
-        if let Some(above) = above(&path) {
-            api.file_mkdir(&at.place, above, true).map_err(about(&asked.path))?;
+        match above(&path) {
+            // SFTP makes a file, and no directories for it.
+            Some(above) if is_sftp(call) => {
+                api.file_stat(&at.place, above, true).map_err(about(&asked.path))?;
+            }
+            Some(above) => api.file_mkdir(&at.place, above, true).map_err(about(&asked.path))?,
+            None => {}
         }
         // What is there keeps its permissions.
         let mode = api.file_stat(&at.place, &path, true).map_or(MODE, |meta| meta.mode & 0o7777);
@@ -187,7 +214,7 @@ impl Microsandbox {
 
     pub(super) fn fs_list(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let entries = self.world.api.file_list(&at.place, &path).map_err(about(&asked.path))?;
         let warning = (entries.len() > ENTRIES)
@@ -207,7 +234,7 @@ impl Microsandbox {
 
     pub(super) fn fs_mkdir(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         self.world.api.file_mkdir(&at.place, &path, true).map_err(about(&asked.path))?;
         Ok(at.done(json!({"path": asked.path, "created": true})))
@@ -215,7 +242,7 @@ impl Microsandbox {
 
     pub(super) fn fs_remove(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let api = &self.world.api;
         let meta = api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
@@ -235,7 +262,7 @@ impl Microsandbox {
 
     pub(super) fn fs_copy(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let (from, to) = (at.path(&asked.from)?, at.path(&asked.to)?);
         let other = asked.to_sandbox.as_deref().filter(|other| *other != asked.name);
         if at.volume.is_some() {
@@ -261,7 +288,7 @@ impl Microsandbox {
 
     pub(super) fn fs_rename(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let (from, to) = (at.path(&asked.from)?, at.path(&asked.to)?);
         self.world.api.file_rename(&at.place, &from, &to).map_err(about(&asked.from))?;
         Ok(at.done(json!({"from": asked.from, "to": asked.to, "renamed": true})))
@@ -269,7 +296,7 @@ impl Microsandbox {
 
     pub(super) fn fs_stat(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let meta = self.world.api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
         Ok(Done::new(json!({
@@ -284,7 +311,7 @@ impl Microsandbox {
 
     pub(super) fn fs_exists(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let path = at.path(&asked.path)?;
         let exists = match self.world.api.file_stat(&at.place, &path, true) {
             Ok(_) => true,
@@ -298,7 +325,7 @@ impl Microsandbox {
 
     pub(super) fn fs_copy_from_host(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let guest = at.path(&asked.guest_path)?;
         let host = self.host_path(&asked.host_path)?;
         self.world.api.file_push(&at.place, &host, &guest)?;
@@ -307,7 +334,7 @@ impl Microsandbox {
 
     pub(super) fn fs_copy_to_host(&self, call: &Call) -> Outcome {
         let asked: Asked = read(call)?;
-        let at = At::of(call, &asked.name)?;
+        let at = self.at(call, &asked)?;
         let guest = at.path(&asked.guest_path)?;
         let host = self.host_path(&asked.host_path)?;
         self.world.api.file_pull(&at.place, &guest, &host).map_err(about(&asked.guest_path))?;
@@ -327,6 +354,11 @@ impl Microsandbox {
             _ => error.into(),
         })
     }
+}
+
+/// Whether a call is one over SFTP.
+fn is_sftp(call: &Call) -> bool {
+    call.tool.starts_with("sandbox_sftp_")
 }
 
 /// The directory above a path, if that is not the root.

@@ -9,7 +9,7 @@ use super::{Microsandbox, labels, read};
 use crate::dialect::Call;
 use msb_api::{Happened, LogFilter, LogLine, LogStream, Source, Summary};
 use msb_spec::clock;
-use msb_spec::{Ending, Name};
+use msb_spec::{Ending, HealthStatus, Name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,6 +186,7 @@ impl<'a> Reading<'a> {
         let (since, until) = (self.filter.since.unwrap_or(0), self.filter.until);
         let lines: Vec<_> = events
             .into_iter()
+            .filter(|event| !event.happened.is_of_exec())
             .filter(|event| event.time >= since && until.is_none_or(|until| event.time <= until))
             .map(|event| (event.time, told(&event.happened)))
             .filter(|(_, (weight, _))| *weight <= level)
@@ -214,9 +215,16 @@ fn told(happened: &Happened) -> (usize, String) {
     match happened {
         Happened::Started { worker } => (INFO, format!("started, worker {worker}")),
         Happened::Draining => (INFO, "draining".to_owned()),
-        Happened::Paused => (INFO, "paused".to_owned()),
-        Happened::Resumed => (INFO, "resumed".to_owned()),
+        Happened::Paused { .. } => (INFO, "paused".to_owned()),
+        Happened::Resumed { .. } => (INFO, "resumed".to_owned()),
         Happened::Disconnected => (ERROR, "its gateway has ended".to_owned()),
+        Happened::Restarted { exit, .. } => {
+            (WARN, format!("its command ended with {} and was begun again", exit.status()))
+        }
+        Happened::Health { status, .. } => {
+            let weight = if *status == HealthStatus::Unhealthy { WARN } else { INFO };
+            (weight, status.as_str().to_owned())
+        }
         Happened::Repaired => (WARN, "cleaned up behind a worker that died".to_owned()),
         Happened::Stopped { ending, .. } => {
             let weight = match ending {

@@ -4,7 +4,7 @@ use super::envelope::{Done, Failure, Outcome};
 use super::selector::named;
 use super::{Microsandbox, labels, read};
 use crate::dialect::Call;
-use msb_api::{Metrics, NetEvent, Status, Summary};
+use msb_api::{Metrics, Status, Summary};
 use msb_spec::Name;
 use msb_spec::clock;
 use serde::Deserialize;
@@ -104,7 +104,6 @@ impl Microsandbox {
 
     fn measure(&self, name: &Name) -> Result<Value, Failure> {
         let metrics = self.world.api.sandbox_metrics(name)?;
-        let (received, sent) = self.carried(name);
         let used = metrics.guest.map_or(metrics.memory, |guest| guest.memory);
         let most = metrics.guest.map(|guest| guest.memory_total).or(metrics.memory_limit);
         Ok(json!({
@@ -115,28 +114,14 @@ impl Microsandbox {
             "memoryAvailableBytes": most.map(|most| most.saturating_sub(used)),
             "memoryHostResidentBytes": metrics.memory,
             "memoryLimitBytes": metrics.memory_limit,
-            // What was read is not counted; what is kept of what was written is.
-            "diskReadBytes": null,
-            "diskWriteBytes": metrics.disk,
-            "netRxBytes": received,
-            "netTxBytes": sent,
+            // What nobody counts is null.
+            "diskReadBytes": metrics.disk_traffic.map(|disk| disk.read),
+            "diskWriteBytes": metrics.disk_traffic.map(|disk| disk.written),
+            "netRxBytes": metrics.net.map(|net| net.received),
+            "netTxBytes": metrics.net.map(|net| net.sent),
             "uptimeMs": metrics.uptime_ms,
             "uptimeSecs": (metrics.uptime_ms + 500) / 1000,
         }))
-    }
-
-    /// Bytes that came in and went out over all flows, open or ended; nothing without a network.
-    fn carried(&self, name: &Name) -> (u64, u64) {
-        let ended = self.world.api.network_events(name).unwrap_or_default();
-        let ended = ended.into_iter().filter_map(|record| match record.what {
-            NetEvent::Ended { sent, received, .. } => Some((received, sent)),
-            _ => None,
-        });
-        let open = self.world.api.network_table(name).map(|table| table.flows).unwrap_or_default();
-        let open = open.into_iter().map(|flow| (flow.received, flow.sent));
-        ended
-            .chain(open)
-            .fold((0, 0), |(all_in, all_out), (received, sent)| (all_in + received, all_out + sent))
     }
 }
 

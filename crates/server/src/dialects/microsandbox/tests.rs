@@ -373,6 +373,11 @@ fn measurements_tell_what_was_used() {
     assert_eq!(metrics["cpuPercent"], 50.0);
     assert_eq!(metrics["memoryAvailableBytes"], 20);
     assert_eq!((&metrics["netRxBytes"], &metrics["netTxBytes"]), (&json!(6), &json!(5)));
+    // What nobody counts is there, as nothing.
+    let uncounted = bench.data("sandbox_metrics", json!({"name": "off"}));
+    for number in ["diskReadBytes", "diskWriteBytes", "netRxBytes", "netTxBytes"] {
+        assert_eq!(uncounted.get(number), Some(&json!(null)), "{number}");
+    }
     let stream = json!({"name": "on", "intervalMs": 1, "samples": 3});
     assert_eq!(
         bench.data("sandbox_metrics_stream", stream)["samples"].as_array().unwrap().len(),

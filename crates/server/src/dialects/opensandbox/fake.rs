@@ -5,17 +5,18 @@ use crate::fake;
 use msb_api::{
     Applied, Attributes, Brood, Change, Child, ChildSpec, Children, Copied, Create, Depth,
     DiskUsage, EntryKind, Event, EventStream, Exec, ExecEntry, ExecEvent, ExecInput, Execs, Files,
-    Happened, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogStream, Meta,
-    Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, RelPath, Sandboxes, Selection,
-    Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified, Volume,
-    Volumes, Watch, WorkerStatus, Workspaces,
+    Happened, ImageInspection, ImageSummary, Images, Inspection, LinkListener, Links, LogFilter,
+    LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, RelPath,
+    Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary,
+    Syncs, Target, Verified, Volume, Volumes, Watch, WorkerStatus, Workspaces,
 };
 use msb_spec::{
     Command, Ending, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference,
-    Result, Rule, Spec, TermSize, VolumeName, VolumeSpec,
+    Result, Rule, Spec, TermSize, UserRef, VolumeName, VolumeSpec,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -79,6 +80,8 @@ impl EventStream for Events {
 
 fn summary(plan: &Plan, status: Status) -> Summary {
     Summary {
+        restarts: None,
+        health: None,
         name: plan.name.clone(),
         status,
         isolation: "process".to_owned(),
@@ -119,6 +122,9 @@ impl Sandboxes for Fake {
         let (plan, status) = self.there(name)?;
         let runs = !matches!(status, Status::Stopped | Status::Crashed);
         let worker = runs.then_some(WorkerStatus {
+            asleep: false,
+            restarts: 0,
+            health: None,
             pid: 1,
             started: 0,
             draining: false,
@@ -163,6 +169,8 @@ impl Sandboxes for Fake {
             pids: 1,
             pids_limit: None,
             disk: None,
+            disk_traffic: None,
+            net: None,
             uptime_ms: count * 100,
             guest: None,
         })
@@ -170,7 +178,7 @@ impl Sandboxes for Fake {
 
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
         let (_, status) = self.there(name)?;
-        let event = |number, happened| Event { number, time: number * 1000, happened };
+        let event = |number, happened| Event::new(number, number * 1000, happened);
         let mut events = vec![event(1, Happened::Created)];
         if status == Status::Stopped {
             let (ending, exit) = (Ending::MaxDuration, None);
@@ -180,12 +188,16 @@ impl Sandboxes for Fake {
     }
 
     not_here! {
+        sandbox_audit(&Name) -> msb_api::Audit;
+        sandbox_history(&Name) -> Vec<msb_api::Sample>;
         sandbox_plan(&Spec, &dyn Watch) -> Plan;
         sandbox_start(&Name) -> bool;
         sandbox_stop(&Name, Duration) -> bool;
         sandbox_drain(&Name) -> bool;
         sandbox_pause(&Name) -> ();
         sandbox_resume(&Name) -> ();
+        sandbox_modify(&Name, &msb_spec::Modify) -> Vec<msb_api::Modified>;
+        sandbox_rename(&Name, &Name) -> ();
         sandbox_wait(&Name, Option<Duration>) -> Option<Stopped>;
         sandbox_logs(&Name, &LogFilter) -> Box<dyn LogStream>;
     }
@@ -332,6 +344,10 @@ impl Files for Fake {
         self.meta(&text(path))
     }
 
+    fn file_real(&self, _: &Place, path: &[u8]) -> Result<Vec<u8>> {
+        Ok(path.to_vec())
+    }
+
     fn file_list(&self, _: &Place, path: &[u8]) -> Result<Vec<Meta>> {
         self.note("file_list", &text(path));
         let directory = format!("{}/", text(path).trim_end_matches('/'));
@@ -460,5 +476,13 @@ impl Children for Fake {
         child_spawn(&Name, &ChildSpec, &dyn Watch) -> Child;
         child_list(&Name) -> Brood;
         child_remove(&Name, &Name) -> ();
+    }
+}
+
+impl Links for Fake {
+    not_here! {
+        link_sftp(&Name, Option<&UserRef>) -> UnixStream;
+        link_dial(&Name, Option<&UserRef>, &Target) -> UnixStream;
+        link_listen(&Name, Option<&UserRef>, &Target) -> Box<dyn LinkListener>;
     }
 }

@@ -132,7 +132,7 @@ impl Surface {
         }
         let line = Line { command: &command, workdir: ask.workdir, stdin: stdin.as_deref(), limit };
         let begun = Instant::now();
-        let ran = shell.run(&line, &call.cancel).map_err(Failed::Command)?;
+        let ran = shell.run_for(ask.command, &line, &call.cancel).map_err(Failed::Command)?;
         let taken = begun.elapsed();
         drop(scratch);
         let stdout = cut(ran.stdout.kept(), ran.stdout.total());

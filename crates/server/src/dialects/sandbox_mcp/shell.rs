@@ -17,7 +17,7 @@
 use super::stream::Stream;
 use super::text::quoted;
 use crate::cancel::Cancel;
-use msb_api::{Api, Exec, ExecEvent, ExecInput};
+use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::{Command, Error, Kind, Name, Result, Span, Stdin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,8 +182,23 @@ impl Shell {
                 > LONGEST_COMMAND
     }
 
+    /// Runs a command of somebody's to its end, which is noted as `asked`.
+    pub(super) fn run_for(&mut self, asked: &str, line: &Line<'_>, cancel: &Cancel) -> Result<Ran> {
+        // What cannot be noted cannot be run either, as it goes the same way.
+        self.input.note(&CodeEvent::Began(asked))?;
+        let begun = Instant::now();
+        let ran = self.run(line, cancel);
+        let status = match ran.as_ref().map(|ran| &ran.ended) {
+            Ok(Ended::Well(status) | Ended::WithShell(status)) => Some(*status),
+            _ => None,
+        };
+        // With its shell gone there is nobody to tell, and that is noted already.
+        let _ = self.input.note(&CodeEvent::Ended { status, took: begun.elapsed() });
+        ran
+    }
+
     /// Runs a command to its end.
-    pub(super) fn run(&mut self, line: &Line<'_>, cancel: &Cancel) -> Result<Ran> {
+    fn run(&mut self, line: &Line<'_>, cancel: &Cancel) -> Result<Ran> {
         // What children of earlier commands have said is nobody's.
         while self.notes.try_recv().is_ok() {}
         let sender = self.sender.clone();

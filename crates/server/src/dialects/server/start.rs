@@ -3,7 +3,7 @@
 use super::asked::{Asked, Config, Sandbox, Start, sandbox_name};
 use super::{Server, told};
 use crate::repl::Language;
-use msb_api::{Api, Create, Status, Watch};
+use msb_api::{Api, Create, Status, Watch, asked_by};
 use msb_spec::{
     Bytes, Command, Cpus, Error, ImageRef, Kind, Mount, MountSource, Name, Published, Result,
     Script, Spec,
@@ -48,10 +48,14 @@ impl Server {
         let limit = if config.image.is_some() { FETCHING } else { STARTING };
         let (api, watch) = (Arc::clone(&view.api), Arc::clone(&asked.watch));
         let (told, answer) = mpsc::sync_channel(1);
+        let asker = msb_api::asker();
         // Beside this one: whoever asked is not kept waiting for longer than they expect.
         std::thread::Builder::new()
             .name("start".to_owned())
-            .spawn(move || drop(told.send(begin.run(api.as_ref(), watch.as_ref()))))
+            .spawn(move || {
+                let run = || begin.run(api.as_ref(), watch.as_ref());
+                drop(told.send(asked_by(asker, run)));
+            })
             .map_err(|error| Error::host("cannot make a thread", error))?;
         let sandbox = &start.sandbox;
         match answer.recv_timeout(limit) {

@@ -1,0 +1,258 @@
+//! The view of a terminal that stays: drawn over itself, without flicker, until a key ends it.
+
+use super::Metrics;
+use super::history::{bytes, cpu, speed};
+use crate::words::{self, Outcome};
+use crate::{spark, terminal};
+use msb_api::{Api, Metrics as Measured, Sample};
+use msb_spec::{Bytes, Name, Result, TermSize};
+use msb_sys::signal::{self, Signals};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::BTreeMap;
+use std::io::stdin;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// The other screen of the terminal, without its cursor; what was there before comes back.
+struct Screen {
+    _raw: terminal::Raw,
+}
+
+impl Screen {
+    fn enter() -> Result<Self> {
+        let raw = terminal::Raw::enter()?;
+        words::stdout(b"\x1b[?1049h\x1b[?25l");
+        Ok(Self { _raw: raw })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        words::stdout(b"\x1b[?25h\x1b[?1049l");
+    }
+}
+
+/// A picture of the last minutes has so many letters.
+const PICTURE: usize = 30;
+/// What is kept for an hour grows this often.
+const LOOK_BACK: Duration = Duration::from_secs(10);
+
+/// What is remembered of a sandbox between two looks.
+struct Before {
+    at: Instant,
+    measured: Measured,
+}
+
+/// What is known when a picture is drawn.
+#[derive(Default)]
+struct Known {
+    before: BTreeMap<String, Before>,
+    minutes: BTreeMap<String, Vec<f64>>,
+    looked_back: Option<Instant>,
+}
+
+pub(super) fn show(asked: &Metrics, api: &dyn Api) -> Outcome {
+    // What cannot be measured is told on the screen where it can be read.
+    let mut measured = asked.measure(api)?;
+    let signals =
+        Signals::collect(&[signal::SIGTERM, signal::SIGINT, signal::SIGHUP, signal::SIGWINCH])
+            .map_err(|error| msb_spec::Error::host("cannot collect signals", error))?;
+    let _screen = Screen::enter()?;
+    let mut known = Known::default();
+    let mut taken = Instant::now();
+    loop {
+        known.look_back(api, &measured);
+        let size = terminal::size();
+        words::stdout(frame(&known.lines(&measured, taken, size), size).as_bytes());
+        match wait(&signals, asked.pause())? {
+            Told::End => return Ok(0),
+            // The same once more, in another size.
+            Told::Resized => continue,
+            Told::Time => {}
+        }
+        for one in measured {
+            known.before.insert(one.name.clone(), Before { at: taken, measured: one });
+        }
+        measured = asked.measure(api)?;
+        taken = Instant::now();
+    }
+}
+
+enum Told {
+    End,
+    Resized,
+    Time,
+}
+
+/// Waits for a key, a signal, or the time.
+fn wait(signals: &Signals, pause: Duration) -> Result<Told> {
+    const CTRL_C: u8 = 3;
+    let until = Instant::now() + pause;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Told::Time);
+        }
+        let (input, fd) = (stdin(), signals.fd());
+        let mut fds = [
+            PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN),
+        ];
+        let limit = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match rustix::event::poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(msb_spec::Error::host("cannot wait for a key", error)),
+        }
+        let (typed, signalled) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        if signalled {
+            let mut end = false;
+            while let Some(signal) = signals.take() {
+                end |= signal != signal::SIGWINCH;
+            }
+            return Ok(if end { Told::End } else { Told::Resized });
+        }
+        if typed {
+            let mut byte = [0];
+            match rustix::io::read(&input, &mut byte) {
+                // Nobody is there any more.
+                Ok(0) | Err(_) => return Ok(Told::End),
+                Ok(_) if matches!(byte[0], b'q' | b'Q' | CTRL_C) => return Ok(Told::End),
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+/// What is written to have these lines on the screen and nothing else: each over what was there, and
+/// none longer than a line.
+fn frame(lines: &[String], size: TermSize) -> String {
+    let (rows, cols) = (usize::from(size.rows).max(1), usize::from(size.cols).max(1));
+    let mut text = String::from("\x1b[H");
+    let room = if lines.len() > rows { rows - 1 } else { lines.len() };
+    let left = lines.len() - room;
+    let more = (left > 0).then(|| format!("… {left} more"));
+    for (at, line) in lines[..room].iter().chain(&more).enumerate() {
+        if at > 0 {
+            text.push_str("\r\n");
+        }
+        text.extend(line.chars().take(cols));
+        text.push_str("\x1b[K");
+    }
+    text.push_str("\x1b[J");
+    text
+}
+
+impl Known {
+    /// Fetches what was kept of the last minutes, as often as something is added to it.
+    fn look_back(&mut self, api: &dyn Api, measured: &[Measured]) {
+        if self.looked_back.is_some_and(|at| at.elapsed() < LOOK_BACK) {
+            return;
+        }
+        self.looked_back = Some(Instant::now());
+        self.minutes.clear();
+        for one in measured {
+            let samples = Name::parse(&one.name).and_then(|name| api.sandbox_history(&name));
+            let samples: Vec<Sample> = samples.unwrap_or_default();
+            let latest = &samples[samples.len().saturating_sub(PICTURE + 1)..];
+            self.minutes.insert(one.name.clone(), cpu(latest));
+        }
+    }
+
+    fn lines(&self, measured: &[Measured], taken: Instant, size: TermSize) -> Vec<String> {
+        let name = measured.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
+        let picture = if size.cols < WIDE { PICTURE / 3 } else { PICTURE };
+        let heads = [
+            "NAME", "CPU", "MINUTES", "MEMORY", "NET IN", "NET OUT", "PIDS", "UP", "READ",
+            "WRITTEN",
+        ];
+        let mut lines = vec![line(&heads.map(str::to_owned), name, picture)];
+        let cells = |one| line(&self.cells(one, taken, picture), name, picture);
+        lines.extend(measured.iter().map(cells));
+        if measured.is_empty() {
+            lines.push("nothing runs".to_owned());
+        }
+        lines
+    }
+
+    fn cells(&self, one: &Measured, taken: Instant, picture: usize) -> [String; 10] {
+        let before = self.before.get(&one.name);
+        let passed = before.map(|before| taken.duration_since(before.at).as_secs_f64().max(1e-3));
+        let rate = |count: fn(&Measured) -> Option<u64>| -> Option<f64> {
+            let before = count(&before?.measured)?;
+            Some(count(one)?.saturating_sub(before) as f64 / passed?)
+        };
+        let dash = || "-".to_owned();
+        let fast = |count| rate(count).map_or_else(dash, speed);
+        let minutes = self.minutes.get(&one.name).map_or(&[][..], Vec::as_slice);
+        [
+            one.name.clone(),
+            rate(|it| Some(it.cpu_us)).map_or_else(dash, |us| format!("{:.0}%", us / 1e4)),
+            spark::line(&minutes[minutes.len().saturating_sub(picture)..], 100.0),
+            memory(one),
+            fast(|it| Some(it.net?.received)),
+            fast(|it| Some(it.net?.sent)),
+            one.guest.map_or(one.pids, |guest| guest.pids).to_string(),
+            up(one.uptime_ms / 1000),
+            fast(|it| Some(it.disk_traffic?.read)),
+            fast(|it| Some(it.disk_traffic?.written)),
+        ]
+    }
+}
+
+/// One line of the picture; what matters less is further to the right, where a terminal may end.
+fn line(cells: &[String; 10], name: usize, picture: usize) -> String {
+    let [sandbox, cpu, minutes, memory, rest @ ..] = cells;
+    let [received, sent, pids, up, read, written] = rest;
+    format!(
+        "{sandbox:<name$}  {cpu:>5}  {minutes:<picture$}  {memory:<24}  {received:>9}  {sent:>9}  \
+         {pids:>5}  {up:>7}  {read:>9}  {written:>9}"
+    )
+}
+
+/// A terminal with so many columns has room for a longer picture.
+const WIDE: u16 = 120;
+
+/// How much memory, and of how much, as a bar.
+fn memory(one: &Measured) -> String {
+    let (used, most) = match one.guest {
+        Some(guest) => (guest.memory, Some(guest.memory_total)),
+        None => (one.memory, one.memory_limit),
+    };
+    match most {
+        Some(most) if most > 0 => {
+            let bar = spark::bar(used as f64 / most as f64, 10);
+            format!("{bar} {}/{}", bytes(used as f64), Bytes(most))
+        }
+        _ => Bytes(used).to_string(),
+    }
+}
+
+/// `12s`, `3m20s`, `5h7m`, `3d4h`.
+fn up(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_fits_whatever_the_size_is() {
+        let lines = ["first line", "second", "third"].map(str::to_owned);
+        let size = |rows, cols| TermSize { rows, cols };
+        assert_eq!(
+            frame(&lines, size(24, 5)),
+            "\x1b[Hfirst\x1b[K\r\nsecon\x1b[K\r\nthird\x1b[K\x1b[J"
+        );
+        assert_eq!(frame(&lines, size(2, 80)), "\x1b[Hfirst line\x1b[K\r\n… 2 more\x1b[K\x1b[J");
+        assert_eq!(frame(&lines, size(0, 0)), "\x1b[H…\x1b[K\x1b[J");
+    }
+}
