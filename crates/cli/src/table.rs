@@ -110,6 +110,7 @@ const TABLE: Table = Table {
             names: false,
         },
         Family { name: "server", group: MORE, about: "Serve sandboxes over HTTP", names: false },
+        Family { name: "ssh", group: RUN, about: "Log in by SSH", names: true },
         Family { name: "snapshot", group: STATE, about: "Save files", names: false },
         Family { name: "setup", group: MORE, about: "Make this host ready", names: false },
         Family {
@@ -123,6 +124,12 @@ const TABLE: Table = Table {
     verbs: &[
         anywhere::<verbs::run::Run>(RUN, "run", "Run a command in a new sandbox"),
         anywhere::<verbs::exec::Exec>(RUN, "exec", "Run a command in a running sandbox"),
+        here::<verbs::ssh::Ssh>(RUN, "ssh", "Log in to a running sandbox"),
+        here::<verbs::ssh::Serve>(RUN, "ssh serve", "Serve SSH at a port, or to one client"),
+        here::<verbs::ssh::Config>(RUN, "ssh config", "Print a block for ~/.ssh/config"),
+        here::<verbs::ssh::Authorize>(RUN, "ssh authorize", "Let a key log in"),
+        here::<verbs::ssh::Revoke>(RUN, "ssh revoke", "Let a key log in no more"),
+        here::<verbs::ssh::Keys>(RUN, "ssh keys", "List the keys that may log in"),
         anywhere::<verbs::attach::Attach>(RUN, "attach", "Take part in a command that runs"),
         anywhere::<verbs::kill::Kill>(RUN, "kill", "Send a signal to a command"),
         anywhere::<verbs::cp::Cp>(RUN, "cp", "Copy files between the host and a sandbox"),

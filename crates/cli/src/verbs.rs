@@ -36,6 +36,7 @@ pub(crate) mod server;
 pub(crate) mod setup;
 pub(crate) mod skill;
 pub(crate) mod snapshot;
+pub(crate) mod ssh;
 pub(crate) mod sync;
 pub(crate) mod volume;
 

@@ -33,11 +33,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("msb-engine", &["msb-api", "msb-image", "msb-review", "msb-wire", "msb-spec", "msb-sys"]),
     ("msb-client", &["msb-api", "msb-spec", "msb-sys"]),
     ("msb-server", &["msb-api", "msb-spec", "msb-sys"]),
+    ("msb-ssh", &["msb-api", "msb-spec"]),
     ("microsandbox", &["msb-engine", "msb-client", "msb-api", "msb-wire", "msb-spec"]),
     (
         "msb-cli",
         &[
             "msb-server",
+            "msb-ssh",
             "msb-client",
             "msb-engine",
             "msb-worker",
