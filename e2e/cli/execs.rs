@@ -185,6 +185,27 @@ fn two_execs_see_each_other_and_one_file_system() {
     }
 }
 
+/// Who is at the end of a pipe speaks after the command that it was begun by; who stays for good is
+/// not waited for.
+#[test]
+fn what_a_command_leaves_behind_is_heard_out() {
+    for msb in Msb::each() {
+        msb.words("create -n box").ok();
+        let count = "(sleep 0.1; seq 20000; sleep 0.1; echo over) & exit 3";
+        let stays = "sleep 7300 & echo on";
+        let floods = "yes & exit 4";
+        for head in [&["exec", "box", "--"][..], &["run", "--isolation", "process", "--"]] {
+            let gave = |script| msb.run(head.iter().copied().chain(["sh", "-c", script]));
+            let counted = gave(count);
+            assert_eq!((counted.code, counted.stdout.lines().count()), (3, 20001), "{head:?}");
+            assert!(counted.stdout.ends_with("20000\nover\n"), "{head:?}");
+            assert_eq!(gave(stays).line(), "on", "{head:?}");
+            assert_eq!(gave(floods).code, 4, "{head:?}");
+        }
+        assert_eq!(msb.json(["ps", "box", "--execs", "--json"]), json!([]));
+    }
+}
+
 #[test]
 fn twenty_execs_at_once_keep_their_streams_apart() {
     for msb in Msb::each() {

@@ -302,7 +302,10 @@ fn listings_without_json_are_tables_with_headings() {
         assert_eq!(headings("ls"), "NAME STATUS IMAGE ISOLATION AGE LABELS");
         assert_eq!(headings("ps"), "NAME STATUS EXECS MEMORY PIDS AGE");
         assert_eq!(headings("ps --execs"), "SANDBOX ID PID STATUS AGE COMMAND");
-        assert_eq!(headings("metrics"), "NAME CPU CPU TIME MEMORY INSIDE LIMIT PIDS DISK UP");
+        assert_eq!(
+            headings("metrics"),
+            "NAME CPU CPU TIME MEMORY INSIDE LIMIT PIDS DISK NET IN NET OUT UP"
+        );
     }
 }
 
@@ -332,11 +335,14 @@ fn a_watch_of_metrics_goes_on_until_it_is_ended() {
     use std::io::{BufRead, BufReader};
     for msb in Msb::each() {
         msb.words("create -n box").ok();
-        let mut child = msb.spawn(["metrics", "-w", "--interval", "50ms", "box"]);
+        let mut child = msb.spawn(["metrics", "-w", "--interval", "100ms", "box"]);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let of_box = lines.map(Result::unwrap).filter(|line| line.contains("box"));
         assert_eq!(of_box.take(3).count(), 3);
         child.kill().unwrap();
         child.wait().unwrap();
+        for refused in ["metrics -w --interval 99ms box", "metrics --interval 1s box"] {
+            assert_ne!(msb.words(refused).code, 0, "{refused}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Whatever is killed, at whatever moment: nothing stays behind, and the next command repairs.
 
-use msb_e2e::{Msb, Process, ends, eventually, signal_pid, skip};
+use msb_e2e::{Gave, Msb, Process, ends, eventually, gives, signal_pid, skip};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -290,6 +290,13 @@ impl<'a> Small<'a> {
         assert!(status.is_ok_and(|status| status.success()), "mount");
         Self(at)
     }
+
+    /// Runs msb with its home there.
+    fn run(&self, msb: &Msb, args: &[&str]) -> Gave {
+        let mut command = msb.command(args);
+        command.env("MSB_HOME", self.0.join("home"));
+        gives(&mut command)
+    }
 }
 
 impl Drop for Small<'_> {
@@ -305,12 +312,8 @@ fn a_full_disk_is_told_clearly_and_loses_nothing() {
         return skip("only root can mount a small file system");
     }
     let (image, small) = (msb.rootfs(), msb.scratch().join("small"));
-    let _mounted = Small::mount(&small, "size=1M,mode=700");
-    let run = |args: &[&str]| {
-        let mut command = msb.command(args);
-        command.env("MSB_HOME", small.join("home"));
-        msb_e2e::Gave::from(command.output().unwrap())
-    };
+    let mounted = Small::mount(&small, "size=1M,mode=700");
+    let run = |args: &[&str]| mounted.run(&msb, args);
     let image = image.to_str().unwrap();
     run(&["create", "-n", "box", image]).ok();
     run(&["exec", "box", "--", "sh", "-c", "echo kept > /kept"]).ok();
@@ -331,19 +334,41 @@ fn a_full_disk_is_told_clearly_and_loses_nothing() {
 }
 
 #[test]
+fn events_wait_for_room_on_a_full_disk() {
+    let msb = Msb::new();
+    if !msb.is_root() {
+        return skip("only root can mount a small file system");
+    }
+    let (image, small) = (msb.rootfs(), msb.scratch().join("small"));
+    let mounted = Small::mount(&small, "size=1M,mode=700");
+    let run = |args: &[&str]| mounted.run(&msb, args);
+    run(&["create", "-n", "box", image.to_str().unwrap()]).ok();
+    // A line that begins in the last page of the file goes on in one that is not there.
+    let long = "x".repeat(3000);
+    fs::write(small.join("filler"), vec![b'x'; 2 << 20]).unwrap_err();
+    for _ in 0..3 {
+        run(&["exec", "box", "--", "true", &long]).ok();
+    }
+    let written = fs::read(small.join("home/sandboxes/box/events.log")).unwrap();
+    assert_eq!(written.last(), Some(&b'\n'), "a part of a line");
+    fs::remove_file(small.join("filler")).unwrap();
+    run(&["exec", "box", "--", "true"]).ok();
+    run(&["events", "verify"]).ok();
+    let told = run(&["events", "box", "--json"]).ok().stdout;
+    assert_eq!(told.matches("\"exec_started\"").count(), 4, "{told}");
+    run(&["rm", "-f", "box"]).ok();
+}
+
+#[test]
 fn a_read_only_home_is_told_clearly_and_still_lists() {
     let msb = Msb::new();
     if !msb.is_root() {
         return skip("only root can make a file system read-only");
     }
     let small = msb.scratch().join("small");
-    let _mounted = Small::mount(&small, "size=16M,mode=700");
+    let mounted = Small::mount(&small, "size=16M,mode=700");
     let image = msb.rootfs();
-    let run = |args: &[&str]| {
-        let mut command = msb.command(args);
-        command.env("MSB_HOME", small.join("home"));
-        msb_e2e::Gave::from(command.output().unwrap())
-    };
+    let run = |args: &[&str]| mounted.run(&msb, args);
     run(&["create", "-n", "box", image.to_str().unwrap()]).ok();
     run(&["stop", "box"]).ok();
     let remount = || {
@@ -421,9 +446,10 @@ fn the_doctor_repairs_what_the_next_command_would() {
             let pid = msb.json(["inspect", name])["worker"]["pid"].as_u64().expect("a worker");
             u32::try_from(pid).expect("a pid")
         };
-        for pid in ["one", "two"].map(worker) {
-            signal_pid(pid, "KILL");
-        }
+        let workers = ["one", "two"].map(worker);
+        workers.iter().for_each(|pid| signal_pid(*pid, "KILL"));
+        let is_there = |pid: &u32| Path::new(&format!("/proc/{pid}/fd/0")).exists();
+        eventually("both have let go", || !workers.iter().any(is_there));
         let said = msb.words("doctor --repair").line();
         for name in ["one", "two"] {
             assert!(said.contains(&format!("cleaned up after sandbox `{name}`")), "{said}");

@@ -35,6 +35,18 @@ static PYTHON_AT: LazyLock<PathBuf> = LazyLock::new(|| {
     })
 });
 
+/// What reads metrics, from PyPI.
+const READERS: &[&str] = &["prometheus-client==0.26.0", "opentelemetry-proto==1.45.2"];
+
+static READERS_AT: LazyLock<PathBuf> = LazyLock::new(|| {
+    install("readers", &READERS.join("\n"), |directory| {
+        let mut venv = Command::new("python3");
+        done(venv.args(["-m", "venv"]).arg(directory));
+        let mut pip = Command::new(directory.join("bin/pip"));
+        done(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(READERS));
+    })
+});
+
 static NODE_AT: LazyLock<PathBuf> = LazyLock::new(|| {
     let node = format!("{}@{NODE_VERSION}", node_package());
     let all: Vec<&str> = NODE.iter().copied().chain([node.as_str()]).collect();
@@ -58,6 +70,11 @@ fn node_package() -> &'static str {
 /// A Python that finds the clients.
 pub(crate) fn python() -> PathBuf {
     PYTHON_AT.join("bin/python")
+}
+
+/// A Python that reads what Prometheus and OpenTelemetry are told.
+pub(crate) fn reader() -> PathBuf {
+    READERS_AT.join("bin/python")
 }
 
 /// A program of one of the packages of Python.

@@ -6,6 +6,7 @@
 mod conformance;
 mod inspector;
 mod installed;
+mod metrics;
 mod openapi;
 mod python;
 mod served;

@@ -6,6 +6,7 @@ mod control;
 mod files;
 mod hostile;
 mod images;
+mod links;
 mod process;
 mod protocol;
 mod resources;

@@ -1,5 +1,6 @@
 //! Attacks on the `process` tier: what a command can reach of the processes around it.
 
+mod init;
 mod kernel;
 mod lacking;
 mod mounts;

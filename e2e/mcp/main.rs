@@ -1,5 +1,6 @@
 //! What MCP clients do, through the real binary.
 
+mod asking;
 mod core;
 mod http;
 mod load;

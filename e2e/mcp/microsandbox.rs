@@ -60,12 +60,12 @@ fn every_tool_does_what_it_says() {
         commands(&mut desk);
         sessions(&mut desk);
         files(&mut desk, &msb);
+        over_ssh(&mut desk);
         volumes(&mut desk);
         measured(&mut desk);
         snapshots(&mut desk);
         images(&mut desk);
         life(&mut desk);
-        later(&mut desk);
         let missing: Vec<&String> = tools.difference(&desk.called).collect();
         assert_eq!(missing, Vec::<&String>::new(), "every tool was called");
         resources(&mut desk);
@@ -216,23 +216,50 @@ fn life(desk: &mut Desk) {
     assert_eq!(nobody["message"], "at least one selector is required");
 }
 
-/// What has no engine yet says so.
-fn later(desk: &mut Desk) {
-    let two = json!({"name": "box", "from": "/a", "to": "/b", "target": "/a", "linkPath": "/b"});
-    let one =
-        json!({"name": "box", "path": "/a", "content": "", "kind": "file", "command": "true"});
-    for (tool, arguments) in [
-        ("sandbox_ssh_exec", &one),
-        ("sandbox_sftp_read", &one),
-        ("sandbox_sftp_write", &one),
-        ("sandbox_sftp_mkdir", &one),
-        ("sandbox_sftp_remove", &one),
-        ("sandbox_sftp_rename", &two),
-        ("sandbox_sftp_realpath", &one),
-        ("sandbox_sftp_readlink", &one),
-        ("sandbox_sftp_symlink", &two),
-    ] {
-        assert_eq!(desk.failed(tool, arguments.clone())["code"], "unsupported", "{tool}");
+/// As a session of SSH and one of SFTP would do it.
+fn over_ssh(desk: &mut Desk) {
+    let said = desk.done(
+        "sandbox_ssh_exec",
+        json!({"name": "box", "command": "echo $0; pwd; echo $TERM >&2; exit 3", "term": "vt100"}),
+    );
+    assert_eq!((&said["status"], &said["success"]), (&json!(3), &json!(false)));
+    let home = said["stdout"].as_str().expect("text").lines().nth(1).expect("a home").to_owned();
+    assert_eq!(said["stderr"], "vt100\n");
+    let tty = json!({"name": "box", "command": "test -t 1 && echo $TERM", "tty": true});
+    assert_eq!(desk.done("sandbox_ssh_exec", tty)["stdout"], "xterm\r\n");
+    let wrong = json!({"name": "box", "command": "true", "term": "a\0b"});
+    assert_eq!(desk.failed("sandbox_ssh_exec", wrong)["message"], "term holds a zero byte");
+    for path in ["", "."] {
+        let here = json!({"name": "box", "path": path});
+        assert_eq!(desk.done("sandbox_sftp_realpath", here)["realPath"], json!(home));
+    }
+    let file =
+        json!({"name": "box", "path": "sftp/file", "content": "aGVsbG8=", "encoding": "base64"});
+    desk.failed("sandbox_sftp_write", file.clone());
+    let directory = json!({"name": "box", "path": "sftp"});
+    assert_eq!(desk.done("sandbox_sftp_mkdir", directory.clone())["created"], true);
+    desk.failed("sandbox_sftp_mkdir", directory.clone());
+    assert_eq!(desk.done("sandbox_sftp_write", file)["written"], 5);
+    let read =
+        desk.done("sandbox_sftp_read", json!({"name": "box", "path": "sftp/file", "maxBytes": 4}));
+    assert_eq!((&read["content"], &read["encoding"]), (&json!("hell"), &json!("utf8")));
+    let link = json!({"name": "box", "target": "file", "linkPath": "sftp/link"});
+    assert_eq!(desk.done("sandbox_sftp_symlink", link.clone())["created"], true);
+    desk.failed("sandbox_sftp_symlink", link);
+    let link = json!({"name": "box", "path": "sftp/link"});
+    assert_eq!(desk.done("sandbox_sftp_readlink", link.clone())["target"], "file");
+    let real = desk.done("sandbox_sftp_realpath", link.clone())["realPath"].clone();
+    assert_eq!(real, json!(format!("{}/sftp/file", home.trim_end_matches('/'))));
+    desk.failed("sandbox_sftp_readlink", json!({"name": "box", "path": "sftp/file"}));
+    let taken = json!({"name": "box", "from": "sftp/file", "to": "sftp/link"});
+    desk.failed("sandbox_sftp_rename", taken);
+    let free = json!({"name": "box", "from": "sftp/file", "to": "sftp/other"});
+    assert_eq!(desk.done("sandbox_sftp_rename", free)["renamed"], true);
+    desk.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp/other", "kind": "dir"}));
+    desk.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp", "kind": "dir"}));
+    for (path, kind) in [("sftp/other", "file"), ("sftp/link", "file"), ("sftp", "dir")] {
+        let removed = json!({"name": "box", "path": path, "kind": kind});
+        assert_eq!(desk.done("sandbox_sftp_remove", removed)["removed"], true);
     }
 }
 

@@ -341,3 +341,21 @@ fn what_fails_says_where_and_why() {
     let made = fs::read_dir(here).into_iter().flatten().count();
     assert_eq!(made, 0, "nothing was done here instead");
 }
+
+#[test]
+fn services_changes_and_names_are_the_servers() {
+    for there in Elsewhere::each() {
+        let script = ["--", "sh", "-c", "echo life; sleep 1000"];
+        let words =
+            "create -q --name svc --restart always --health true --health-interval 100ms host";
+        assert_eq!(there.run(words.split_whitespace().chain(script)).line(), "svc");
+        eventually("it is well", || there.words("ls --json").ok().stdout.contains(r#""healthy""#));
+        assert_eq!(there.agreed("ls --json")[0]["health"], "healthy");
+        let changed = there.words("modify svc --label a=b --restart no --json").ok().stdout;
+        assert!(changed.contains("\"label a\"") && changed.contains("\"now\""), "{changed}");
+        assert_eq!(there.agreed("inspect svc")["plan"]["restart"], "no");
+        there.words("stop -f svc").ok();
+        assert_eq!(there.words("rename svc other").line(), "other");
+        assert_eq!(there.agreed("ls --json")[0]["labels"]["a"], "b");
+    }
+}

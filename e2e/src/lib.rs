@@ -7,6 +7,7 @@ pub mod debian;
 pub mod desk;
 pub mod forge;
 pub mod images;
+mod inits;
 pub mod liar;
 pub mod listener;
 pub mod mcp;

@@ -45,6 +45,16 @@ fn stdin_reaches_the_command_and_ends() {
 }
 
 #[test]
+fn what_a_command_leaves_behind_is_heard_out() {
+    let Some(shared) = Shared::get() else { return };
+    let counted = shared.shell("(sleep 0.1; seq 20000; sleep 0.1; echo over) & exit 3");
+    assert_eq!((counted.code, counted.stdout.lines().count()), (3, 20001));
+    assert_eq!(shared.shell("sleep 7300 & echo on").line(), "on");
+    assert_eq!(shared.shell("yes & exit 4").code, 4);
+    shared.shell("pkill yes; pkill -f 'sleep 7300'; true").ok();
+}
+
+#[test]
 fn what_is_given_to_exec_is_there() {
     let Some(shared) = Shared::get() else { return };
     let flags = ["exec", "-e", "B=2", "-w", "/usr", "-u", "web", "--rlimit", "nofile=123", "box"];

@@ -7,6 +7,8 @@ mod attacks;
 mod children;
 mod execs;
 mod files;
+mod idle;
+mod init;
 mod lab;
 mod life;
 mod limits;
@@ -16,12 +18,4 @@ mod network;
 mod roots;
 mod saving;
 mod served;
-mod volumes;
-mod workspace;
-
-#[test]
-fn this_machine_is_the_lab() {
-    if !lab::is_here() {
-        msb_e2e::skip("no test of the vm tier: they run in the lab, `cargo xtask lab --nested`");
-    }
-}
+mod ssh;
