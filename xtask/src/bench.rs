@@ -26,6 +26,7 @@ mod review;
 mod rounds;
 mod runner;
 mod server;
+mod ssh;
 mod start;
 mod stopwatch;
 mod storage;
@@ -65,6 +66,8 @@ const NEEDS: &[Need] = &[
     Need::Command("docker-registry", "docker-registry"),
     Need::Command("zstd", "zstd"),
     Need::Command("rsync", "rsync"),
+    Need::Command("ssh", "openssh-client"),
+    Need::File("/usr/sbin/sshd", "openssh-server"),
     Need::Command("pasta", "passt"),
     Need::Command("slirp4netns", "slirp4netns"),
     Need::Command("iperf3", "iperf3"),
@@ -98,6 +101,7 @@ const CHAPTERS: &[Chapter] = &[
     ("warm", |place, them, asked| warm::tables(place, them, asked.rounds)),
     ("review", |place, them, asked| Ok(vec![review::table(place, them, asked.rounds)?])),
     ("sync", |place, them, asked| Ok(vec![sync::table(place, them, asked.rounds)?])),
+    ("ssh", |place, them, asked| ssh::tables(place, them, asked.rounds)),
     ("pull", |place, them, asked| pull::tables(place, them, asked.pulls)),
     ("copy", |place, them, asked| copy::tables(place, them, asked.rounds)),
 ];

@@ -25,6 +25,9 @@ const NEEDS: &[Need] = &[
     Need::Command("mkfs.ext4", "e2fsprogs"),
     Need::Command("mkfs.xfs", "xfsprogs"),
     Need::Command("fsck.erofs", "erofs-utils"),
+    // An init system that images have, and what its scripts are written in.
+    Need::Command("s6-svscan", "s6"),
+    Need::Command("execlineb", "execline"),
     Need::Command("ps", "procps"),
     Need::Command("setpriv", "util-linux"),
     Need::Command("zsh", "zsh"),
@@ -53,6 +56,11 @@ const NEEDS: &[Need] = &[
     Need::Command("curl", "curl"),
     Need::Command("ping", "iputils-ping"),
     Need::Package("python3-requests"),
+    // The clients of SSH, whose programs are also those of a sandbox with the image `host`.
+    Need::Command("ssh", "openssh-client"),
+    Need::Command("rsync", "rsync"),
+    Need::Command("git", "git"),
+    Need::Command("tmux", "tmux"),
     // With those two the tests install clients that others wrote.
     Need::Package("python3-venv"),
     Need::Command("npm", "npm"),
@@ -105,7 +113,7 @@ fn sdk(msb: &Path) -> Result<Tally> {
 fn e2e(msb: &Path) -> Result<Tally> {
     let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
     command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "mcp"]);
-    command.args(["--test", "network", "--test", "clients"]);
+    command.args(["--test", "network", "--test", "clients", "--test", "ssh"]);
     command.env("MSB_BIN", msb);
     command.env("MSB_CONFORMANCE_BIN", conformance()?);
     if let Some(user) = test_user::ensure()? {

@@ -12,6 +12,7 @@ mod machine;
 mod nested;
 mod options;
 mod root;
+mod systemd;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,10 @@ const NEEDS: &[Need] = &[
     Need::Command("newuidmap", "uidmap"),
     Need::Command("setpriv", "util-linux"),
     Need::Command("script", "bsdutils"),
+    Need::Command("ssh", "openssh-client"),
+    Need::Command("s6-svscan", "s6"),
+    Need::Command("execlineb", "execline"),
+    Need::Command("mmdebstrap", "mmdebstrap"),
 ];
 
 pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {

@@ -15,8 +15,12 @@ msb create --name half --cpus 0.5 /lab/rootfs >$out 2>&1
 verdict cpus_sandbox_is_created $out
 
 cgroup=$(limited_cgroup)
-test -n "$cgroup" && grep -q . "$cgroup/cgroup.procs"
+# Its processes are in a directory below, which can be frozen without the guest.
+test -n "$cgroup" && grep -q . "$cgroup"/*/cgroup.procs
 verdict cpus_limit_is_set_on_a_cgroup_with_processes $out
+
+msb modify half --cpus 0.25 >$out 2>&1 && grep -q '^25000 100000$' "$cgroup/cpu.max"
+verdict cpus_limit_changes_at_once $out
 
 msb rm --force half >$out 2>&1
 verdict cpus_sandbox_is_removed $out

@@ -32,6 +32,12 @@ as_user "timeout 40 msb run --pids 20 /lab/rootfs -- sh -c '$SPAWNER'" >$out 2>&
 grep -q "can't fork" $out && ! grep -q 'spawned all' $out
 verdict pids_limit_of_a_user_stops_forks $out
 
+as_delegated_user 'msb create --name still /lab/rootfs && msb pause still && msb cp still:/etc/passwd /tmp/of-user' \
+    >$out 2>&1
+verdict delegated_user_can_pause $out
+as_delegated_user 'msb resume still && msb exec still -- true && msb rm --force still' >$out 2>&1
+verdict delegated_user_can_resume $out
+
 as_delegated_user 'msb run --memory 64M --dry-run /lab/rootfs -- true' >$out 2>&1
 plan_says $out memory hard
 verdict memory_limit_is_hard_with_delegation $out

@@ -25,6 +25,7 @@ const TESTS: &[(&str, &str)] = &[
     ("memory", include_str!("../../lab/cgroups/memory.sh")),
     ("pids", include_str!("../../lab/cgroups/pids.sh")),
     ("cpus", include_str!("../../lab/cgroups/cpus.sh")),
+    ("pause", include_str!("../../lab/cgroups/pause.sh")),
     ("user", include_str!("../../lab/cgroups/user.sh")),
 ];
 

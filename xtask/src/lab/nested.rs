@@ -12,6 +12,7 @@ use super::Lab;
 use super::kernel::Kernel;
 use super::machine::{self, Kind};
 use super::root::{Root, USER};
+use super::systemd;
 use crate::stream::{self, End};
 use crate::tally::{Log, Show, Tally};
 use crate::workspace;
@@ -45,8 +46,17 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/setpriv",
     "/usr/bin/setsid",
     "/usr/bin/script",
+    "/usr/bin/ssh",
+    "/usr/bin/sftp",
     "/usr/sbin/mkfs.ext4",
     "/usr/sbin/e2fsck",
+    "/usr/bin/s6-svscan",
+    "/usr/bin/s6-supervise",
+    "/usr/bin/s6-svc",
+    "/usr/bin/s6-svstat",
+    "/usr/bin/s6-svscanctl",
+    "/usr/lib/execline/bin/execlineb",
+    "/usr/lib/execline/bin/foreground",
 ];
 
 /// What one machine said of the tests.
@@ -180,6 +190,9 @@ impl<'a> Nested<'a> {
         root.file("usr/bin/msb", self.msb)?;
         for program in PROGRAMS {
             root.programs(&program[1..], Path::new(program))?;
+        }
+        if let Some(tree) = systemd::tree(self.dir)? {
+            root.tree("lab/systemd", &tree)?;
         }
         for path in self.with {
             let name = path.file_name().with_context(|| format!("`{}`", path.display()))?;

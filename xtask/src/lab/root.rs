@@ -58,6 +58,11 @@ impl Root {
         workspace::run(cp.args(["-aL", "--remove-destination"]).arg(from).arg(&to))
     }
 
+    /// Copies a directory and all below it, links as links.
+    pub(super) fn tree(&self, inside: &str, from: &Path) -> Result<()> {
+        workspace::run(Command::new("cp").arg("-a").arg(from).arg(self.path(inside)))
+    }
+
     pub(super) fn program(&self, inside: &str, text: &str) -> Result<()> {
         let path = self.path(inside);
         fs::write(&path, text)?;
