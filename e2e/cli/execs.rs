@@ -257,3 +257,30 @@ fn a_thousand_execs_do_not_make_the_worker_grow() {
         }
     }
 }
+
+#[test]
+fn what_a_caller_ignores_commands_do_not() {
+    for msb in Msb::each() {
+        let ignoring = |words: &str| {
+            let script = format!("trap '' HUP INT QUIT USR1; exec \"$0\" {words}");
+            let mut command = msb.as_whom("/bin/sh");
+            command.arg("-c").arg(script).arg(msb.binary());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let none = "SigIgn:\t0000000000000000";
+        let look = "-- grep SigIgn /proc/self/status";
+        assert_eq!(ends(ignoring(&format!("run {look}"))).line(), none);
+        ends(ignoring("create -q -n box")).ok();
+        assert_eq!(msb.words(&format!("exec box {look}")).line(), none);
+        // What `nohup` is for.
+        msb.words("exec box -- mkfifo /tmp/go").ok();
+        let mut child = ignoring("exec box -- sh -c 'echo up; cat /tmp/go'");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        msb_e2e::signal_pid(child.id(), "HUP");
+        msb.run(["exec", "box", "--", "sh", "-c", "echo on > /tmp/go"]).ok();
+        assert_eq!(lines.next().unwrap().unwrap(), "on");
+        assert_eq!(ends(child).code, 0);
+    }
+}

@@ -52,9 +52,7 @@ struct Session {
 pub(crate) fn attend(stream: UnixStream, part: Part) -> Result<Attended> {
     let about = |error: std::io::Error| Error::host("cannot attend the command", error);
     let keys = if part.tty { Some(DetachKeys::configured()?) } else { None };
-    let wanted =
-        [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGWINCH];
-    let signals = Signals::collect(&wanted).map_err(about)?;
+    let signals = collect().map_err(about)?;
     stream.set_nonblocking(true).map_err(about)?;
     // A command may have a terminal where we have none.
     let raw = part.tty && std::io::IsTerminal::is_terminal(&stdin());
@@ -72,6 +70,15 @@ pub(crate) fn attend(stream: UnixStream, part: Part) -> Result<Attended> {
         asked_to_end: 0,
     };
     session.run()
+}
+
+/// Collects what is passed on to a command. A hang-up that `nohup` had us ignore is none for the command either.
+pub(crate) fn collect() -> std::io::Result<Signals> {
+    let mut wanted = vec![signal::SIGINT, signal::SIGTERM, signal::SIGQUIT, signal::SIGWINCH];
+    if !signal::is_ignored(signal::SIGHUP) {
+        wanted.push(signal::SIGHUP);
+    }
+    Signals::collect(&wanted)
 }
 
 impl Session {

@@ -3,7 +3,7 @@
 //! What a server says can only be waited for by blocking, so each side has a thread: one hears the
 //! command, one reads stdin, one waits for signals. The main thread writes.
 
-use crate::session::{Attended, Part};
+use crate::session::{self, Attended, Part};
 use crate::terminal::{self, DetachKeys, Raw, Typed};
 use msb_api::{Api, Exec, ExecEvent, ExecInput};
 use msb_spec::{Error, Kind, Name, Result, Stdin};
@@ -69,10 +69,8 @@ impl Calls {
     /// Collects signals from now on. To be called before there are other threads: the kernel gives
     /// a signal to any of them that does not block it.
     pub(crate) fn collect() -> Result<Self> {
-        let wanted =
-            [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT, signal::SIGWINCH];
         let about = |error| Error::host("cannot attend the command", error);
-        let signals = Signals::collect(&wanted).map_err(about)?;
+        let signals = session::collect().map_err(about)?;
         let listener = Arc::new(Mutex::new(None));
         let shared = Arc::clone(&listener);
         thread::spawn(move || pass(&signals, &shared));

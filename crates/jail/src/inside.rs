@@ -93,6 +93,7 @@ pub fn start(
         link,
         |pid, child| prepare(plan, pid, child),
         |tasks, outside| {
+            msb_sys::signal::heed();
             let room = enter(plan, outward, tasks, outside)?;
             room.zip(said).map(|(room, said)| room.split(&said, init)).transpose()
         },

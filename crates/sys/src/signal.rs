@@ -58,6 +58,25 @@ pub fn reset() {
     }
 }
 
+/// Gives each signal that is ignored its default meaning, but SIGPIPE, which Rust programs ignore. Whoever
+/// started us may have ignored some (`nohup`, a shell's job in the background), which programs that are executed
+/// keep.
+pub fn heed() {
+    for signal in (1..=64).filter(|&signal| signal != SIGPIPE && is_ignored(signal)) {
+        // SAFETY: SIG_DFL is valid for every signal; the kernel refuses where it must.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Whether a signal is ignored.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all-zero is a valid sigaction.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null new action only asks; the kernel writes one sigaction into `now`.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
 /// Ignores a signal.
 pub fn ignore(signal: i32) {
     // SAFETY: SIG_IGN is a valid disposition.
