@@ -49,15 +49,15 @@ fn a_sandbox_in_which_nothing_happens_is_paused_and_wakes_for_whoever_comes() {
 #[test]
 fn who_computes_or_talks_is_not_paused() {
     for msb in Msb::each() {
-        msb.words("create -q -n box --idle-pause 1s host").ok();
+        msb.words("create -q -n box --idle-pause 2s host").ok();
         let computes = "n=0; while [ $n -lt 100000000 ]; do n=$((n+1)); done";
         let id = msb.run(["exec", "-d", "box", "--", "sh", "-c", computes]).line();
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(5));
         assert!(!is_asleep(&msb));
         msb.run(["kill", "box", &id, "-s", "KILL"]).ok();
         let talks = "while :; do echo; sleep 0.3; done";
         let id = msb.run(["exec", "-d", "box", "--", "sh", "-c", talks]).line();
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(5));
         assert!(!is_asleep(&msb));
         msb.run(["kill", "box", &id, "-s", "KILL"]).ok();
         eventually("it falls asleep", || is_asleep(&msb));

@@ -88,17 +88,17 @@ fn what_a_killed_worker_leaves_paused_is_cleaned_up() {
 #[test]
 fn a_check_that_is_caught_by_a_pause_tells_nothing() {
     for msb in Msb::each() {
-        let words = "create -q -n box --restart always --health-interval 50ms --health-timeout 1s \
+        let words = "create -q -n box --restart always --health-interval 50ms --health-timeout 4s \
                      --health-retries 1 host --health";
         let mut words: Vec<&str> = words.split_whitespace().collect();
-        words.extend(["sleep 0.6; true", "--", "sleep", "1000"]);
+        words.extend(["sleep 1; true", "--", "sleep", "1000"]);
         msb.run(words).ok();
         let health = || msb.json(["ls", "--json"])[0]["health"].clone();
         eventually("it is well", || health() == "healthy");
         // The next one is half done by then.
         std::thread::sleep(std::time::Duration::from_millis(300));
         msb.words("pause box").ok();
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(std::time::Duration::from_secs(5));
         msb.words("resume box").ok();
         std::thread::sleep(std::time::Duration::from_secs(2));
         assert_eq!(health(), "healthy");

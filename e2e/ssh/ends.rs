@@ -51,8 +51,10 @@ fn killed_clients_leave_nothing() {
 #[test]
 fn daemons_outlive_their_session() {
     let desk = Desk::new(Msb::new());
-    let gave = desk.ssh(["box", "setsid sleep 7100 >/dev/null 2>&1 </dev/null & echo started"]);
-    assert_eq!(gave.line(), "started");
+    // It has left once it is what it is to be.
+    let left = "until pgrep -f '^sleep 7100' >/dev/null; do sleep 0.05; done";
+    let line = format!("setsid sleep 7100 >/dev/null 2>&1 </dev/null & {left}; echo started");
+    assert_eq!(desk.ssh(["box", &line]).line(), "started");
     assert!(is_inside(&desk, "^sleep 7100"));
 }
 
