@@ -163,8 +163,12 @@ fn a_terminal_there_is_like_one_here() {
     terminal.types("stty size\n");
     terminal.shows("31 97");
     terminal.resize(20, 60);
-    terminal.types("stty size\n");
-    terminal.shows("20 60");
+    // Keys do not wait for what was changed before.
+    eventually("the new size", || {
+        terminal.types("stty size\n");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        terminal.shown().contains("20 60")
+    });
     terminal.types("exit 5\n");
     assert_eq!(terminal.ends().0, 5);
     assert_eq!(there.words("ls -q").ok().stdout, "", "it is removed");
