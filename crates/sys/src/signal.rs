@@ -63,18 +63,35 @@ pub fn reset() {
 /// keep.
 pub fn heed() {
     for signal in (1..=64).filter(|&signal| signal != SIGPIPE && is_ignored(signal)) {
-        // SAFETY: SIG_DFL is valid for every signal; the kernel refuses where it must.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        act(signal, Some(&KernelAction::default()));
     }
 }
 
 /// Whether a signal is ignored.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all-zero is a valid sigaction.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null new action only asks; the kernel writes one sigaction into `now`.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+    act(signal, None).is_some_and(|now| now.call == libc::SIG_IGN)
+}
+
+/// What is done at a signal, as the kernel is told. All-zero is the default meaning.
+#[repr(C)]
+#[derive(Default)]
+struct KernelAction {
+    call: usize,
+    flags: libc::c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+/// What was done at a signal until now, and is done from now on if that is given. Not by the C library, which keeps
+/// two signals for itself and does not tell of them.
+fn act(signal: i32, next: Option<&KernelAction>) -> Option<KernelAction> {
+    let mut before = KernelAction::default();
+    let next = next.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the kernel reads one action unless that is null, and writes one; 8 is the size of its set of signals.
+    let done = unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, next, &raw mut before, size_of::<u64>())
+    };
+    (done == 0).then_some(before)
 }
 
 /// Ignores a signal.
