@@ -102,6 +102,21 @@ fn what_the_sandbox_made_stays() {
     }
 }
 
+/// Whatever the number of changes between two looks at what has happened: the last are not kept for the next.
+#[test]
+fn a_directory_of_any_size_arrives_by_itself() {
+    let synced = Synced::new(msb_e2e::Msb::new(), &[]);
+    for count in [62, 63, 64, 127] {
+        let aside = synced.msb.scratch().join("aside");
+        fs::create_dir(&aside).unwrap();
+        for number in 0..count {
+            fs::write(aside.join(number.to_string()), "new").unwrap();
+        }
+        fs::rename(aside, synced.at(&format!("of-{count}"))).unwrap();
+        synced.meet();
+    }
+}
+
 #[test]
 fn ten_thousand_files_at_once_all_arrive() {
     for synced in Synced::each(&[]) {

@@ -196,7 +196,8 @@ impl Follower {
                 self.finish()?;
             }
         }
-        Ok(())
+        // The last of them would wait for something else to happen otherwise.
+        if self.queue.is_empty() { self.finish() } else { Ok(()) }
     }
 
     /// The way in, opened when it is needed.
