@@ -25,6 +25,8 @@ const NEEDS: &[Need] = &[
     Need::Command("mkfs.ext4", "e2fsprogs"),
     Need::Command("mkfs.xfs", "xfsprogs"),
     Need::Command("fsck.erofs", "erofs-utils"),
+    // Without it `msb setup vm` says what is missing, and builds no kernel.
+    Need::File("/usr/include/gelf.h", "libelf-dev"),
     // An init system that images have, and what its scripts are written in.
     Need::Command("s6-svscan", "s6"),
     Need::Command("execlineb", "execline"),
