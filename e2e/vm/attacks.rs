@@ -166,3 +166,20 @@ fn disks_that_are_not_the_sandboxs_own_cannot_be_written() {
         assert!(bytes[1024..1028] == [0xe2, 0xe1, 0xf5, 0xe0], "{:?} was written", entry.path());
     }
 }
+
+/// Each device is code of the VMM that parses what the guest writes. The balloon of the present
+/// VMM hands lengths of the guest to madvise(2) unchecked, so there must be none.
+#[test]
+fn the_machine_has_the_listed_virtio_devices_and_no_balloon() {
+    const NETWORK: &str = "0x0001";
+    const BLOCK: &str = "0x0002";
+    const CONSOLE: &str = "0x0003";
+    const VSOCK: &str = "0x0013";
+    const FILE_SYSTEM: &str = "0x001a";
+    let Some(shared) = Shared::get() else { return };
+    let gave = shared.shell("cat /sys/bus/virtio/devices/*/device").ok();
+    let devices: Vec<&str> = gave.stdout.lines().collect();
+    assert!(devices.contains(&CONSOLE) && devices.contains(&VSOCK), "{gave:#?}");
+    let listed = [NETWORK, BLOCK, CONSOLE, VSOCK, FILE_SYSTEM];
+    assert!(devices.iter().all(|device| listed.contains(device)), "{gave:#?}");
+}

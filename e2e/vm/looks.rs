@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use msb_e2e::eventually;
 use serde_json::{Value, json};
 
 use crate::lab::{self, Shared};
@@ -57,17 +56,6 @@ fn metrics_show_the_view_of_the_guest_and_of_the_host() {
     assert!(guest("cpu_us") > 0, "{metrics:#}");
     assert!(metrics["cpu_us"].as_u64().unwrap() > 0, "{metrics:#}");
     assert!(metrics["pids"].as_u64().unwrap() >= 1, "{metrics:#}");
-}
-
-#[test]
-fn memory_that_is_free_again_goes_back_to_the_host() {
-    let Some(msb) = lab::user() else { return };
-    lab::with_inside(&msb);
-    msb.lasting("box", ["-m", "512M"]);
-    let host = || msb.json(["metrics", "box", "--json"])[0]["memory"].as_u64().unwrap();
-    let before = host();
-    msb.words("exec box -- inside eat 200").ok();
-    eventually("most of it is back", || host() < before + (100 << 20));
 }
 
 #[test]
