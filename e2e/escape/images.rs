@@ -3,6 +3,7 @@
 mod bounds;
 mod configs;
 mod headers;
+mod links;
 mod manifests;
 mod materials;
 mod paths;

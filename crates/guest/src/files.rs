@@ -50,7 +50,11 @@ impl<T> Doing<T> for io::Result<T> {
 pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
     let Some(socket) = fds.pop() else { return };
     if let Ok(true) = msb_sys::process::fork() {
-        let _ = answer(user, socket, usize::MAX);
+        // Nothing that owns a descriptor is dropped from here on. What the guest holds is closed first:
+        // a path may lead through /proc/self/fd.
+        if msb_sys::process::close_others(&[socket.as_fd()]).is_ok() {
+            let _ = answer(user, socket, usize::MAX);
+        }
         msb_sys::process::leave(0);
     }
 }

@@ -166,14 +166,14 @@ fn settle(boot: &Boot, kernel: &Kernel) -> Done<Inside> {
     let ctl = boot.ctl.then(ctl::take).transpose()?;
     // Before the root changes: below it, names are the image's.
     let (group, refusals) = enter_cgroup(boot.pids, boot.init)?;
-    root::enter(kernel)?;
-    root::furnish(&boot.tmpfs, &boot.mounts, &trees)?;
+    let inside = root::enter(kernel)?;
+    root::furnish(&inside, &boot.tmpfs, &boot.mounts, &trees)?;
     if let Some(given) = &boot.network {
         network::set_up()?;
-        network::furnish(given, host)?;
+        network::furnish(&inside, given, host)?;
     }
     if let Some(program) = &ctl {
-        ctl::furnish(program, group.as_ref().map(AsFd::as_fd))?;
+        ctl::furnish(&inside, program, group.as_ref().map(AsFd::as_fd))?;
     }
     if boot.restricted {
         rustix::thread::set_no_new_privs(true)

@@ -26,7 +26,7 @@ pub(crate) enum NoUser {
 const PASSWD: &str = "/etc/passwd";
 
 /// Files larger than this are not lists of users.
-const FILE_LIMIT: u64 = 1 << 20;
+const FILE_LIMIT: usize = 1 << 20;
 
 pub(crate) fn find(user: &UserRef) -> Result<User, NoUser> {
     let found = resolve(user, &read(PASSWD), &read("/etc/group"))?;
@@ -144,8 +144,7 @@ fn entry(file: &str, wanted: impl Fn(&[&str]) -> bool) -> Option<Vec<&str>> {
 }
 
 fn read(path: &str) -> String {
-    let well = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= FILE_LIMIT);
-    let bytes = if well { fs::read(path).unwrap_or_default() } else { Vec::new() };
+    let bytes = msb_sys::files::read_ordinary(path, FILE_LIMIT).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

@@ -11,11 +11,11 @@
 use crate::devices;
 use crate::layers::attach;
 use msb_spec::{Error, Kind, Result, Stage};
+use msb_sys::root_dir::RootDir;
 use msb_sys::{process, socket};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 /// What the guest has of the init to be.
 #[derive(Debug)]
@@ -87,10 +87,7 @@ fn show(namespace: &OwnedFd) -> Result<()> {
     let (ours, theirs) = socket::pair().map_err(failed)?;
     if process::fork_child().map_err(failed)?.is_none() {
         drop(ours);
-        let mounted = devices::file_system("proc", devices::QUIET).and_then(|mount| {
-            attach(mount.as_fd(), Path::new("/proc"))?;
-            devices::hide_in_proc()
-        });
+        let mounted = cover_proc();
         let said = match &mounted {
             Ok(()) => DONE.to_vec(),
             Err(error) => serde_json::to_vec(error).unwrap_or_default(),
@@ -100,6 +97,17 @@ fn show(namespace: &OwnedFd) -> Result<()> {
     }
     drop(theirs);
     answer(&ours)
+}
+
+/// Mounts the /proc of this pid namespace over the one that is there. Nothing of the image is on the
+/// way: /proc and /dev are ours, and neither is a link.
+fn cover_proc() -> Result<()> {
+    let failed = |error| Error::host("cannot find /proc", error);
+    let mount = devices::kernel_view("proc", devices::QUIET)?;
+    let root = RootDir::current().map_err(failed)?;
+    attach(mount.as_fd(), &root.find_unlinked("/proc").map_err(failed)?, "/proc")?;
+    let dev = root.find_unlinked("/dev").map_err(failed)?;
+    devices::hide_in_proc(&RootDir::of(mount), &RootDir::of(dev.into()))
 }
 
 /// Whether it was done, or why it was not.

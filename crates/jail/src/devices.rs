@@ -1,12 +1,12 @@
 //! /dev, /proc and /sys as a sandbox sees them.
 
-use crate::layers::{attach, detach, make_dir, mount_tmpfs};
-use msb_spec::{Error, Result};
+use crate::layers::{self, PLAIN, attach, detach};
+use msb_spec::{Error, Kind, Result};
 use msb_sys::mount::{Attributes, set_attributes};
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
-use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use msb_sys::root_dir::{PathInRoot, RootDir};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountAttrFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Devices that every program expects and that lead nowhere.
@@ -14,13 +14,13 @@ const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Files of /proc that everybody may read and that tell of the host. Others, such as kcore, kmsg
 /// and sysrq-trigger, belong to the host's root, who does not exist inside.
-const HIDDEN_FILES: [&str; 3] = ["/proc/keys", "/proc/key-users", "/proc/kallsyms"];
+const HIDDEN_FILES: [&str; 3] = ["keys", "key-users", "kallsyms"];
 
-/// A directory that tells of the host.
-const HIDDEN_DIRECTORY: &str = "/sys/firmware";
+/// A directory of /sys that tells of the host.
+const HIDDEN_DIRECTORY: &str = "firmware";
 
-/// May be read and not written: some of it would belong to root inside.
-const READ_ONLY: [&str; 1] = ["/proc/sys"];
+/// A directory of /proc that may be read and not written: some of it would belong to root inside.
+const READ_ONLY: &str = "sys";
 
 pub(crate) const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
@@ -41,8 +41,13 @@ impl Kernel {
             .iter()
             .map(|name| detach(&Path::new("/dev").join(name), false))
             .collect::<Result<_>>()?;
-        let sys = file_system("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
-        Ok(Self { proc: file_system("proc", QUIET)?, sys, nodes })
+        let sys = kernel_view("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        Ok(Self { proc: kernel_view("proc", QUIET)?, sys, nodes })
+    }
+
+    /// Every descriptor that is still needed once the host's root was left.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.proc, &self.sys].into_iter().chain(&self.nodes).map(AsFd::as_fd)
     }
 
     /// No user namespaces in this one from now on: they would hand back every capability over
@@ -70,97 +75,128 @@ impl Kernel {
         let _ = wide.or_else(|_| rustix::io::write(&file, b"0 0"));
     }
 
-    /// Puts everything in place below the sandbox's own root.
-    pub(crate) fn place(self, nothing: &OwnedFd, shm_size: u64) -> Result<()> {
-        for directory in ["/proc", "/sys", "/dev"] {
-            make_dir(Path::new(directory))?;
-        }
-        attach(self.proc.as_fd(), Path::new("/proc"))?;
-        attach(self.sys.as_fd(), Path::new("/sys"))?;
+    /// Puts /dev in place below the sandbox's own root.
+    pub(crate) fn place_devices(&self, root: &RootDir, shm_size: u64) -> Result<RootDir> {
+        let place = own_directory(root, "/dev")?;
         // With /dev/shm in it: a file system of its own for that costs as much as the rest of /dev.
-        mount_tmpfs(Path::new("/dev"), &format!("mode=755,size={shm_size}"))?;
+        let size = shm_size.to_string();
+        let mount = layers::file_system("tmpfs", &[("mode", "755"), ("size", &size)], PLAIN)?;
+        attach(mount.as_fd(), &place, "/dev")?;
+        let dev = RootDir::of(mount);
+        let about = |name: &str| format!("cannot make `/dev/{name}`");
         for (name, node) in NODES.iter().zip(&self.nodes) {
-            let target = Path::new("/dev").join(name);
-            make_file(&target)?;
-            attach(node.as_fd(), &target)?;
+            let place = dev.make_file(name).map_err(|error| Error::host(about(name), error))?;
+            attach(node.as_fd(), &place, name)?;
         }
         for (link, target) in [
-            ("/dev/fd", "/proc/self/fd"),
-            ("/dev/stdin", "/proc/self/fd/0"),
-            ("/dev/stdout", "/proc/self/fd/1"),
-            ("/dev/stderr", "/proc/self/fd/2"),
-            ("/dev/ptmx", "pts/ptmx"),
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+            ("ptmx", "pts/ptmx"),
         ] {
-            rustix::fs::symlink(target, link)
-                .map_err(|error| Error::host(format!("cannot make `{link}`"), error))?;
+            dev.make_link(target, link).map_err(|error| Error::host(about(link), error))?;
         }
-        for directory in ["/dev/pts", "/dev/shm"] {
-            make_dir(Path::new(directory))?;
+        for (directory, mode) in [("pts", 0o755), ("shm", 0o1777)] {
+            let made = dev.make_directory(directory, mode);
+            made.map_err(|error| Error::host(about(directory), error))?;
         }
-        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-        let options = c"newinstance,ptmxmode=0666,mode=620";
-        rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, options)
-            .map_err(|error| Error::host("cannot mount terminals", error))?;
-        rustix::fs::chmod("/dev/shm", Mode::from_raw_mode(0o1777))
-            .map_err(|error| Error::host("cannot open /dev/shm to everybody", error))?;
-        hide_in_proc()?;
-        if Path::new(HIDDEN_DIRECTORY).is_dir() {
-            attach(nothing.as_fd(), Path::new(HIDDEN_DIRECTORY))?;
+        let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        // Each mount of it is an instance of its own.
+        let options = [("ptmxmode", "0666"), ("mode", "620")];
+        let terminals = layers::file_system("devpts", &options, quiet)?;
+        let place = dev.find_unlinked("pts").map_err(|error| Error::host(about("pts"), error))?;
+        attach(terminals.as_fd(), &place, "/dev/pts")?;
+        Ok(dev)
+    }
+
+    /// Puts /sys and /proc in place. They come last: a path through /proc may lead anywhere, and
+    /// nothing of the image is looked for once it is there.
+    pub(crate) fn place_views(
+        self,
+        places: &Views,
+        dev: &RootDir,
+        nothing: &OwnedFd,
+    ) -> Result<()> {
+        attach(self.sys.as_fd(), &places.sys, "/sys")?;
+        let sys = RootDir::of(self.sys);
+        if let Ok(hidden) = sys.find_unlinked(HIDDEN_DIRECTORY) {
+            attach(nothing.as_fd(), &hidden, "/sys/firmware")?;
         }
-        Ok(())
+        attach(self.proc.as_fd(), &places.proc, "/proc")?;
+        hide_in_proc(&RootDir::of(self.proc), dev)
+    }
+}
+
+/// Where /proc and /sys will be.
+#[derive(Debug)]
+pub(crate) struct Views {
+    proc: PathInRoot,
+    sys: PathInRoot,
+}
+
+impl Views {
+    pub(crate) fn find(root: &RootDir) -> Result<Self> {
+        Ok(Self { proc: own_directory(root, "/proc")?, sys: own_directory(root, "/sys")? })
+    }
+}
+
+/// A directory of the image that is covered by one of ours. A link there would have ours at another
+/// place, and what the guest takes for /dev/null or /proc would be the image's.
+fn own_directory(root: &RootDir, path: &str) -> Result<PathInRoot> {
+    let failed = |error| Error::host(format!("cannot make `{path}`"), error);
+    root.make_directory(path, 0o755).map_err(failed)?;
+    let refused = |error| {
+        Error::new(Kind::Invalid, format!("the image must have a directory at `{path}`"))
+            .cause(error)
+            .hint("/dev, /proc and /sys are the sandbox's own; a link cannot stand for them")
+    };
+    let place = root.find_unlinked(path).map_err(|error| refused(error.to_string()))?;
+    match place.is_directory() {
+        true => Ok(place),
+        false => Err(refused("it is a file".to_owned())),
     }
 }
 
 /// What init says is read where init has it: there is no other console.
-pub(crate) fn link_console() -> Result<()> {
-    rustix::fs::symlink("/proc/1/fd/1", "/dev/console")
+pub(crate) fn link_console(dev: &RootDir) -> Result<()> {
+    dev.make_link("/proc/1/fd/1", "console")
         .map_err(|error| Error::host("cannot make `/dev/console`", error))
 }
 
 /// Covers what tells of the host in /proc and closes what speaks to it.
-pub(crate) fn hide_in_proc() -> Result<()> {
-    for path in READ_ONLY.map(Path::new).iter().filter(|path| path.exists()) {
-        let part = detach(path, true)?;
+pub(crate) fn hide_in_proc(proc: &RootDir, dev: &RootDir) -> Result<()> {
+    let about = |name: &str| format!("cannot close `/proc/{name}`");
+    if let Ok(place) = proc.find_unlinked(READ_ONLY) {
+        let part = place.detach(true).map_err(|error| Error::host(about(READ_ONLY), error))?;
         let read_only = Attributes { read_only: true, recursive: true, ..Attributes::default() };
         set_attributes(part.as_fd(), &read_only)
-            .map_err(|error| Error::host(format!("cannot close `{}`", path.display()), error))?;
-        attach(part.as_fd(), path)?;
+            .map_err(|error| Error::host(about(READ_ONLY), error))?;
+        attach(part.as_fd(), &place, "/proc/sys")?;
     }
-    for path in HIDDEN_FILES.map(Path::new).iter().filter(|path| path.exists()) {
-        attach(detach(Path::new("/dev/null"), false)?.as_fd(), path)?;
+    for name in HIDDEN_FILES {
+        let Ok(place) = proc.find_unlinked(name) else { continue };
+        let null = dev.find_unlinked("null").and_then(|null| null.detach(false));
+        let null = null.map_err(|error| Error::host(about(name), error))?;
+        attach(null.as_fd(), &place, name)?;
     }
     Ok(())
 }
 
-/// A new mount of a file system, not attached yet.
-pub(crate) fn file_system(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
-    let make = || -> rustix::io::Result<OwnedFd> {
-        let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        rustix::mount::fsconfig_create(context.as_fd())?;
-        rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    make().map_err(|error| {
-        Error::host(format!("cannot mount {name}"), error).hint(
+/// What the kernel shows of itself, not attached yet.
+pub(crate) fn kernel_view(name: &str, attributes: MountAttrFlags) -> Result<OwnedFd> {
+    layers::file_system(name, &[], attributes).map_err(|error| {
+        error.hint(
             "inside a container, its masked /proc and /sys forbid this: run it with \
              `--security-opt systempaths=unconfined`, or use the host",
         )
     })
 }
 
-pub(crate) fn make_file(path: &Path) -> Result<()> {
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666))
-        .map(drop)
-        .map_err(|error| Error::host(format!("cannot make `{}`", path.display()), error))
-}
-
 /// Directories that every program expects, made if the image lacks them.
-pub(crate) fn make_usual_directories() -> Result<()> {
+pub(crate) fn make_usual_directories(root: &RootDir) {
     for (path, mode) in [("/tmp", 0o1777), ("/run", 0o755), ("/root", 0o700)] {
-        if rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(mode)).is_ok() {
-            use std::os::unix::fs::PermissionsExt;
-            let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
-        }
+        // One that cannot be made is missed by the program that wants it.
+        let _ = root.make_directory(path, mode);
     }
-    Ok(())
 }

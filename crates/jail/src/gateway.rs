@@ -11,10 +11,10 @@ use landlock::{
 };
 use msb_spec::{Error, Result, Stage};
 use msb_sys::process;
+use msb_sys::root_dir::RootDir;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::CapabilitySet;
-use std::path::Path;
 
 /// Memory, one more thread, waiting, and sockets.
 const ALLOWED: &[i64] = &[
@@ -116,8 +116,7 @@ fn confine() -> Result<()> {
     idmap::write_single(uid, gid)?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(failed("cannot make mounts private"))?;
-    layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=4k")?;
-    leave_files()?;
+    leave_files(&layers::make_stage("4k")?)?;
     process::set_rlimit(libc::RLIMIT_CORE, 0, 0)
         .map_err(|error| Error::host("cannot forbid core files", error))?;
     inside::leave_keyrings()?;
@@ -135,11 +134,11 @@ fn confine() -> Result<()> {
 }
 
 /// An empty root. The directory that it is in stays, wherever that is.
-fn leave_files() -> Result<()> {
+fn leave_files(empty: &RootDir) -> Result<()> {
     let leave = || -> rustix::io::Result<()> {
         // The caller may be where its user cannot look; then there is nothing to be found there.
         let here = rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        rustix::process::chdir(layers::STAGE)?;
+        rustix::process::fchdir(empty)?;
         rustix::process::pivot_root(".", ".")?;
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         match here {

@@ -6,21 +6,22 @@
 
 use crate::beside::{self, BecomeInit, Beside};
 use crate::cgroup::{Entrance, Group};
-use crate::devices::{self, Kernel};
+use crate::devices::{self, Kernel, Views};
 use crate::layers::{self, Source};
 use crate::network::{self, Outward};
 use crate::{capabilities, disk, idmap, landlock, storage, syscalls, workspace};
 use msb_spec::{
-    By, Error, IdRange, Ids, ImageRef, Kind, Plan, PlannedMount, Profile, Result, Stage, Upper,
-    UserRef,
+    By, Error, IdRange, Ids, ImageRef, Kind, Plan, PlannedMount, PlannedWorkspace, Profile, Result,
+    Stage, Upper, UserRef,
 };
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process::{self, Fork};
+use msb_sys::root_dir::RootDir;
 use msb_sys::socket;
 use rustix::mount::MountPropagationFlags;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Programs such as browsers and databases want more than the usual 64 MiB; it is only used up
@@ -92,9 +93,10 @@ pub fn start(
         plan,
         link,
         |pid, child| prepare(plan, pid, child),
-        |tasks, outside| {
+        |worker| {
             msb_sys::signal::heed();
-            let room = enter(plan, outward, tasks, outside)?;
+            let worker = Inherited { console: said.as_ref().map(AsFd::as_fd), ..*worker };
+            let room = enter(plan, outward, &worker)?;
             room.zip(said).map(|(room, said)| room.split(&said, init)).transpose()
         },
         |link, beside| guest(link, restricted, beside),
@@ -119,7 +121,7 @@ pub(crate) fn fork(
     plan: &Plan,
     link: BorrowedFd<'_>,
     prepare: impl FnOnce(u32, BorrowedFd<'_>) -> Result<Option<OwnedFd>>,
-    enter: impl FnOnce(&[File], &OwnedFd) -> Result<Option<Beside>>,
+    enter: impl FnOnce(&Inherited<'_>) -> Result<Option<Beside>>,
     becomes: impl FnOnce(OwnedFd, Option<Beside>) -> i32,
 ) -> Result<Confined> {
     let group = Group::make(&plan.name, &plan.limits).map_err(|e| e.at(Stage::Jail))?;
@@ -143,7 +145,14 @@ pub(crate) fn fork(
             drop(ours);
             // Closes the report too, which tells the worker that all went well. Nothing that
             // owns a descriptor is dropped from here on.
-            let entered = enter(&tasks, &theirs).and_then(|beside| keep(link, beside));
+            let inherited = Inherited {
+                tasks: &tasks,
+                outside: &theirs,
+                link,
+                report: report.as_fd(),
+                console: None,
+            };
+            let entered = enter(&inherited).and_then(|beside| keep(link, beside));
             let error = match entered {
                 Ok((link, beside)) => process::leave(becomes(link, beside)),
                 Err(error) => error,
@@ -175,6 +184,42 @@ pub(crate) fn fork(
             }
             Ok(confined)
         }
+    }
+}
+
+/// What the child has of its worker that it still needs. All else that the worker had open, the child
+/// has too until [`Inherited::close_others`].
+#[derive(Clone, Copy)]
+pub(crate) struct Inherited<'a> {
+    /// Where it enters its cgroups.
+    pub(crate) tasks: &'a [File],
+    /// The way to whoever prepares mounts outside.
+    pub(crate) outside: &'a OwnedFd,
+    /// The guest's link to the worker.
+    pub(crate) link: BorrowedFd<'a>,
+    /// Where it tells why it failed; closed when it did not.
+    pub(crate) report: BorrowedFd<'a>,
+    /// What an init says goes there.
+    pub(crate) console: Option<BorrowedFd<'a>>,
+}
+
+impl Inherited<'_> {
+    /// Closes every descriptor but these few and `needed`, before anything is looked for whose path
+    /// an image shapes. The standard streams are the worker's, and become `null`.
+    ///
+    /// Whatever owns another descriptor must not be dropped any more.
+    fn close_others(&self, null: &File, needed: &[BorrowedFd<'_>]) -> Result<()> {
+        let failed = |error: io::Error| Error::host("cannot close the worker's files", error);
+        let mut kept = vec![self.outside.as_fd(), self.link, self.report];
+        kept.extend(self.console);
+        kept.extend(needed);
+        if kept.iter().any(|fd| fd.as_raw_fd() <= libc::STDERR_FILENO) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        rustix::stdio::dup2_stdin(null).map_err(|error| failed(error.into()))?;
+        rustix::stdio::dup2_stdout(null).map_err(|error| failed(error.into()))?;
+        rustix::stdio::dup2_stderr(null).map_err(|error| failed(error.into()))?;
+        process::close_others(&kept).map_err(failed)
     }
 }
 
@@ -333,69 +378,31 @@ pub(crate) fn receive(outside: &OwnedFd) -> Result<(u8, OwnedFd)> {
 fn enter(
     plan: &Plan,
     outward: Option<&Outward<'_>>,
-    tasks: &[File],
-    outside: &OwnedFd,
+    worker: &Inherited<'_>,
 ) -> Result<Option<beside::Prepared>> {
     process::forget_origin()
         .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    enter_cgroup(tasks)?;
+    enter_cgroup(worker.tasks)?;
     network::enter(outward)?;
-    take_ids(&plan.ids, outside)?;
+    take_ids(&plan.ids, worker.outside)?;
     // Nothing mounted from here on is seen outside.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| {
         Error::host("cannot make mounts private", error)
             .hint("`msb doctor` tells whether this host restricts user namespaces")
     })?;
-    let sources = sources(plan, outside)?;
-    let kernel = Kernel::take()?;
-    let mounts = mounts(plan, outside)?;
-    let parts = plan.workspace.as_ref().map(|workspace| {
-        workspace::take(workspace, &plan.ids, outside).map(|parts| (workspace, parts))
-    });
-    let parts = parts.transpose()?;
+    let held = Held::take(plan, worker.outside)?;
     if outward.is_some() {
-        kernel.allow_echoes();
+        held.kernel.allow_echoes();
     }
     if !plan.security.allow_userns {
-        kernel.forbid_user_namespaces()?;
+        held.kernel.forbid_user_namespaces()?;
     }
     rustix::system::sethostname(plan.hostname.as_str().as_bytes())
         .map_err(|error| Error::host("cannot set the host name", error))?;
-    let Sources { lowers, writable } = sources;
-    layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable.as_ref())?;
-    let watched = plan.limits.memory.is_some_and(|limit| limit.by == By::Watch);
-    if watched {
-        show_outside(outside, IN_MEMORY, layers::STAGE)?;
-    }
-    if plan.limits.disk.is_some_and(|limit| limit.by == By::Tmpfs) {
-        show_outside(outside, LIMITED, layers::STAGE)?;
-    }
-    let workspace = parts.as_ref().map(|(workspace, parts)| workspace::mount(workspace, parts));
-    let workspace = workspace.transpose()?;
-    drop(parts);
-    let nothing = layers::nothing()?;
-    layers::enter_root()?;
-    devices::make_usual_directories()?;
-    kernel.place(&nothing, SHM_SIZE)?;
-    if plan.init.is_some() {
-        devices::link_console()?;
-    }
-    if let Some(outward) = outward {
-        outward.place_files(plan.hostname.as_str())?;
-    }
-    for tmpfs in &plan.tmpfs {
-        layers::make_mount_point(tmpfs.guest.as_path(), false)?;
-        layers::mount_tmpfs(tmpfs.guest.as_path(), &format!("mode=1777,size={}", tmpfs.size.0))?;
-    }
-    attach_mounts(plan, &mounts, workspace.as_ref())?;
-    if watched {
-        show_outside(outside, IN_MEMORY, "/dev")?;
-        for tmpfs in &plan.tmpfs {
-            show_outside(outside, IN_MEMORY, tmpfs.guest.as_str())?;
-        }
-    }
+    let ready = held.build_root(plan, worker.outside)?;
+    ready.furnish(plan, outward, worker)?;
     limit(plan)?;
     leave_keyrings()?;
     let room = plan.init.is_some().then(beside::prepare).transpose()?;
@@ -413,8 +420,117 @@ fn enter(
     Ok(room)
 }
 
+/// Whether a limit of memory is held by looking how much is used.
+fn is_watched(plan: &Plan) -> bool {
+    plan.limits.memory.is_some_and(|limit| limit.by == By::Watch)
+}
+
+/// What was taken from the host while it can be seen.
+struct Held<'a> {
+    sources: Sources,
+    kernel: Kernel,
+    mounts: Vec<OwnedFd>,
+    parts: Option<(&'a PlannedWorkspace, workspace::Parts)>,
+    null: File,
+}
+
+impl<'a> Held<'a> {
+    fn take(plan: &'a Plan, outside: &OwnedFd) -> Result<Self> {
+        let sources = sources(plan, outside)?;
+        let kernel = Kernel::take()?;
+        let mounts = mounts(plan, outside)?;
+        let parts = plan.workspace.as_ref().map(|workspace| {
+            workspace::take(workspace, &plan.ids, outside).map(|parts| (workspace, parts))
+        });
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Error::host("cannot open /dev/null", error))?;
+        Ok(Self { sources, kernel, mounts, parts: parts.transpose()?, null })
+    }
+
+    /// Puts the root together and changes to it. The layers are closed afterwards.
+    fn build_root(self, plan: &Plan, outside: &OwnedFd) -> Result<Ready> {
+        let Self { sources: Sources { lowers, writable }, kernel, mounts, parts, null } = self;
+        let writable = writable.as_ref();
+        let stage =
+            layers::build_root(&plan.rootfs.overlays, &lowers, &plan.rootfs.upper, writable)?;
+        if is_watched(plan) {
+            show_outside(outside, IN_MEMORY, stage.as_fd())?;
+        }
+        if plan.limits.disk.is_some_and(|limit| limit.by == By::Tmpfs) {
+            show_outside(outside, LIMITED, stage.as_fd())?;
+        }
+        let workspace =
+            parts.as_ref().map(|(workspace, parts)| workspace::mount(&stage, workspace, parts));
+        let workspace = workspace.transpose()?;
+        let nothing = layers::nothing(&stage)?;
+        layers::enter_root(stage)?;
+        Ok(Ready { kernel, mounts, workspace, nothing, null })
+    }
+}
+
+/// What is put in place once the sandbox's own root is the only one.
+struct Ready {
+    kernel: Kernel,
+    mounts: Vec<OwnedFd>,
+    workspace: Option<OwnedFd>,
+    nothing: OwnedFd,
+    null: File,
+}
+
+impl Ready {
+    /// Shows in the root what the sandbox was promised besides its image.
+    ///
+    /// The image shapes every path here, so nothing of the host is open any more but what is to be
+    /// mounted, each path is resolved in the root and through no magic link, and /proc, where those
+    /// are, comes last.
+    fn furnish(
+        self,
+        plan: &Plan,
+        outward: Option<&Outward<'_>>,
+        worker: &Inherited<'_>,
+    ) -> Result<()> {
+        let Self { kernel, mounts, workspace, nothing, null } = self;
+        let trees = mounts.iter().chain(&workspace).chain([&nothing]).map(AsFd::as_fd);
+        let needed: Vec<BorrowedFd<'_>> =
+            kernel.descriptors().chain(trees).chain([null.as_fd()]).collect();
+        worker.close_others(&null, &needed)?;
+        drop(needed);
+        let root = RootDir::current()
+            .map_err(|error| Error::host("cannot open the root of the sandbox", error))?;
+        devices::make_usual_directories(&root);
+        let views = Views::find(&root)?;
+        let dev = kernel.place_devices(&root, SHM_SIZE)?;
+        if plan.init.is_some() {
+            devices::link_console(&dev)?;
+        }
+        if let Some(outward) = outward {
+            outward.place_files(&root, &dev, plan.hostname.as_str())?;
+        }
+        if is_watched(plan) {
+            show_outside(worker.outside, IN_MEMORY, dev.as_fd())?;
+        }
+        for tmpfs in &plan.tmpfs {
+            let size = tmpfs.size.0.to_string();
+            let options = [("mode", "1777"), ("size", &size)];
+            let mount = layers::file_system("tmpfs", &options, layers::PLAIN)?;
+            let place = layers::make_mount_point(&root, tmpfs.guest.as_str(), false)?;
+            layers::attach(mount.as_fd(), &place, tmpfs.guest.as_str())?;
+            if is_watched(plan) {
+                show_outside(worker.outside, IN_MEMORY, mount.as_fd())?;
+            }
+        }
+        attach_mounts(&root, plan, &mounts, workspace.as_ref())?;
+        kernel.place_views(&views, &dev, &nothing)
+    }
+}
+
 /// Attaches what is shown of the host, each after what it lies below.
-fn attach_mounts(plan: &Plan, mounts: &[OwnedFd], workspace: Option<&OwnedFd>) -> Result<()> {
+fn attach_mounts(
+    root: &RootDir,
+    plan: &Plan,
+    mounts: &[OwnedFd],
+    workspace: Option<&OwnedFd>,
+) -> Result<()> {
     let own = plan.workspace.as_ref().zip(workspace);
     let own = own.map(|(planned, tree)| (planned.guest.as_str(), false, tree));
     let mounts = plan.mounts.iter().zip(mounts);
@@ -422,8 +538,8 @@ fn attach_mounts(plan: &Plan, mounts: &[OwnedFd], workspace: Option<&OwnedFd>) -
         mounts.map(|(mount, tree)| (mount.guest.as_str(), mount.file, tree)).chain(own).collect();
     places.sort_by_key(|(guest, ..)| Path::new(*guest));
     for (guest, file, tree) in places {
-        layers::make_mount_point(Path::new(guest), file)?;
-        layers::attach(tree.as_fd(), Path::new(guest))?;
+        let place = layers::make_mount_point(root, guest, file)?;
+        layers::attach(tree.as_fd(), &place, guest)?;
     }
     Ok(())
 }
@@ -434,9 +550,8 @@ const IN_MEMORY: u8 = b'm';
 const LIMITED: u8 = b'd';
 
 /// Lets the worker see how full a file system is.
-fn show_outside(outside: &OwnedFd, what: u8, path: &str) -> Result<()> {
-    let Source::Open(fd) = Source::open(Path::new(path))? else { return Ok(()) };
-    socket::send_all(outside.as_fd(), &[what], &[fd.as_fd()])
+fn show_outside(outside: &OwnedFd, what: u8, shown: BorrowedFd<'_>) -> Result<()> {
+    socket::send_all(outside.as_fd(), &[what], &[shown])
         .map_err(|error| Error::host("the worker went away", error))
 }
 

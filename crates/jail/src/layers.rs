@@ -2,9 +2,13 @@
 
 use msb_spec::{Error, Overlay, Result, Upper};
 use msb_sys::mount::{Attributes, set_attributes};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use msb_sys::root_dir::{PathInRoot, RootDir};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags,
+};
 use std::ffi::CString;
+use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -116,20 +120,28 @@ pub(crate) fn detach_itself(path: &Path) -> Result<OwnedFd> {
         .map_err(|error| Error::host(format!("cannot take hold of `{}`", path.display()), error))
 }
 
-/// Attaches a detached mount at a path.
-pub(crate) fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    rustix::mount::move_mount(mount, "", CWD, target, flags)
-        .map_err(|error| Error::host(format!("cannot mount at `{}`", target.display()), error))
+/// Attaches a detached mount over what was found in a root; `path` is for the error alone.
+pub(crate) fn attach(mount: BorrowedFd<'_>, target: &PathInRoot, path: &str) -> Result<()> {
+    let failed = |error| Error::host(format!("cannot mount at `{path}`"), error);
+    target.cover_with(mount).map_err(failed)
 }
 
 /// Where the root is put together. Any directory will do: it is covered by a mount that only
 /// this namespace has, and everything that lies below it was opened before.
-pub(crate) const STAGE: &str = "/tmp";
-/// The root to be.
-pub(crate) const ROOT: &str = "/tmp/root";
+const STAGE: &str = "/tmp";
+/// The root to be, in the stage.
+pub(crate) const ROOT: &str = "root";
 
-/// Puts the overlays together, ready to become the root.
+/// A memory file system in which a root is put together.
+pub(crate) fn make_stage(size: &str) -> Result<RootDir> {
+    let stage = file_system("tmpfs", &[("mode", "755"), ("size", size)], PLAIN)?;
+    let place = RootDir::current().and_then(|root| root.find(STAGE));
+    let place = place.map_err(|error| Error::host(format!("cannot open `{STAGE}`"), error))?;
+    attach(stage.as_fd(), &place, STAGE)?;
+    Ok(RootDir::of(stage))
+}
+
+/// Puts the overlays together in a stage, ready to become the root.
 ///
 /// `sources` has the lower directories of each overlay; `writable` is where a persistent
 /// sandbox keeps its upper layers.
@@ -138,68 +150,93 @@ pub(crate) fn build_root(
     sources: &[Vec<Source>],
     upper: &Upper,
     writable: Option<&Source>,
-) -> Result<()> {
-    let stage = Path::new(STAGE);
-    let options = match upper {
-        Upper::Memory { size } => format!("mode=755,size={size}"),
-        Upper::Directory { .. } | Upper::Disk { .. } => "mode=755,size=1m".to_owned(),
+) -> Result<RootDir> {
+    let stage = match upper {
+        Upper::Memory { size } => make_stage(&size.to_string())?,
+        Upper::Directory { .. } | Upper::Disk { .. } => make_stage("1m")?,
     };
-    mount_tmpfs(stage, &options)?;
     let mut attached = 0;
     let mut place = |source: &Source| -> Result<OwnedFd> {
         match source {
             Source::Open(fd) => {
                 fd.try_clone().map_err(|error| Error::host("cannot open a layer", error))
             }
-            Source::Detached(mount) => place_at(stage, &mut attached, mount, Path::new("")),
-            Source::Holding(mount, rest) => place_at(stage, &mut attached, mount, rest),
-            Source::InSame(rest) => open_layer(&stage.join(format!("layer{attached}")).join(rest)),
+            Source::Detached(mount) => place_at(&stage, &mut attached, mount, Path::new("")),
+            Source::Holding(mount, rest) => place_at(&stage, &mut attached, mount, rest),
+            Source::InSame(rest) => {
+                in_stage(&stage, &Path::new(&format!("layer{attached}")).join(rest))
+                    .map(OwnedFd::from)
+            }
         }
     };
     let writable = match writable {
         Some(source) => Some(place(source)?),
         None => None,
     };
-    let root = Path::new(ROOT);
-    make_dir(root)?;
+    let base = writable.as_ref().map_or(stage.as_fd(), |writable| writable.as_fd());
+    make_dir_in(stage.as_fd(), ROOT)?;
     for (index, (overlay, sources)) in overlays.iter().zip(sources).enumerate() {
         let lowers = sources.iter().map(&mut place).collect::<Result<Vec<_>>>()?;
-        let base = match &writable {
-            Some(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()),
-            None => STAGE.to_owned(),
-        };
-        let (upper, work) = (format!("{base}/upper{index}"), format!("{base}/work{index}"));
-        make_dir(Path::new(&upper))?;
-        make_dir(Path::new(&work))?;
-        // The mount point lies in the overlay below, which is ours: no link of an image is
-        // followed, because only the `host` image has more than one overlay.
-        let target = root.join(overlay.at.trim_start_matches('/'));
-        mount_overlay(&lowers, &upper, &work, writable.is_none(), &target)?;
+        let (upper, work) = (format!("upper{index}"), format!("work{index}"));
+        make_dir_in(base, &upper)?;
+        make_dir_in(base, &work)?;
+        // The mount point lies in the overlay below: only the `host` image has more than one. A
+        // snapshot of it brings that overlay's upper layer, so a link there is refused.
+        let target = Path::new(ROOT).join(overlay.at.trim_start_matches('/'));
+        let target = in_stage(&stage, &target)?;
+        let volatile = writable.is_none();
+        let uppers = Uppers::In { base, upper: &upper, work: &work, volatile };
+        mount_overlay(&lowers, uppers, &target, &overlay.at)?;
     }
-    Ok(())
+    Ok(stage)
+}
+
+/// Something of ours in the stage. No part of its path is a link.
+pub(crate) fn in_stage(stage: &RootDir, path: &Path) -> Result<PathInRoot> {
+    stage
+        .find_unlinked(path)
+        .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
 }
 
 /// Attaches a mount where the root is put together, and opens what is meant in it.
-fn place_at(stage: &Path, attached: &mut usize, mount: &OwnedFd, rest: &Path) -> Result<OwnedFd> {
+fn place_at(
+    stage: &RootDir,
+    attached: &mut usize,
+    mount: &OwnedFd,
+    rest: &Path,
+) -> Result<OwnedFd> {
     *attached += 1;
-    let target = stage.join(format!("layer{attached}"));
-    make_dir(&target)?;
-    attach(mount.as_fd(), &target)?;
-    open_layer(&target.join(rest))
+    let name = format!("layer{attached}");
+    show_in_stage(stage, &name, mount.as_fd())?;
+    in_stage(stage, &Path::new(&name).join(rest)).map(OwnedFd::from)
 }
 
-pub(crate) fn open_layer(path: &Path) -> Result<OwnedFd> {
+/// Attaches a mount at a new directory of the stage.
+pub(crate) fn show_in_stage(stage: &RootDir, name: &str, mount: BorrowedFd<'_>) -> Result<()> {
+    make_dir_in(stage.as_fd(), name)?;
+    attach(mount, &in_stage(stage, Path::new(name))?, name)
+}
+
+fn open_layer(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .map_err(|error| Error::host(format!("cannot open `{}`", path.display()), error))
 }
 
+/// What an overlay writes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Uppers<'a> {
+    /// Two directories of an open one, where what is written need not survive a power cut if it is
+    /// `volatile`.
+    In { base: BorrowedFd<'a>, upper: &'a str, work: &'a str, volatile: bool },
+}
+
+/// Mounts an overlay; `at` is for the error alone.
 pub(crate) fn mount_overlay(
     lowers: &[OwnedFd],
-    upper: &str,
-    work: &str,
-    volatile: bool,
-    target: &Path,
+    uppers: Uppers<'_>,
+    target: &PathInRoot,
+    at: &str,
 ) -> Result<()> {
     // The kernel takes one page of options and cuts the rest off. Seen from here a layer is a
     // number, so that as many fit as an image may have.
@@ -208,75 +245,84 @@ pub(crate) fn mount_overlay(
     };
     here("/proc/self/fd")?;
     let lowers: Vec<String> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-    let volatile = if volatile { ",volatile" } else { "" };
-    let options = format!(
-        "userxattr,lowerdir={},upperdir={upper},workdir={work}{volatile}",
-        lowers.join(":")
-    );
+    let mut options = format!("userxattr,lowerdir={}", lowers.join(":"));
+    let flags = MountFlags::NODEV;
+    match uppers {
+        Uppers::In { base, upper, work, volatile } => {
+            let base = base.as_raw_fd();
+            let _ = write!(options, ",upperdir={base}/{upper},workdir={base}/{work}");
+            options.push_str(if volatile { ",volatile" } else { "" });
+        }
+    }
     let options = CString::new(options).expect("made of numbers and constants");
-    rustix::mount::mount("overlay", target, "overlay", MountFlags::NODEV, options.as_c_str())
-        .map_err(|error| {
-            Error::host(
-                format!("cannot mount the root filesystem at `{}`", target.display()),
-                error,
-            )
-            .hint("`msb doctor` tells whether this host allows overlay mounts")
-        })?;
+    let target = target.as_fd().as_raw_fd().to_string();
+    rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str()).map_err(
+        |error| {
+            Error::host(format!("cannot mount the root filesystem at `{at}`"), error)
+                .hint("`msb doctor` tells whether this host allows overlay mounts")
+        },
+    )?;
     here("/")
 }
 
 /// An empty directory that cannot be written, to cover others with.
-pub(crate) fn nothing() -> Result<OwnedFd> {
-    let empty = Path::new(STAGE).join("nothing");
-    make_dir(&empty)?;
-    let mount = detach(&empty, false)?;
+pub(crate) fn nothing(stage: &RootDir) -> Result<OwnedFd> {
+    make_dir_in(stage.as_fd(), "nothing")?;
+    let failed = |error| Error::host("cannot close an empty directory", error);
+    let mount = in_stage(stage, Path::new("nothing"))?.detach(false).map_err(failed)?;
     let closed = Attributes { read_only: true, ..Attributes::default() };
-    set_attributes(mount.as_fd(), &closed)
-        .map_err(|error| Error::host("cannot close an empty directory", error))?;
+    set_attributes(mount.as_fd(), &closed).map_err(failed)?;
     Ok(mount)
 }
 
 /// Makes what was put together the root. The old one is gone afterwards.
-pub(crate) fn enter_root() -> Result<()> {
+pub(crate) fn enter_root(stage: RootDir) -> Result<()> {
     let failed = |error| Error::host("cannot change the root", error);
-    rustix::process::chdir(ROOT).map_err(failed)?;
+    in_stage(&stage, Path::new(ROOT))?
+        .enter()
+        .map_err(|error| Error::host("cannot change the root", error))?;
+    // It is part of the old one.
+    drop(stage);
     // Stacks the old root on the new one, so that no directory is needed to put it.
     rustix::process::pivot_root(".", ".").map_err(failed)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed)?;
     rustix::process::chdir("/").map_err(failed)
 }
 
-/// Mounts a memory file system.
-pub(crate) fn mount_tmpfs(target: &Path, options: &str) -> Result<()> {
-    let options = CString::new(options).expect("made of numbers and constants");
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount("tmpfs", target, "tmpfs", flags, options.as_c_str()).map_err(|error| {
-        Error::host(format!("cannot mount a tmpfs at `{}`", target.display()), error)
-    })
-}
+/// How a memory file system is mounted.
+pub(crate) const PLAIN: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 
-/// Makes a directory that may be there already.
-pub(crate) fn make_dir(path: &Path) -> Result<()> {
-    match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(Error::host(format!("cannot make `{}`", path.display()), error)),
-    }
-}
-
-/// Makes a mount point, with its parents, below the sandbox's own root.
-pub(crate) fn make_mount_point(path: &Path, file: bool) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        Error::host(format!("cannot make the mount point `{}`", path.display()), error)
+/// A new mount of a file system, not attached yet.
+pub(crate) fn file_system(
+    name: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd> {
+    let make = || -> rustix::io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(context.as_fd(), "source", name)?;
+        for (key, value) in options {
+            rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?;
+        }
+        rustix::mount::fsconfig_create(context.as_fd())?;
+        rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
     };
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(parent).map_err(failed)?;
-    if !file {
-        return std::fs::create_dir_all(path).map_err(failed);
+    make().map_err(|error| Error::host(format!("cannot mount {name}"), error))
+}
+
+/// Makes a directory that may be there already, in one of ours.
+pub(crate) fn make_dir_in(directory: BorrowedFd<'_>, name: &str) -> Result<()> {
+    match rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(Error::host(format!("cannot make `{name}`"), error)),
     }
-    match rustix::fs::statat(CWD, path, AtFlags::empty()) {
-        Ok(_) => Ok(()),
-        Err(_) => std::fs::File::create(path).map(drop).map_err(failed),
-    }
+}
+
+/// Makes a mount point for a directory or a file, with what is above it, in the sandbox's own root.
+pub(crate) fn make_mount_point(root: &RootDir, path: &str, file: bool) -> Result<PathInRoot> {
+    let made = if file { root.make_file(path) } else { root.make_directories(path) };
+    made.map_err(|error| Error::host(format!("cannot make the mount point `{path}`"), error))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! sandbox, without a network, capabilities over anything else, programs, or most system calls.
 
 use crate::idmap;
-use crate::inside::{self, Confined};
+use crate::inside::{self, Confined, Inherited};
 use crate::{capabilities, devices, layers, machine_calls, storage, workspace};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -15,11 +15,11 @@ use msb_spec::{
 };
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process;
+use msb_sys::root_dir::RootDir;
 use msb_sys::socket;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags};
 use rustix::thread::CapabilitySet;
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,7 @@ pub fn start(
         plan,
         link,
         |pid, child| prepare(plan, shown, pid, child).map(|()| None),
-        |tasks, outside| enter(plan, shown, tasks, outside).map(|()| None),
+        |worker| enter(plan, shown, worker).map(|()| None),
         |link, _| becomes(link),
     )
 }
@@ -185,11 +185,12 @@ enum Taken {
 }
 
 /// The child's way from a fork of the worker into the jail.
-fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Result<()> {
+fn enter(plan: &Plan, shown: &[Shown], worker: &Inherited<'_>) -> Result<()> {
+    let outside = worker.outside;
     process::forget_origin()
         .map_err(|error| Error::host("cannot forget the command line", error))?;
     rustix::process::umask(Mode::empty());
-    inside::enter_cgroup(tasks)?;
+    inside::enter_cgroup(worker.tasks)?;
     process::unshare(process::NETWORK_NAMESPACE)
         .map_err(|error| Error::host("cannot make a network namespace", error))?;
     inside::take_ids(&plan.ids, outside)?;
@@ -218,9 +219,10 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
         Ok(Taken::Tree(tree))
     };
     let trees = shown.iter().map(take).collect::<Result<Vec<_>>>()?;
-    let proc = devices::file_system("proc", devices::QUIET)?;
-    build_root(shown, &trees, &nodes, &proc)?;
-    layers::enter_root()?;
+    let proc = devices::kernel_view("proc", devices::QUIET)?;
+    let stage = build_root(shown, &trees, &nodes, &proc)?;
+    drop((trees, nodes, proc));
+    layers::enter_root(stage)?;
     limit()?;
     inside::leave_keyrings()?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
@@ -238,47 +240,43 @@ fn enter(plan: &Plan, shown: &[Shown], tasks: &[File], outside: &OwnedFd) -> Res
 }
 
 /// A root in memory with what is shown, a few devices and /proc. The devices are one file system
-/// or one mount each.
-fn build_root(shown: &[Shown], trees: &[Taken], nodes: &[OwnedFd], proc: &OwnedFd) -> Result<()> {
-    layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=1m")?;
-    let root = Path::new(layers::ROOT);
-    layers::make_dir(root)?;
-    layers::mount_tmpfs(root, "mode=755,size=1m")?;
-    for directory in ["dev", "proc"] {
-        layers::make_dir(&root.join(directory))?;
-    }
+/// or one mount each. All names in it are ours, and nothing that is shown holds a mount point.
+fn build_root(
+    shown: &[Shown],
+    trees: &[Taken],
+    nodes: &[OwnedFd],
+    proc: &OwnedFd,
+) -> Result<RootDir> {
+    let stage = layers::make_stage("1m")?;
+    let options = [("mode", "755"), ("size", "1m")];
+    let mount = layers::file_system("tmpfs", &options, layers::PLAIN)?;
+    layers::show_in_stage(&stage, layers::ROOT, mount.as_fd())?;
+    let root = RootDir::of(mount);
+    layers::show_in_stage(&root, "proc", proc.as_fd())?;
     match nodes {
-        [all] => layers::attach(all.as_fd(), &root.join("dev"))?,
+        [all] => layers::show_in_stage(&root, "dev", all.as_fd())?,
         each => {
             for (node, name) in each.iter().zip(DEVICES) {
-                let target = root.join("dev").join(name);
-                devices::make_file(&target)?;
-                layers::attach(node.as_fd(), &target)?;
+                let target = format!("/dev/{name}");
+                let place = layers::make_mount_point(&root, &target, true)?;
+                layers::attach(node.as_fd(), &place, &target)?;
             }
         }
     }
-    layers::attach(proc.as_fd(), &root.join("proc"))?;
     for (shown, tree) in shown.iter().zip(trees) {
-        let target = root.join(&shown.to);
-        if let Some(parent) = target.parent() {
-            layers::make_dir(parent)?;
-        }
-        match shown.file {
-            true => devices::make_file(&target)?,
-            false => layers::make_dir(&target)?,
-        }
+        let target = layers::make_mount_point(&root, &shown.to, shown.file)?;
         match (tree, &shown.workspace) {
             (Taken::Workspace(parts), Some(workspace)) => {
-                let tree = workspace::mount(workspace, parts)?;
+                let tree = workspace::mount(&stage, workspace, parts)?;
                 set_attributes(tree.as_fd(), &closed(shown))
                     .map_err(|error| about(shown, error))?;
-                layers::attach(tree.as_fd(), &target)?;
+                layers::attach(tree.as_fd(), &target, &shown.to)?;
             }
-            (Taken::Tree(tree), _) => layers::attach(tree.as_fd(), &target)?,
+            (Taken::Tree(tree), _) => layers::attach(tree.as_fd(), &target, &shown.to)?,
             (Taken::Workspace(_), None) => {}
         }
     }
-    Ok(())
+    Ok(stage)
 }
 
 /// What the machine's own process may use.

@@ -5,12 +5,11 @@ use crate::layers;
 use msb_spec::{Error, Result, Stage, addresses, lookup};
 use msb_sys::net;
 use msb_sys::netlink::{self, Device};
+use msb_sys::root_dir::{PathInRoot, RootDir};
 use msb_sys::{process, socket};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
-use std::fs;
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The way to the gateway.
@@ -61,45 +60,45 @@ impl Outward<'_> {
     }
 
     /// Puts the files in place, as mounts over those of the image: nothing of them is kept.
-    pub(crate) fn place_files(&self, hostname: &str) -> Result<()> {
-        let read = |path: &str| net::read_ordinary(path, lookup::LIMIT);
+    pub(crate) fn place_files(&self, root: &RootDir, dev: &RootDir, hostname: &str) -> Result<()> {
+        let read = |path: &str| root.read_ordinary(path, lookup::LIMIT);
         let files = lookup::files(hostname, self.authority, read);
-        files.iter().try_for_each(|(text, places)| show(text, places))
+        files.iter().try_for_each(|(text, places)| show(root, dev, text, places))
     }
 }
 
 /// Shows a file that lies in memory at places where the image may have one. A link there is covered
 /// itself, wherever it leads: it is the image's, and stays.
-fn show(text: &[u8], places: &[&str]) -> Result<()> {
-    let aside = Path::new("/dev/.msb-file");
+fn show(root: &RootDir, dev: &RootDir, text: &[u8], places: &[&str]) -> Result<()> {
+    const ASIDE: &str = ".msb-file";
     let failed = |error| Error::host("cannot tell the sandbox of its network", error);
-    fs::write(aside, text).map_err(failed)?;
-    fs::set_permissions(aside, fs::Permissions::from_mode(0o644)).map_err(failed)?;
-    for place in places.iter().map(Path::new) {
-        if !place.is_symlink() {
-            make_place(place)?;
-        }
-        layers::attach(layers::detach(aside, false)?.as_fd(), place)?;
+    let written = dev.write_new(ASIDE, 0o644).and_then(|mut file| file.write_all(text));
+    written.map_err(failed)?;
+    for place in places {
+        let target = make_place(root, place)?;
+        let file = dev.find_unlinked(ASIDE).and_then(|file| file.detach(false)).map_err(failed)?;
+        layers::attach(file.as_fd(), &target, place)?;
     }
     // What is mounted has no need of a name.
-    fs::remove_file(aside).map_err(failed)
+    dev.remove_file(ASIDE).map_err(failed)
 }
 
 /// Makes a mount point where the image has nothing. The directory that it is in does not become newer
 /// by it: nothing of the image's has changed.
-fn make_place(place: &Path) -> Result<()> {
-    if place.exists() {
-        return Ok(());
+fn make_place(root: &RootDir, place: &str) -> Result<PathInRoot> {
+    if let Ok(found) = root.find_itself(place) {
+        return Ok(found);
     }
-    let directory =
-        place.ancestors().skip(1).find_map(|path| Some((path, fs::metadata(path).ok()?)));
-    layers::make_mount_point(place, true)?;
-    let Some((path, before)) = directory else { return Ok(()) };
-    let seconds = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-    let times = Timestamps {
-        last_access: seconds(before.atime(), before.atime_nsec()),
-        last_modification: seconds(before.mtime(), before.mtime_nsec()),
-    };
-    rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
-        .map_err(|error| Error::host("cannot tell the sandbox of its network", error))
+    let above = Path::new(place).ancestors().skip(1);
+    let directory = above.filter_map(|path| root.find(path).ok()).find_map(|directory| {
+        let before = directory.stat().ok()?;
+        Some((directory, before))
+    });
+    let made = layers::make_mount_point(root, place, true)?;
+    if let Some((directory, before)) = directory {
+        directory
+            .set_times(&before)
+            .map_err(|error| Error::host("cannot tell the sandbox of its network", error))?;
+    }
+    Ok(made)
 }

@@ -185,11 +185,10 @@ fn enter(ids: &Ids, path: &Path, outside: &OwnedFd) -> Result<()> {
     let shown = Attributes { no_exec: true, ..closed(false) };
     set_attributes(tree.as_fd(), &shown)
         .map_err(|error| Error::host("cannot close the volume", error))?;
-    layers::mount_tmpfs(Path::new(layers::STAGE), "mode=755,size=1m")?;
-    layers::make_dir(Path::new(layers::ROOT))?;
-    layers::attach(tree.as_fd(), Path::new(layers::ROOT))?;
+    let stage = layers::make_stage("1m")?;
+    layers::show_in_stage(&stage, layers::ROOT, tree.as_fd())?;
     drop(tree);
-    layers::enter_root()?;
+    layers::enter_root(stage)?;
     process::set_rlimit(libc::RLIMIT_CORE, 0, 0)
         .map_err(|error| Error::host("cannot limit core files", error))?;
     inside::leave_keyrings()?;

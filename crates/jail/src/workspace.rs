@@ -8,8 +8,9 @@ use crate::layers::{self, Source};
 use crate::{idmap, inside};
 use msb_spec::{Error, Ids, PlannedWorkspace, Result};
 use msb_sys::mount::{Attributes, set_attributes};
-use rustix::fs::{AtFlags, CWD, Mode};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use msb_sys::root_dir::RootDir;
+use rustix::fs::{AtFlags, Gid, Mode, Uid};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 /// The two directories that a workspace is made of.
@@ -56,39 +57,46 @@ pub(crate) fn take(workspace: &PlannedWorkspace, ids: &Ids, outside: &OwnedFd) -
 }
 
 /// Mounts the overlay where the root is put together, and gives it to be attached anywhere.
-pub(crate) fn mount(workspace: &PlannedWorkspace, parts: &Parts) -> Result<OwnedFd> {
-    let host = place(&parts.host, "workspace-host")?;
-    let changes = place(&parts.changes, "workspace-changes")?;
-    let base = format!("/proc/self/fd/{}", changes.as_raw_fd());
-    let upper = format!("{base}/{}", PlannedWorkspace::UPPER);
-    let work = format!("{base}/{}", PlannedWorkspace::WORK);
-    make_upper(&host, Path::new(&upper))
+pub(crate) fn mount(
+    stage: &RootDir,
+    workspace: &PlannedWorkspace,
+    parts: &Parts,
+) -> Result<OwnedFd> {
+    let host = place(stage, &parts.host, "workspace-host")?;
+    let changes = place(stage, &parts.changes, "workspace-changes")?;
+    let (upper, work) = (PlannedWorkspace::UPPER, PlannedWorkspace::WORK);
+    make_upper(&host, &changes, upper)
         .map_err(|error| Error::host("cannot make a place for the changes", error))?;
-    layers::make_dir(Path::new(&work))?;
-    let target = Path::new(layers::STAGE).join("workspace");
-    layers::make_dir(&target)?;
-    layers::mount_overlay(&[host], &upper, &work, false, &target).map_err(|error| {
+    layers::make_dir_in(changes.as_fd(), work)?;
+    layers::make_dir_in(stage.as_fd(), MERGED)?;
+    let target = layers::in_stage(stage, Path::new(MERGED))?;
+    let base = changes.as_fd();
+    let uppers = layers::Uppers::In { base, upper, work, volatile: false };
+    layers::mount_overlay(&[host], uppers, &target, workspace.guest.as_str()).map_err(|error| {
         error.under(format!("cannot show `{}` copy-on-write", workspace.host.display())).hint(
             "overlayfs takes no directory that something else is mounted below; \
              name one of a single local file system",
         )
     })?;
-    let tree = layers::detach(&target, false)?;
+    // What was mounted there since.
+    let merged = layers::in_stage(stage, Path::new(MERGED))?;
+    let tree = merged.detach(false).map_err(|error| about(workspace, error))?;
     let closed = Attributes { no_suid: true, no_dev: true, ..Attributes::default() };
     set_attributes(tree.as_fd(), &closed).map_err(|error| about(workspace, error))?;
     Ok(tree)
 }
 
-fn place(source: &Source, name: &str) -> Result<OwnedFd> {
-    let target = Path::new(layers::STAGE).join(name);
+/// The overlay, in the stage.
+const MERGED: &str = "workspace";
+
+fn place(stage: &RootDir, source: &Source, name: &str) -> Result<OwnedFd> {
     match source {
         Source::Open(fd) => {
             fd.try_clone().map_err(|error| Error::host("cannot open the workspace", error))
         }
         Source::Detached(mount) | Source::Holding(mount, _) => {
-            layers::make_dir(&target)?;
-            layers::attach(mount.as_fd(), &target)?;
-            layers::open_layer(&target)
+            layers::show_in_stage(stage, name, mount.as_fd())?;
+            layers::in_stage(stage, Path::new(name)).map(OwnedFd::from)
         }
         Source::InSame(_) => Err(Error::invalid("a workspace is a directory of its own")),
     }
@@ -96,19 +104,22 @@ fn place(source: &Source, name: &str) -> Result<OwnedFd> {
 
 /// The root of an overlay has the owner and the mode of its upper directory, which is made as the
 /// host's directory is seen from inside.
-fn make_upper(host: &OwnedFd, upper: &Path) -> std::io::Result<()> {
-    match rustix::fs::mkdirat(CWD, upper, Mode::from_raw_mode(0o700)) {
+fn make_upper(host: &OwnedFd, changes: &OwnedFd, name: &str) -> std::io::Result<()> {
+    match rustix::fs::mkdirat(changes, name, Mode::from_raw_mode(0o700)) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST) => return Ok(()),
         Err(error) => return Err(error.into()),
     }
     let stat = rustix::fs::fstat(host)?;
-    let made = rustix::fs::statat(CWD, upper, AtFlags::empty())?;
+    let made = rustix::fs::statat(changes, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if (stat.st_uid, stat.st_gid) != (made.st_uid, made.st_gid) {
+        let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         // A directory of somebody else's belongs to nobody inside, and then this is root's.
-        let _ = std::os::unix::fs::chown(upper, Some(stat.st_uid), Some(stat.st_gid));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let _ = rustix::fs::chownat(changes, name, Some(uid), Some(gid), flags);
     }
-    rustix::fs::chmodat(CWD, upper, Mode::from_raw_mode(stat.st_mode & 0o777), AtFlags::empty())?;
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
+    rustix::fs::chmodat(changes, name, mode, AtFlags::empty())?;
     Ok(())
 }
 

@@ -1,8 +1,33 @@
 //! What std does not do with files.
 
+use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What an ordinary file holds that is no longer than this. A pipe would be waited for, a device
+/// might have no end, and files of /proc and /sys are written by the kernel, about this process.
+///
+/// Every link is followed, magic links of /proc too: only for a process inside a sandbox that holds
+/// no descriptor of anything else. Others use [`crate::root_dir::RootDir::read_ordinary`].
+pub fn read_ordinary(path: &str, most: usize) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    read_if_ordinary(rustix::fs::open(path, flags, Mode::empty()).ok()?, most)
+}
+
+/// The same of a file that is open.
+pub(crate) fn read_if_ordinary(file: OwnedFd, most: usize) -> Option<Vec<u8>> {
+    /// The number by which the kernel knows sysfs.
+    const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
+    let kernels = [rustix::fs::PROC_SUPER_MAGIC, SYSFS_MAGIC];
+    if kind != FileType::RegularFile || kernels.contains(&rustix::fs::fstatfs(&file).ok()?.f_type) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::from(file).take(most as u64 + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() <= most).then_some(bytes)
+}
 
 /// Begins to write to disk what was written to a file, without waiting for it. Pages of it that
 /// are mapped are clean then, so that the next change of one changes the time of the file.

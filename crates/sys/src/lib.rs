@@ -13,6 +13,7 @@ pub mod mount;
 pub mod net;
 pub mod netlink;
 pub mod process;
+pub mod root_dir;
 pub mod seccomp;
 pub mod signal;
 pub mod socket;

@@ -54,22 +54,6 @@ const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
 /// Nobody sums what never leaves this machine's memory.
 const TUN_F_CSUM: libc::c_ulong = 1;
 
-/// What a file of an image holds, if it is one and no longer than this. A pipe would be waited for,
-/// and a device might have no end.
-pub fn read_ordinary(path: &str, most: usize) -> Option<Vec<u8>> {
-    use rustix::fs::{FileType, Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
-    if kind != FileType::RegularFile {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    let mut limited = io::Read::take(std::fs::File::from(file), most as u64 + 1);
-    io::Read::read_to_end(&mut limited, &mut bytes).ok()?;
-    (bytes.len() <= most).then_some(bytes)
-}
-
 /// The addresses of this host's devices.
 pub fn own_addresses() -> io::Result<Vec<std::net::IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();

@@ -133,11 +133,12 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<Started, Failed> {
 }
 
 /// Becomes the command; returns only if that failed. Descriptors beyond the standard streams are
-/// closed by the program that is executed.
+/// closed by the program that is executed: whoever waits for that sees the last of ours close then.
+/// So the working directory is one that nobody else has named.
 ///
 /// For a forked child that never returns to its caller.
 pub fn replace(spawn: &Spawn<'_>) -> Failed {
-    let (step, errno) = become_command(&Child::new(spawn));
+    let (step, errno) = become_command(&Child::new(spawn), libc::CLOSE_RANGE_CLOEXEC);
     Failed { step, error: io::Error::from_raw_os_error(errno) }
 }
 
@@ -159,12 +160,15 @@ extern "C" fn enter_child(argument: *mut libc::c_void) -> libc::c_int {
     let child = unsafe { &mut *argument.cast::<Child<'_>>() };
     // SAFETY: takes nothing and returns a number; the C library might remember our parent's.
     child.inside = unsafe { libc::syscall(libc::SYS_getpid) } as i32;
-    child.failed = Some(become_command(child));
+    // Now, not when the program is executed: a working directory such as /proc/self/fd/5 is wherever
+    // that leads, and the descriptors are still ours.
+    child.failed = Some(become_command(child, 0));
     127
 }
 
-/// Every step up to exec; returns what failed.
-fn become_command(child: &Child<'_>) -> (Step, i32) {
+/// Every step up to exec; returns what failed. `closing` is how `close_range` takes what lies beyond
+/// the standard streams: at once, or when the program is executed.
+fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
     let spawn = child.spawn;
     macro_rules! check {
         ($step:expr, $call:expr) => {
@@ -188,9 +192,7 @@ fn become_command(child: &Child<'_>) -> (Step, i32) {
     for (target, fd) in spawn.stdio.iter().enumerate() {
         check!(Step::Process, libc::dup2(fd.as_raw_fd(), target as libc::c_int));
     }
-    // By the program that is executed: whoever waits for that sees the last of ours close then.
-    let on_exec = libc::CLOSE_RANGE_CLOEXEC;
-    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, on_exec));
+    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, closing));
     if spawn.terminal {
         check!(Step::Process, libc::ioctl(0, libc::TIOCSCTTY, 0));
     }

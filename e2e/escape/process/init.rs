@@ -97,3 +97,20 @@ fn an_init_does_not_outlive_its_worker() {
         eventually("nothing is left", || !processes.iter().any(Process::is_alive));
     }
 }
+
+/// Attack 17: the guest holds its own /proc, and a command is its child before it is executed.
+#[test]
+fn no_working_directory_leads_to_the_guest_beside_an_init() {
+    for msb in each() {
+        create(&msb, &[], FOREVER);
+        for number in 3..12 {
+            let place = format!("/proc/self/fd/{number}");
+            let gave = msb.run(["exec", "-w", &place, "web", "--", "cat", "1/comm", "1/status"]);
+            assert_eq!(gave.stdout, "", "{place}");
+            // Nor does a file that is copied out.
+            let out = msb.scratch().join("out");
+            msb.run(["cp", &format!("web:{place}/1/status"), out.to_str().unwrap()]);
+            assert!(!out.exists(), "{place}");
+        }
+    }
+}

@@ -29,7 +29,7 @@ pub(super) fn addresses(host: &str) -> Result<Vec<IpAddr>, LinkFailure> {
         return Ok(vec![address]);
     }
     let name = DomainName::parse(host).map_err(|_| LinkFailure::Invalid)?;
-    let file = |path| msb_sys::net::read_ordinary(path, FILE_LIMIT).unwrap_or_default();
+    let file = |path| msb_sys::files::read_ordinary(path, FILE_LIMIT).unwrap_or_default();
     let listed = listed(&name, &String::from_utf8_lossy(&file("/etc/hosts")));
     if !listed.is_empty() {
         return Ok(listed);

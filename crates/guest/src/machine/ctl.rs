@@ -8,6 +8,7 @@ use super::{PACKET, dial, root};
 use crate::files::{Doing, Done};
 use msb_spec::ctl;
 use msb_sys::process::Fork;
+use msb_sys::root_dir::RootDir;
 use msb_wire::{CTL_HELLO, FrameKind, header};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
@@ -37,19 +38,26 @@ pub(super) fn take() -> Done<OwnedFd> {
 }
 
 /// Shows the program and the socket, and has a process take connections there.
-pub(super) fn furnish(program: &OwnedFd, group: Option<BorrowedFd<'_>>) -> Done<()> {
-    root::make_mount_point(ctl::PROGRAM, true)?;
-    root::attach(program, ctl::PROGRAM)?;
+pub(super) fn furnish(
+    inside: &RootDir,
+    program: &OwnedFd,
+    group: Option<BorrowedFd<'_>>,
+) -> Done<()> {
+    let target = root::make_mount_point(inside, ctl::PROGRAM, true)?;
+    target.cover_with(program.as_fd()).doing("mount at", Path::new(ctl::PROGRAM))?;
     let place = Path::new(ctl::SOCKET);
-    if let Some(directory) = place.parent() {
-        fs::create_dir_all(directory).doing("make", directory)?;
-    }
+    let (Some(above), Some(name)) = (place.parent(), place.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into()).doing("listen at", place);
+    };
+    // An address of a socket is a path: it is bound from the directory, where it is one name.
+    inside.make_directories(above).and_then(|above| above.enter()).doing("enter", above)?;
     // One of a life before, or of the image.
-    let _ = fs::remove_file(place);
-    let listener = UnixListener::bind(place).doing("listen at", place)?;
-    rustix::fs::chmod(place, Mode::from_raw_mode(0o666))
+    let _ = fs::remove_file(name);
+    let listener = UnixListener::bind(name).doing("listen at", place)?;
+    rustix::fs::chmod(name, Mode::from_raw_mode(0o666))
         .map_err(io::Error::from)
         .doing("open", place)?;
+    std::env::set_current_dir("/").doing("enter", Path::new("/"))?;
     let listener = OwnedFd::from(listener);
     if let Fork::Child = msb_sys::process::fork_into(0, group).doing("serve", place)? {
         // Nothing that owns a descriptor is dropped from here on.

@@ -1,14 +1,18 @@
 //! The root of a machine: put together beside the boot disk, then changed to.
 //!
 //! Nothing of an image is followed before the root has changed, so that no link in it leads to
-//! what lies beside it; afterwards there is nothing else.
+//! what lies beside it. Afterwards its paths are resolved in it, and through no magic link: the guest
+//! holds descriptors of what lies beside.
 
 use super::layer::Written;
 use crate::files::{Doing, Done};
 use msb_sys::mount::{Attributes, set_attributes};
+use msb_sys::root_dir::{PathInRoot, RootDir};
 use msb_wire::{MachineMount, MachineRoot, ShareOverlay, WrittenDisk};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags,
+};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -220,25 +224,26 @@ pub(super) fn written_disks(mounts: &[MachineMount]) -> Done<Vec<OwnedFd>> {
 
 /// Makes what was put together the root, with what the kernel shows in it. The old one is gone
 /// afterwards.
-pub(super) fn enter(kernel: &Kernel) -> Done<()> {
+pub(super) fn enter(kernel: &Kernel) -> Done<RootDir> {
     let root = format!("{STAGE}/{ROOT}");
     rustix::process::chdir(&root).told("enter", &root)?;
     // Stacks the old root on the new one, so that no directory is needed to put it.
     rustix::process::pivot_root(".", ".").told("change to", &root)?;
+    // From here on the image shapes the paths.
+    let inside = RootDir::of(open("/", OFlags::PATH)?);
     for (mount, target) in [(&kernel.proc, "/proc"), (&kernel.sys, "/sys"), (&kernel.dev, "/dev")] {
-        make_dir(target)?;
-        attach(mount, target)?;
+        let path = Path::new(target);
+        inside.make_directory(target, 0o755).doing("make directory", path)?;
+        let place = inside.find_unlinked(target).doing("open", path)?;
+        place.cover_with(mount.as_fd()).doing("mount at", path)?;
     }
     rustix::mount::unmount(".", UnmountFlags::DETACH).told("leave", "the boot disk")?;
     rustix::process::chdir("/").told("enter", "/")?;
     for (path, mode) in [("/tmp", 0o1777), ("/run", 0o755), ("/root", 0o700)] {
-        let mode = Mode::from_raw_mode(mode);
-        // The mode that was asked for has gone through the umask.
-        if rustix::fs::mkdirat(CWD, path, mode).is_ok() {
-            let _ = rustix::fs::chmod(path, mode);
-        }
+        // One that cannot be made is missed by the program that wants it.
+        let _ = inside.make_directory(path, mode);
     }
-    Ok(())
+    Ok(inside)
 }
 
 /// A /proc that shows the pid namespace of whoever asks, in place of the one that was there.
@@ -249,20 +254,32 @@ pub(super) fn renew_proc() -> Done<()> {
 
 /// Shows what the sandbox was promised besides its root.
 pub(super) fn furnish(
+    inside: &RootDir,
     tmpfs: &[(String, msb_spec::Bytes)],
     mounts: &[MachineMount],
     trees: &[OwnedFd],
 ) -> Done<()> {
     for (path, size) in tmpfs {
-        make_mount_point(path, false)?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount("tmpfs", path, "tmpfs", flags, &format!("mode=1777,size={}", size.0))?;
+        let place = make_mount_point(inside, path, false)?;
+        let mount = memory(size.0).told("mount tmpfs at", path)?;
+        place.cover_with(mount.as_fd()).doing("mount at", Path::new(path))?;
     }
     for (wanted, tree) in mounts.iter().zip(trees) {
-        make_mount_point(&wanted.guest, wanted.file.is_some())?;
-        attach(tree, &wanted.guest)?;
+        let place = make_mount_point(inside, &wanted.guest, wanted.file.is_some())?;
+        place.cover_with(tree.as_fd()).doing("mount at", Path::new(&wanted.guest))?;
     }
     Ok(())
+}
+
+/// A file system in memory that everybody may write, not attached yet.
+fn memory(size: u64) -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("source", "tmpfs"), ("mode", "1777"), ("size", &size.to_string())] {
+        rustix::mount::fsconfig_set_string(context.as_fd(), key, value)?;
+    }
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// What sandboxes wrote before over an overlay, the topmost first.
@@ -309,11 +326,6 @@ pub(super) fn mount(
         .doing(&format!("mount {fstype} at"), Path::new(target))
 }
 
-pub(super) fn attach(mount: &OwnedFd, target: &str) -> Done<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    rustix::mount::move_mount(mount, "", CWD, target, flags).told("mount at", target)
-}
-
 fn block(device: &str) -> String {
     format!("/dev/{device}")
 }
@@ -337,17 +349,10 @@ pub(super) fn make_dir(path: &str) -> Done<()> {
     }
 }
 
-/// Makes a mount point, with its parents.
-pub(super) fn make_mount_point(path: &str, file: bool) -> Done<()> {
-    let path = Path::new(path);
-    if !file {
-        return std::fs::create_dir_all(path).doing("make the mount point", path);
-    }
-    crate::files::make_parents(path)?;
-    match rustix::fs::statat(CWD, path, AtFlags::empty()) {
-        Ok(_) => Ok(()),
-        Err(_) => std::fs::File::create(path).map(drop).doing("make the mount point", path),
-    }
+/// Makes a mount point for a directory or a file, with what is above it.
+pub(super) fn make_mount_point(inside: &RootDir, path: &str, file: bool) -> Done<PathInRoot> {
+    let made = if file { inside.make_file(path) } else { inside.make_directories(path) };
+    made.doing("make the mount point", Path::new(path))
 }
 
 /// As [`Doing`], for calls of rustix on names that we chose.
