@@ -461,7 +461,7 @@ fn files_that_only_root_may_read_are_closed_in_the_host_image() {
         .map(|place| Planted::new(place, "canary", 0o600))
         .chain([Planted::new("/etc", "python3-canary", 0o600)])
         .collect();
-    let closed = Planted::closed_directory("/opt");
+    let closed = Planted::closed_directory("/opt", "closed");
     let files: Vec<String> = planted
         .iter()
         .map(|planted| planted.0.clone())
@@ -494,6 +494,46 @@ fn files_that_only_root_may_read_are_closed_in_the_host_image() {
     for file in &files {
         assert_eq!(fs::read_to_string(file).unwrap(), "root-only-secret", "{file}");
     }
+}
+
+/// Attack 5: root inside is the user, who owns some of what lies below /usr and /opt.
+#[test]
+fn files_that_only_the_user_may_read_are_closed_in_the_host_image() {
+    let Some(msb) = Msb::as_user().filter(|_| Msb::new().is_root()) else {
+        return skip("needs root to give files below /usr and /opt to a user");
+    };
+    let secrets = ["/usr/local", "/opt", "/usr/lib"].map(|place| {
+        let planted = Planted::new(place, "user-canary", 0o600);
+        msb.own(&planted.0);
+        planted
+    });
+    let closed = Planted::closed_directory("/opt", "user-closed");
+    let shown = Planted::new("/opt", "user-shown", 0o644);
+    for path in [&closed.0, &closed.0.join("inner"), &shown.0] {
+        msb.own(path);
+    }
+    let inner = closed.0.join("inner");
+    let files = secrets.iter().map(|planted| &planted.0).chain([&inner]);
+    let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
+    let attack = format!(
+        "for file in {0}; do cat $file; cp $file /tmp/stolen; chmod 777 $file; cat $file; \
+         chown 0:0 $file; cat $file; ln $file /tmp/hard; cat /tmp/hard; mv $file /tmp/moved; \
+         cat /tmp/moved; dd if=$file; chmod 777 {1}; cat $file; mv {1} /tmp/dir; \
+         cat /tmp/dir/inner; cat {1}/*; done 2>/dev/null; true",
+        files.join(" "),
+        closed.0.display()
+    );
+    for flags in [&[][..], &["--allow-userns"]] {
+        let args = [&["run"], flags, &["host", "--", "sh", "-c", &attack]].concat();
+        let gave = msb.run(args).ok();
+        assert!(!gave.stdout.contains("root-only-secret"), "{gave:#?}");
+    }
+    // What everybody may read can be read, and written over inside.
+    let path = shown.0.display();
+    let script = format!("cat {path} && echo over >> {path} && tail -c 5 {path}");
+    let gave = msb.run(["run", "host", "--", "sh", "-c", &script]).ok();
+    assert_eq!(gave.stdout, "root-only-secretover\n");
+    assert_eq!(fs::read_to_string(&shown.0).unwrap(), "root-only-secret");
 }
 
 /// Attack 6.
@@ -588,8 +628,8 @@ impl Planted {
         Self(path)
     }
 
-    fn closed_directory(directory: &str) -> Self {
-        let path = Path::new(directory).join(format!("msb-{}-closed", std::process::id()));
+    fn closed_directory(directory: &str, name: &str) -> Self {
+        let path = Path::new(directory).join(format!("msb-{}-{name}", std::process::id()));
         fs::create_dir(&path).expect("root may write here");
         fs::write(path.join("inner"), "root-only-secret").expect("its own directory");
         fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("its own directory");

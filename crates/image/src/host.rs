@@ -50,8 +50,13 @@ pub(crate) fn prepare(cache: &Path) -> Result<Prepared> {
             overlays.push(Overlay { at: tree.to_owned(), lowers });
         }
     }
-    Ok(Prepared { path: extra_path(), ..Prepared::plain(overlays, ImageRef::Host) })
+    let owners = derived.join(OWNED).exists();
+    Ok(Prepared { path: extra_path(), owners, ..Prepared::plain(overlays, ImageRef::Host) })
 }
+
+/// Beside the layers where the user who runs msb owns something of what is shown, and so could keep
+/// private files there: then the sandbox needs an id that does not.
+const OWNED: &str = "owned";
 
 /// Where the layers for the host as it is now are kept.
 pub(crate) fn current_layer(cache: &Path) -> PathBuf {
@@ -131,6 +136,10 @@ fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
             let mut left = DIRECTORY_LIMIT;
             mirror_directories(Path::new("/opt"), &aside.join("opt"), &mut left)
         })
+        .and_then(|()| match User::current().owns_in(&PROGRAMS) {
+            true => write(&aside.join(OWNED), ""),
+            false => Ok(()),
+        })
         .and_then(|()| match fs::rename(&aside, derived) {
             // Somebody else was quicker; theirs is the same.
             Err(_) if derived.is_dir() => Ok(()),
@@ -138,6 +147,54 @@ fn derive(cache: &Path, derived: &Path) -> io::Result<()> {
         });
     let _ = fs::remove_dir_all(&aside);
     made
+}
+
+/// The ids by which a file can be the user's.
+struct User {
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+impl User {
+    fn current() -> Self {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let groups = groups.into_iter().chain([rustix::process::getegid()]);
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            // Root's group is no sign: it has what belongs to nobody else.
+            groups: groups.map(rustix::fs::Gid::as_raw).filter(|gid| *gid != 0).collect(),
+        }
+    }
+
+    /// Whether anything in these trees belongs to this user or one of its groups, or is a directory
+    /// where everybody may make files. Never for root, who is nobody in a sandbox.
+    fn owns_in(&self, trees: &[&str]) -> bool {
+        let mut directories: Vec<PathBuf> = trees.iter().map(PathBuf::from).collect();
+        if self.uid == 0 {
+            return false;
+        }
+        while let Some(directory) = directories.pop() {
+            let Ok(meta) = fs::symlink_metadata(&directory) else { continue };
+            if !meta.is_dir() {
+                continue;
+            }
+            if self.owns(&meta) || meta.mode() & 0o002 != 0 {
+                return true;
+            }
+            for entry in fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok) {
+                match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => directories.push(entry.path()),
+                    Ok(meta) if meta.is_file() && self.owns(&meta) => return true,
+                    _ => {}
+                }
+            }
+        }
+        false
+    }
+
+    fn owns(&self, meta: &Metadata) -> bool {
+        meta.uid() == self.uid || self.groups.contains(&meta.gid())
+    }
 }
 
 /// Waits until nobody else makes layers here. After the limit we make our own: it is the same.

@@ -605,13 +605,17 @@ struct Sources {
 /// Opens every layer: those that the outside prepared are received in the order of the Plan.
 fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
     let shifted = matches!(plan.ids, Ids::Shifted { .. });
+    // As root the host's files belong to nobody inside, and a user with one id is nobody else.
+    let estranged = matches!(plan.ids, Ids::Subordinate { .. });
     let owned = owned(plan);
     let mut held = layers::held(&owned).into_iter();
     let mut lowers = Vec::new();
     for overlay in &plan.rootfs.overlays {
         let open = |lower: &msb_spec::Lower| {
             let Some(held) = (shifted && lower.owned).then(|| held.next()).flatten() else {
-                return layer(plan, &lower.path).map(Source::Open);
+                let strange = estranged && !lower.owned;
+                let source = if strange { Source::Strange } else { Source::Open };
+                return layer(plan, &lower.path).map(source);
             };
             let rest = held.rest.to_owned();
             match held.base {

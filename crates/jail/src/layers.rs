@@ -2,6 +2,7 @@
 
 use msb_spec::{Error, Overlay, Result, Upper};
 use msb_sys::mount::{Attributes, set_attributes};
+use msb_sys::process;
 use msb_sys::root_dir::{PathInRoot, RootDir};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
@@ -23,6 +24,8 @@ pub(crate) enum Source {
     Holding(OwnedFd, PathBuf),
     /// Another layer in the last such directory.
     InSame(PathBuf),
+    /// Reached by its path, and shown as somebody sees it who owns nothing there.
+    Strange(OwnedFd),
 }
 
 /// A directory that is mounted with shifted ids, and the layer in it that is meant.
@@ -155,9 +158,13 @@ pub(crate) fn build_root(
         Upper::Memory { size } => make_stage(&size.to_string())?,
         Upper::Directory { .. } | Upper::Disk { .. } => make_stage("1m")?,
     };
-    let mut attached = 0;
+    let (mut attached, mut strange) = (0, 0);
     let mut place = |source: &Source| -> Result<OwnedFd> {
         match source {
+            Source::Strange(fd) => {
+                strange += 1;
+                seen_by_stranger(&stage, fd, &format!("strange{strange}"))
+            }
             Source::Open(fd) => {
                 fd.try_clone().map_err(|error| Error::host("cannot open a layer", error))
             }
@@ -217,6 +224,33 @@ pub(crate) fn show_in_stage(stage: &RootDir, name: &str, mount: BorrowedFd<'_>) 
     attach(mount, &in_stage(stage, Path::new(name))?, name)
 }
 
+/// A file of the host's that is not for everybody may belong to the user who runs msb, and root inside
+/// is that user. So the tree is seen through an overlay whose mounter is another id of the sandbox, one
+/// that owns nothing of the host: the kernel opens the files below as that one.
+///
+/// Not where the tree is an overlay itself, as in a container: the kernel stacks two and no more.
+pub(crate) fn seen_by_stranger(stage: &RootDir, tree: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    /// The first that is granted beside the user's own.
+    const STRANGER: u32 = 1;
+    /// An overlay without an upper directory has two lower ones.
+    const EMPTY: &str = "empty";
+    let about = |error| Error::host("cannot show the host's files", error);
+    let again = || tree.try_clone().map_err(about);
+    if rustix::fs::fstatfs(tree).map_err(|error| about(error.into()))?.f_type == OVERLAY_MAGIC {
+        return again();
+    }
+    make_dir_in(stage.as_fd(), EMPTY)?;
+    make_dir_in(stage.as_fd(), name)?;
+    let lowers = [again()?, in_stage(stage, Path::new(EMPTY))?.into()];
+    let target = in_stage(stage, Path::new(name))?;
+    let mount = || mount_overlay(&lowers, Uppers::None, &target, name);
+    process::with_file_ids(STRANGER, mount).map_err(about)??;
+    in_stage(stage, Path::new(name)).map(OwnedFd::from)
+}
+
+/// The number by which the kernel knows overlayfs.
+const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
+
 fn open_layer(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -226,6 +260,8 @@ fn open_layer(path: &Path) -> Result<OwnedFd> {
 /// What an overlay writes to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Uppers<'a> {
+    /// Nothing: it is only read.
+    None,
     /// Two directories of an open one, where what is written need not survive a power cut if it is
     /// `volatile`.
     In { base: BorrowedFd<'a>, upper: &'a str, work: &'a str, volatile: bool },
@@ -246,8 +282,9 @@ pub(crate) fn mount_overlay(
     here("/proc/self/fd")?;
     let lowers: Vec<String> = lowers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut options = format!("userxattr,lowerdir={}", lowers.join(":"));
-    let flags = MountFlags::NODEV;
+    let mut flags = MountFlags::NODEV;
     match uppers {
+        Uppers::None => flags |= MountFlags::RDONLY,
         Uppers::In { base, upper, work, volatile } => {
             let base = base.as_raw_fd();
             let _ = write!(options, ",upperdir={base}/{upper},workdir={base}/{work}");

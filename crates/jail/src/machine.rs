@@ -182,6 +182,8 @@ enum Taken {
     Tree(OwnedFd),
     /// To be put together where the root is.
     Workspace(workspace::Parts),
+    /// The same, to be seen as by somebody who owns nothing there.
+    Strange(OwnedFd),
 }
 
 /// The child's way from a fork of the worker into the jail.
@@ -210,6 +212,9 @@ fn enter(plan: &Plan, shown: &[Shown], worker: &Inherited<'_>) -> Result<()> {
         }
         if prepared {
             return inside::receive(outside).map(|(_, tree)| Taken::Tree(tree));
+        }
+        if shown.ids == Ids::Host && matches!(plan.ids, PlanIds::Subordinate { .. }) {
+            return shown.open().map(Taken::Strange);
         }
         let tree = match shown.volume {
             Some(_) => layers::detach_itself(&shown.from)?,
@@ -263,7 +268,7 @@ fn build_root(
             }
         }
     }
-    for (shown, tree) in shown.iter().zip(trees) {
+    for (index, (shown, tree)) in shown.iter().zip(trees).enumerate() {
         let target = layers::make_mount_point(&root, &shown.to, shown.file)?;
         match (tree, &shown.workspace) {
             (Taken::Workspace(parts), Some(workspace)) => {
@@ -273,6 +278,13 @@ fn build_root(
                 layers::attach(tree.as_fd(), &target, &shown.to)?;
             }
             (Taken::Tree(tree), _) => layers::attach(tree.as_fd(), &target, &shown.to)?,
+            (Taken::Strange(tree), _) => {
+                let seen = layers::seen_by_stranger(&stage, tree, &format!("strange{index}"))?;
+                let tree = layers::detach_found(&seen, false)?;
+                set_attributes(tree.as_fd(), &closed(shown))
+                    .map_err(|error| about(shown, error))?;
+                layers::attach(tree.as_fd(), &target, &shown.to)?;
+            }
             (Taken::Workspace(_), None) => {}
         }
     }

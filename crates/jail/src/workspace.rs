@@ -98,7 +98,9 @@ fn place(stage: &RootDir, source: &Source, name: &str) -> Result<OwnedFd> {
             layers::show_in_stage(stage, name, mount.as_fd())?;
             layers::in_stage(stage, Path::new(name)).map(OwnedFd::from)
         }
-        Source::InSame(_) => Err(Error::invalid("a workspace is a directory of its own")),
+        Source::InSame(_) | Source::Strange(_) => {
+            Err(Error::invalid("a workspace is a directory of its own"))
+        }
     }
 }
 

@@ -173,6 +173,32 @@ pub fn become_root() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Does something with other ids for files, those of somebody who owns nothing, and so without root's
+/// rights over files. What the kernel remembers of its caller meanwhile, as the mounter of an overlay,
+/// it remembers so.
+///
+/// For root of a user namespace that has one thread; the id is mapped there.
+pub fn with_file_ids<T>(id: u32, work: impl FnOnce() -> T) -> io::Result<T> {
+    /// No id: asks for the present one.
+    const ASK: u32 = u32::MAX;
+    // SAFETY: both take numbers only. Raw calls, because the process has one thread.
+    let set = |id: u32| unsafe {
+        libc::syscall(libc::SYS_setfsgid, id);
+        libc::syscall(libc::SYS_setfsuid, id);
+        (libc::syscall(libc::SYS_setfsgid, ASK), libc::syscall(libc::SYS_setfsuid, ASK))
+    };
+    let wanted = |set: (libc::c_long, libc::c_long), id: u32| match set == (id.into(), id.into()) {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EPERM)),
+    };
+    // Leaving user 0 takes the rights over files from the effective capabilities; coming back gives
+    // them back.
+    wanted(set(id), id)?;
+    let done = work();
+    wanted(set(0), 0)?;
+    Ok(done)
+}
+
 /// Has `newuidmap` or `newgidmap` map root of a child to one id and the others to a granted range.
 pub fn map_granted(tool: &str, pid: u32, own: u32, start: u32, count: u32) -> io::Result<()> {
     /// Root has one of the 64 Ki ids that exist inside.
