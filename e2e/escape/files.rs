@@ -536,6 +536,18 @@ fn files_that_only_the_user_may_read_are_closed_in_the_host_image() {
     assert_eq!(fs::read_to_string(&shown.0).unwrap(), "root-only-secret");
 }
 
+/// Attack 5: a lease on a file holds up whoever opens it to write.
+#[test]
+fn a_read_only_mount_gives_no_leases() {
+    for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
+        msb.program("leases", include_str!("programs/leases.c"));
+        let shown = msb.file("shown/file", "shown");
+        let volume = format!("{}:/shown:ro", shown.parent().unwrap().display());
+        let gave = msb.shell_with(["-v", &volume], "leases /shown /shown/file /tmp").ok();
+        assert_eq!(gave.stdout, "tried 9\n");
+    }
+}
+
 /// Attack 6.
 #[test]
 fn odd_names_survive_a_round_trip() {

@@ -5,10 +5,10 @@
 
 use crate::filter::{Action, Test, compile};
 use libc::{
-    EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf,
+    EAFNOSUPPORT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, SYS_acct, SYS_add_key, SYS_adjtimex, SYS_bpf,
     SYS_chroot, SYS_clock_adjtime, SYS_clock_settime, SYS_clone, SYS_clone3, SYS_delete_module,
     SYS_fanotify_init, SYS_fchmod, SYS_fchmodat, SYS_fchmodat2, SYS_fchown, SYS_fchownat,
-    SYS_finit_module, SYS_fsconfig, SYS_fsetxattr, SYS_fsmount, SYS_fsopen, SYS_fspick,
+    SYS_fcntl, SYS_finit_module, SYS_fsconfig, SYS_fsetxattr, SYS_fsmount, SYS_fsopen, SYS_fspick,
     SYS_init_module, SYS_io_uring_enter, SYS_io_uring_register, SYS_io_uring_setup, SYS_ioctl,
     SYS_kcmp, SYS_kexec_file_load, SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_lsetxattr,
     SYS_mknodat, SYS_mount, SYS_mount_setattr, SYS_move_mount, SYS_move_pages, SYS_nfsservctl,
@@ -143,6 +143,9 @@ const TIOCSTI: u32 = 0x5412;
 /// Does the same on a console.
 const TIOCLINUX: u32 = 0x541c;
 
+/// A lease by another name, since Linux 6.19.
+const F_SETDELEG: u32 = 1024 + 16;
+
 /// Address families that the sandbox's own network namespace confines. Not vsock: it reaches the
 /// host past every namespace.
 const FAMILIES: [u32; 4] =
@@ -191,6 +194,16 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
             values: PERSONALITIES.to_vec(),
             errno: EPERM as u16,
         }]),
+    );
+    // A lease on a file that can only be read holds up whoever writes it outside, and a notice of a
+    // directory tells what is done there.
+    set(
+        &[SYS_fcntl],
+        Action::Depends(vec![
+            Test::Is { argument: 1, value: libc::F_SETLEASE as u32, errno: EINVAL as u16 },
+            Test::Is { argument: 1, value: libc::F_NOTIFY as u32, errno: EINVAL as u16 },
+            Test::Is { argument: 1, value: F_SETDELEG, errno: EINVAL as u16 },
+        ]),
     );
     if !security.allow_userns {
         let own = Test::AnyBit { argument: 0, bits: NEW_NAMESPACES, errno: EPERM as u16 };
