@@ -9,11 +9,12 @@
 //! the /proc of the new namespace is put in place by a helper that was left behind before.
 
 use crate::devices;
-use crate::layers::attach;
+use crate::layers::{self, attach};
 use msb_spec::{Error, Kind, Result, Stage};
 use msb_sys::root_dir::RootDir;
 use msb_sys::{process, socket};
 use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountAttrFlags;
 use rustix::thread::LinkNameSpaceType;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -107,7 +108,9 @@ fn cover_proc() -> Result<()> {
     let root = RootDir::current().map_err(failed)?;
     attach(mount.as_fd(), &root.find_unlinked("/proc").map_err(failed)?, "/proc")?;
     let dev = root.find_unlinked("/dev").map_err(failed)?;
-    devices::hide_in_proc(&RootDir::of(mount), &RootDir::of(dev.into()))
+    let closed = devices::QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let nothing = layers::file_system("tmpfs", &[("mode", "555"), ("size", "4k")], closed)?;
+    devices::hide_in_proc(&RootDir::of(mount), &RootDir::of(dev.into()), &nothing)
 }
 
 /// Whether it was done, or why it was not.

@@ -12,12 +12,29 @@ use std::path::Path;
 /// Devices that every program expects and that lead nowhere.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Files of /proc that everybody may read and that tell of the host. Others, such as kcore, kmsg
-/// and sysrq-trigger, belong to the host's root, who does not exist inside.
-const HIDDEN_FILES: [&str; 3] = ["keys", "key-users", "kallsyms"];
+/// Files of /proc that everybody may read and that tell of the host: its keys, its kernel's addresses,
+/// who locks which file, and its disks with the loop devices of other sandboxes. Others, such as kcore,
+/// kmsg and sysrq-trigger, belong to the host's root, who does not exist inside.
+const HIDDEN_FILES: [&str; 7] =
+    ["keys", "key-users", "kallsyms", "locks", "partitions", "diskstats", "swaps"];
 
-/// A directory of /sys that tells of the host.
-const HIDDEN_DIRECTORY: &str = "firmware";
+/// A directory of /proc that names the disks on which the host has file systems.
+const HIDDEN_IN_PROC: &str = "fs";
+
+/// Directories of /sys that tell of the host: its firmware, and its disks with the loop devices of other
+/// sandboxes, which name the files behind them.
+const HIDDEN_IN_SYS: [&str; 10] = [
+    "firmware",
+    "block",
+    "class/block",
+    "class/bdi",
+    "dev/block",
+    "devices/virtual/block",
+    "devices/virtual/bdi",
+    "fs/btrfs",
+    "fs/ext4",
+    "fs/xfs",
+];
 
 /// A directory of /proc that may be read and not written: some of it would belong to root inside.
 const READ_ONLY: &str = "sys";
@@ -37,10 +54,16 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn take() -> Result<Self> {
-        let nodes = NODES
-            .iter()
-            .map(|name| detach(&Path::new("/dev").join(name), false))
-            .collect::<Result<_>>()?;
+        // The nodes are the host's own. Read-only, their times, modes and owners cannot be changed by
+        // those inside, nor seen to change; it does not keep anybody from writing to a device.
+        let closed = Attributes { read_only: true, no_exec: true, ..Attributes::default() };
+        let take = |name: &&str| {
+            let node = detach(&Path::new("/dev").join(name), false)?;
+            set_attributes(node.as_fd(), &closed)
+                .map_err(|error| Error::host(format!("cannot close `/dev/{name}`"), error))?;
+            Ok(node)
+        };
+        let nodes = NODES.iter().map(take).collect::<Result<_>>()?;
         let sys = kernel_view("sysfs", QUIET | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         Ok(Self { proc: kernel_view("proc", QUIET)?, sys, nodes })
     }
@@ -118,13 +141,14 @@ impl Kernel {
         dev: &RootDir,
         nothing: &OwnedFd,
     ) -> Result<()> {
+        attach(self.proc.as_fd(), &places.proc, "/proc")?;
+        hide_in_proc(&RootDir::of(self.proc), dev, nothing)?;
         attach(self.sys.as_fd(), &places.sys, "/sys")?;
         let sys = RootDir::of(self.sys);
-        if let Ok(hidden) = sys.find_unlinked(HIDDEN_DIRECTORY) {
-            attach(nothing.as_fd(), &hidden, "/sys/firmware")?;
+        for name in HIDDEN_IN_SYS {
+            hide(&sys, name, || layers::detach_found(nothing, false))?;
         }
-        attach(self.proc.as_fd(), &places.proc, "/proc")?;
-        hide_in_proc(&RootDir::of(self.proc), dev)
+        Ok(())
     }
 }
 
@@ -164,8 +188,9 @@ pub(crate) fn link_console(dev: &RootDir) -> Result<()> {
         .map_err(|error| Error::host("cannot make `/dev/console`", error))
 }
 
-/// Covers what tells of the host in /proc and closes what speaks to it.
-pub(crate) fn hide_in_proc(proc: &RootDir, dev: &RootDir) -> Result<()> {
+/// Covers what tells of the host in /proc and closes what speaks to it. `nothing` is an empty directory;
+/// it is attached afterwards, and can be shown elsewhere too.
+pub(crate) fn hide_in_proc(proc: &RootDir, dev: &RootDir, nothing: &OwnedFd) -> Result<()> {
     let about = |name: &str| format!("cannot close `/proc/{name}`");
     if let Ok(place) = proc.find_unlinked(READ_ONLY) {
         let part = place.detach(true).map_err(|error| Error::host(about(READ_ONLY), error))?;
@@ -174,13 +199,22 @@ pub(crate) fn hide_in_proc(proc: &RootDir, dev: &RootDir) -> Result<()> {
             .map_err(|error| Error::host(about(READ_ONLY), error))?;
         attach(part.as_fd(), &place, "/proc/sys")?;
     }
+    let null = dev.find_unlinked("null").map_err(|error| Error::host(about("keys"), error))?;
     for name in HIDDEN_FILES {
-        let Ok(place) = proc.find_unlinked(name) else { continue };
-        let null = dev.find_unlinked("null").and_then(|null| null.detach(false));
-        let null = null.map_err(|error| Error::host(about(name), error))?;
-        attach(null.as_fd(), &place, name)?;
+        let cover = || null.detach(false).map_err(|error| Error::host(about(name), error));
+        hide(proc, name, cover)?;
     }
-    Ok(())
+    let place = proc.find_unlinked(HIDDEN_IN_PROC);
+    let place = place.map_err(|error| Error::host(about(HIDDEN_IN_PROC), error))?;
+    attach(nothing.as_fd(), &place, HIDDEN_IN_PROC)
+}
+
+/// Covers a name of a kernel's view, if this kernel has it.
+fn hide(view: &RootDir, name: &str, cover: impl Fn() -> Result<OwnedFd>) -> Result<()> {
+    match view.find_unlinked(name) {
+        Ok(place) => attach(cover()?.as_fd(), &place, name),
+        Err(_) => Ok(()),
+    }
 }
 
 /// What the kernel shows of itself, not attached yet.

@@ -2,6 +2,7 @@
 
 use msb_e2e::{Msb, ends, skip};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 /// Attack 18.
@@ -133,6 +134,45 @@ fn what_tells_of_the_hosts_kernel_is_empty() {
                     2>/dev/null | grep -v '^$' | grep -v ':$'; true";
         assert_eq!(msb.shell(look).line(), "");
         assert_eq!(msb.run(["run", "host", "--", "sh", "-c", look]).line(), "");
+    }
+}
+
+/// Attack 22: disks of the host, loop devices of other sandboxes, and who locks which file.
+#[test]
+fn disks_and_locks_of_the_host_are_not_told() {
+    for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
+        let locked = msb.file("locked", "");
+        let file = fs::File::open(&locked).unwrap();
+        file.lock().unwrap();
+        let inode = format!(":{} ", file.metadata().unwrap().ino());
+        assert!(fs::read_to_string("/proc/locks").unwrap().contains(&inode));
+        let look = "for file in locks partitions diskstats swaps; do cat /proc/$file; done; \
+                    find /proc/fs /sys/block /sys/class/block /sys/class/bdi /sys/dev/block \
+                    /sys/devices/virtual/block /sys/devices/virtual/bdi /sys/fs/ext4 \
+                    -mindepth 1 2>/dev/null; true";
+        assert_eq!(msb.shell(look).line(), "");
+    }
+}
+
+/// Attack 22: device nodes are the host's own, and what is done to them inside would be seen outside.
+#[test]
+fn device_nodes_of_the_host_are_not_changed() {
+    let nodes = ["null", "zero", "full", "random", "urandom", "tty"].map(|n| format!("/dev/{n}"));
+    let look = || {
+        nodes.clone().map(|node| {
+            let meta = fs::metadata(node).unwrap();
+            (meta.mode(), meta.uid(), meta.gid(), meta.mtime(), meta.mtime_nsec())
+        })
+    };
+    for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
+        let before = look();
+        let list = nodes.join(" ");
+        let attack = format!(
+            "for node in {list}; do touch $node; chmod 600 $node; chown 1:1 $node; done 2>/dev/null; \
+             echo on > /dev/null && head -c 1 /dev/zero | wc -c"
+        );
+        assert_eq!(msb.shell(&attack).line(), "1");
+        assert_eq!(look(), before);
     }
 }
 
