@@ -417,12 +417,15 @@ impl Engine {
             user: plan.user.as_ref().map(ToString::to_string).unwrap_or_default(),
             ..of_image.unwrap_or_default()
         };
+        // Trees of the host are not looked at as the user, who may own some of what they hold.
+        let mut lowers = plan.rootfs.overlays.iter().flat_map(|overlay| &overlay.lowers);
+        let owners = plan.ids.many() || lowers.any(|lower| !lower.owned);
         let prepared = Prepared {
             overlays: plan.rootfs.overlays.clone(),
             image: plan.image.clone(),
             digest: plan.image_digest.clone(),
             config,
-            owners: plan.ids.many(),
+            owners,
             path: Vec::new(),
             layers: Vec::new(),
         };
