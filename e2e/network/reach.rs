@@ -81,9 +81,16 @@ fn no_word_reaches_the_metadata_of_a_cloud() {
         "tcp 64:ff9b::a9fe:a9fe 80",
         "tcp fd00:ec2::254 80",
         "tcp 100.100.100.200 80",
+        "tcp 169.254.42.42 80",
+        "tcp 169.254.0.23 80",
+        "tcp 168.63.129.16 80",
+        "tcp 192.0.0.192 80",
+        "tcp fd20:ce::254 80",
+        "tcp fd00:42::42 80",
+        "tcp 169.254.42.7 7000",
         "name meta.example.com",
     ];
-    let mut expected = vec!["refused"; 6];
+    let mut expected = vec!["refused"; 13];
     expected.push("unknown");
     for person in World::people() {
         for flags in [
@@ -93,11 +100,18 @@ fn no_word_reaches_the_metadata_of_a_cloud() {
             &["--net-default", "allow"],
             &["--net-rule", "allow@meta.example.com"],
             &["--net-rule", "allow@*.example.com", "--net", "all"],
+            &["--net-rule", "allow@any:tcp:80", "--net-rule", "allow@any:tcp:7000"],
+            &["--net-rule", "allow@0.0.0.0/0", "--net-rule", "allow@[::]/0"],
+            &["--net-rule", "allow@169.254.0.0/16", "--net-rule", "allow@private"],
         ] {
             assert_eq!(person.probe(flags, &probes), expected, "{flags:?}");
         }
         let seen = person.world.canaries();
-        assert!(!seen.iter().any(|line| line.contains("169.254.169.254")), "{seen:?}");
+        assert!(seen.is_empty(), "{seen:?}");
+        // It is reached by the rules that name it.
+        for rule in ["allow@metadata", "allow@169.254.42.7", "allow@169.254.42.7:tcp:7000"] {
+            assert_eq!(person.probe(&["--net-rule", rule], &["tcp 169.254.42.7 7000"]), ["open"]);
+        }
     }
 }
 

@@ -116,6 +116,26 @@ fn a_rule_by_name_is_no_rule_for_its_neighbours() {
     }
 }
 
+/// A refused range is refused however its addresses are written.
+#[test]
+fn a_refused_range_is_refused_through_translators() {
+    let probes = ["tcp 64:ff9b::cb00:710a 7000", "tcp 2002:cb00:710a::1 7000"];
+    for person in World::people() {
+        assert_eq!(person.probe(&[], &probes), [YES; 2]);
+        for rule in ["deny@203.0.113.0/24", "deny@203.0.113.10:tcp:7000"] {
+            for net in ["public", "all"] {
+                let flags = ["--net", net, "--net-rule", rule];
+                assert_eq!(person.probe(&flags, &probes), [NO; 2], "{flags:?}");
+            }
+        }
+        // The machine's own address.
+        let own = ["tcp 64:ff9b::c633:6402 7000"];
+        assert_eq!(person.probe(&["--net", "private"], &own), [NO]);
+        assert_eq!(person.probe(&["--net", "all", "--net-rule", "deny@host"], &own), [NO]);
+        assert_eq!(person.probe(&["--net", "all"], &own), [YES]);
+    }
+}
+
 /// Attack 34: who is denied by name is denied by that name wherever it is said.
 #[test]
 fn a_denied_name_is_not_reached_by_its_address() {

@@ -21,6 +21,7 @@ mod names;
 mod opening;
 mod orders;
 mod outside;
+mod place;
 mod policy;
 mod proxy;
 mod published;

@@ -6,7 +6,8 @@ use crate::intercept::Intercepted;
 use crate::intercept::refusal::{because, page};
 use crate::joined;
 use crate::outside;
-use crate::policy::{Flow, Judgement, Proof, Seen, is_gateway};
+use crate::place::is_gateway;
+use crate::policy::{Flow, Judgement, Proof, Seen};
 use crate::slots::Key;
 use crate::sniff::{LIMIT, Sniffed, sniff};
 use crate::source::Source;
@@ -430,8 +431,8 @@ pub(crate) fn full() -> Judgement {
 
 /// Where the host reaches whom the sandbox calls by this address.
 pub(crate) fn outer(remote: SocketAddr) -> SocketAddr {
-    let address = match remote.ip() {
-        address if !is_gateway(address) => address.to_canonical(),
+    let address = match remote.ip().to_canonical() {
+        address if !is_gateway(address) => address,
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };

@@ -5,10 +5,11 @@
 
 use crate::intercept::patterns::Patterns;
 use crate::interest::Interest;
+use crate::place::Place;
 use crate::sniff::Sniffed;
 use crate::watching::Watching;
 use msb_spec::{
-    Decision, Direction, DomainName, Group, NamePattern, PlannedSecret, Policy, Range, Rule,
+    Decision, Destination, Direction, DomainName, Group, NamePattern, PlannedSecret, Policy, Rule,
     Target, Traffic, addresses,
 };
 use std::net::IpAddr;
@@ -76,17 +77,6 @@ pub(crate) enum Seen {
     Refuse(Judgement),
 }
 
-/// Where an address lies.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    address: IpAddr,
-    group: Group,
-    /// The machine that the sandbox runs on is reached by it.
-    host: bool,
-    /// It is the gateway's own, which stands for the host.
-    gateway: bool,
-}
-
 /// The rules in force and what they are read together with.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -143,16 +133,7 @@ impl Rules {
 
     /// None for what nobody can be reached by, whatever the rules say.
     fn place(&self, address: IpAddr) -> Option<Place> {
-        let address = address.to_canonical();
-        if is_gateway(address) {
-            return Some(Place { address, group: Group::Host, host: true, gateway: true });
-        }
-        if is_own_network(address) {
-            return None;
-        }
-        let group = Group::of(address)?;
-        let host = group == Group::Loopback || self.host.contains(&address);
-        Some(Place { address, group, host, gateway: false })
+        Place::of(address, |address| self.host.contains(&address))
     }
 
     /// Decides a flow out of the sandbox. `tied` are the names that the address was given for.
@@ -178,7 +159,7 @@ impl Rules {
             return Judgement { decision, rule: rule.to_string(), name, proof };
         }
         let decision = match self.policy.default {
-            Decision::Allow if !is_hidden(flow) => Decision::Allow,
+            Decision::Allow if !is_hidden(flow) && !place.is_metadata() => Decision::Allow,
             _ => Decision::Deny,
         };
         let looked = self.looks && matches!(flow, Flow::Tcp(_));
@@ -215,7 +196,7 @@ impl Rules {
                 let reachable = !allows || self.is_for_names(pattern, place);
                 reachable.then_some(Some(name))
             }
-            target => covers_place(target, place, allows).then_some(None),
+            target => place.is_covered(target, rule.decision).then_some(None),
         }
     }
 
@@ -223,7 +204,7 @@ impl Rules {
     /// send a flow to the neighbours.
     fn is_for_names(&self, pattern: &NamePattern, place: &Place) -> bool {
         let exact = matches!(pattern, NamePattern::Exactly(_));
-        let public = place.group == Group::Public && (!place.host || exact);
+        let public = place.is_public() || (exact && place.is_public_but_own());
         public || self.is_allowed_by_address(place)
     }
 
@@ -231,15 +212,14 @@ impl Rules {
     fn is_allowed_by_address(&self, place: &Place) -> bool {
         for rule in self.egress() {
             let allows = rule.decision == Decision::Allow;
-            if matches!(rule.target, Target::Name(_)) || !covers_place(&rule.target, place, allows)
-            {
+            if !place.is_covered(&rule.target, rule.decision) {
                 continue;
             }
             if allows || rule.traffic == Traffic::Any {
                 return allows;
             }
         }
-        self.policy.default == Decision::Allow
+        self.policy.default == Decision::Allow && !place.is_metadata()
     }
 
     /// Whether the sandbox may reach the machine that it runs on, so that it has a name for it.
@@ -266,7 +246,7 @@ impl Rules {
                 Traffic::Udp(_) | Traffic::Icmp | Traffic::Http { .. } => continue,
             };
             // What refuses one port does not leave whichever; what allows some does not allow it.
-            if covers_place(&rule.target, &place, allows) && (whole || !allows) {
+            if place.is_covered(&rule.target, rule.decision) && (whole || !allows) {
                 return Judgement::new(rule.decision, rule.to_string());
             }
         }
@@ -280,7 +260,7 @@ impl Rules {
     /// Whether an address is one of the internet, and not the host's own.
     pub(crate) fn is_public(&self, address: IpAddr) -> bool {
         let place = self.place(address);
-        place.is_some_and(|place| place.group == Group::Public && !place.host)
+        place.is_some_and(|place| place.is_public())
     }
 
     /// Whether a flow has to be accepted and read before anybody is connected to: one of its
@@ -380,10 +360,10 @@ impl Rules {
     /// Whether the sandbox may learn this address of that name.
     pub(crate) fn may_answer(&self, name: &DomainName, address: IpAddr) -> bool {
         let Some(place) = self.place(address) else { return false };
-        if place.gateway {
+        if place.is_gateway() {
             return false;
         }
-        if place.group == Group::Public && !place.host {
+        if place.is_public() {
             return true;
         }
         let exactly = |rule: &Rule| match &rule.target {
@@ -392,22 +372,23 @@ impl Rules {
             }
             _ => false,
         };
-        let named = place.group == Group::Public && self.egress().any(exactly);
+        let named = place.is_public_but_own() && self.egress().any(exactly);
         named || self.is_allowed_by_address(&place)
     }
 
     /// Decides who may come in through a published port.
     pub(crate) fn judge_peer(&self, flow: Flow, peer: IpAddr) -> Judgement {
-        let peer = peer.to_canonical();
-        let group = Group::of(peer);
-        let host = group == Some(Group::Loopback) || self.host.contains(&peer);
+        let peer = Destination::of(peer);
+        let own = |address| self.host.contains(&address);
+        let host = peer.is_in(Group::Loopback) || peer.readings().any(own);
         let ingress = self.policy.rules.iter().filter(|rule| rule.direction == Direction::Ingress);
         for rule in ingress {
             let meant = match &rule.target {
                 Target::Any => true,
                 Target::Name(_) => false,
-                Target::Range(range) => range.contains(peer),
-                Target::Group(wanted) => group == Some(*wanted) || (host && *wanted == Group::Host),
+                Target::Range(range) => range.covers(rule.decision, peer),
+                Target::Group(Group::Host) => host,
+                Target::Group(group) => peer.is_in(*group),
             };
             let spoken = match (&rule.traffic, flow) {
                 (Traffic::Any, _) => true,
@@ -441,33 +422,6 @@ fn covers(rule: &Rule, flow: Flow) -> bool {
 /// DNS to other servers and QUIC do not show whom they are for: they must be named.
 fn is_hidden(flow: Flow) -> bool {
     matches!(flow, Flow::Tcp(53 | 853) | Flow::Udp(53 | 443 | 853))
-}
-
-fn covers_place(target: &Target, place: &Place, allows: bool) -> bool {
-    match target {
-        Target::Any => true,
-        Target::Name(_) => false,
-        // The gateway's own addresses are nobody's by number: they are the host.
-        Target::Range(range) => range.contains(place.address) && !(place.gateway && allows),
-        Target::Group(Group::Host) => place.host,
-        // Allowing the neighbours does not allow the host because it lives among them.
-        Target::Group(group) => {
-            *group == place.group && (!allows || !place.host || *group == Group::Loopback)
-        }
-    }
-}
-
-/// Whether it is one of the addresses that the sandbox knows the gateway by.
-pub(crate) fn is_gateway(address: IpAddr) -> bool {
-    address == IpAddr::V4(addresses::GATEWAY) || address == IpAddr::V6(addresses::GATEWAY6)
-}
-
-/// The network between sandbox and gateway, where there is nobody else, and what stands for
-/// joined sandboxes, which are not reached by rules.
-fn is_own_network(address: IpAddr) -> bool {
-    ["198.18.0.0/16", "fd6d:7362::/64"]
-        .iter()
-        .any(|range| Range::parse(range).is_ok_and(|range| range.contains(address)))
 }
 
 #[cfg(test)]

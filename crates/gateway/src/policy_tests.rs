@@ -49,7 +49,7 @@ fn groups_are_apart() {
         ("2606:4700::1", "public"),
         ("10.0.0.1", "private"),
         ("100.64.0.1", "private"),
-        ("169.254.1.1", "private"),
+        ("169.254.1.1", "metadata"),
         ("fe80::1", "private"),
         ("fd00::1", "private"),
         ("169.254.169.254", "metadata"),
@@ -66,8 +66,78 @@ fn groups_are_apart() {
         }
         let host = group == "host" || group == "loopback";
         check(&["allow@host"], HTTPS, address, &[], host);
-        check(&["allow@any"], HTTPS, address, &[], true);
+        check(&["allow@any"], HTTPS, address, &[], group != "metadata");
     }
+}
+
+#[test]
+fn what_is_refused_is_refused_in_every_form() {
+    // All of them lead to 10.1.2.3.
+    for address in [
+        "10.1.2.3",
+        "::ffff:10.1.2.3",
+        "::10.1.2.3",
+        "64:ff9b::10.1.2.3",
+        "64:ff9b:1::10.1.2.3",
+        "64:ff9b:1:a01:2:300::",
+        "2002:a01:203::1",
+        "2001:0:cb00:710a:0:0:f5fe:fdfc",
+        "fe80::5efe:10.1.2.3",
+    ] {
+        for refused in ["10.1.2.3", "10.0.0.0/8", "private", "any"] {
+            check(&[&format!("deny@{refused}"), "allow@any"], HTTPS, address, &[], false);
+        }
+        check(&["allow@public"], HTTPS, address, &[], false);
+        check(&["deny@11.0.0.0/8", "allow@any"], HTTPS, address, &[], true);
+    }
+    // The host's own.
+    for address in
+        ["203.0.113.9", "64:ff9b::203.0.113.9", "2002:cb00:7109::1", "64:ff9b::127.0.0.1"]
+    {
+        check(&["deny@host", "allow@any"], HTTPS, address, &[], false);
+        check(&["allow@public"], HTTPS, address, &[], false);
+    }
+    // The gateway leads to the host's loopback, and to no other of its addresses.
+    for refused in ["127.0.0.0/8", "127.0.0.1", "loopback", "host"] {
+        check(&[&format!("deny@{refused}"), "allow@any"], HTTPS, "198.18.0.1", &[], false);
+    }
+    check(&["deny@private", "allow@host"], HTTPS, "198.18.0.1", &[], true);
+    check(&["allow@any"], HTTPS, "64:ff9b::198.18.0.1", &[], false);
+}
+
+#[test]
+fn metadata_is_reached_by_a_rule_that_names_it() {
+    for address in [
+        "169.254.169.254",
+        "169.254.42.42",
+        "169.254.0.23",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "fd00:42::42",
+        "fe80::a9fe:a9fe",
+        "64:ff9b::169.254.169.254",
+    ] {
+        for wider in ["any", "any:tcp:443", "public", "private", "host", "loopback", "a.example"] {
+            check(&[&format!("allow@{wider}")], HTTPS, address, &["a.example"], false);
+        }
+        for wider in ["0.0.0.0/0", "::/0", "169.254.0.0/16", "169.254.169.254/31", "fd00::/8"] {
+            check(&[&format!("allow@{wider}")], HTTPS, address, &[], false);
+        }
+        assert!(!judge(&rules(&[], Decision::Allow), HTTPS, address, &[]).0, "{address}");
+        check(&["allow@metadata"], HTTPS, address, &[], true);
+        check(&[&format!("allow@{address}")], HTTPS, address, &[], true);
+        check(&["deny@metadata", &format!("allow@{address}")], HTTPS, address, &[], false);
+    }
+    // Nor by its being the host's own.
+    let policy =
+        Policy { rules: vec![Rule::parse("allow@host").unwrap()], default: Decision::Deny };
+    let own = ["169.254.169.254".parse().unwrap()];
+    let own = Rules::new(policy, &own, Vec::new(), Vec::new());
+    assert!(!judge(&own, HTTPS, "169.254.169.254", &[]).0);
+    check(&["deny@private", "allow@169.254.9.9"], HTTPS, "169.254.9.9", &[], false);
 }
 
 #[test]

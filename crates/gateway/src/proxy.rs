@@ -5,7 +5,7 @@
 use crate::secret_value::SecretValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use msb_spec::{DomainName, Error, Range, Result};
+use msb_spec::{Decision, DomainName, Error, Range, Result};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// The head of a proxy's answer is one line and a few headers.
@@ -180,7 +180,7 @@ impl Exempt {
         port && match &self.whom {
             Whom::Everybody => true,
             Whom::Name(own) => name.is_some_and(|name| name == own || name.is_below(own)),
-            Whom::Range(range) => range.contains(address.ip()),
+            Whom::Range(range) => range.covers(Decision::Allow, address.ip()),
         }
     }
 }

@@ -29,6 +29,7 @@ macro_rules! written_as_text {
 mod asker;
 pub mod clock;
 pub mod ctl;
+mod destination;
 pub mod env;
 mod error;
 mod exec;
@@ -56,6 +57,7 @@ mod volume;
 mod workspace;
 
 pub use asker::{Asker, Surface};
+pub use destination::Destination;
 pub use error::{Error, Kind, Result, Stage};
 pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
 pub use ids::{IdRange, Ids};

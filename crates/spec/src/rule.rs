@@ -1,6 +1,7 @@
 //! Network rules: who may be reached, by name or by address.
 
-use crate::{Error, Result};
+use crate::destination::{begins_like4, begins_like6};
+use crate::{Destination, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -161,19 +162,51 @@ impl Range {
         Ok(Self { address, bits })
     }
 
-    /// Whether `address` is one of them. An IPv4 address written as IPv6 is the IPv4 address.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address.to_canonical(), address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let bits =
-                    if self.address.is_ipv6() { self.bits.saturating_sub(96) } else { self.bits };
-                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                own.to_bits() & mask == other.to_bits() & mask
+    /// Whether a rule with this range is about an address. One that refuses is about every address
+    /// that is one of these or leads to one of these. One that allows is about an address that
+    /// leads elsewhere only if it could not be meant by accident: all that it leads to is in the
+    /// range, or the range lies below the prefix that makes it lead elsewhere.
+    pub fn covers(&self, decision: Decision, address: impl Into<Destination>) -> bool {
+        let address = address.into();
+        match (decision, address.prefix()) {
+            (Decision::Deny, _) => address.readings().any(|one| self.holds(one)),
+            (Decision::Allow, None) => self.holds(address.written()),
+            (Decision::Allow, Some(bits)) => {
+                address.inner().all(|one| self.holds(one))
+                    || (self.bits >= bits && self.holds(address.written()))
             }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits)).unwrap_or(0);
-                own.to_bits() & mask == other.to_bits() & mask
+        }
+    }
+
+    /// Whether it is one address alone.
+    pub fn is_single(&self) -> bool {
+        self.bits == if self.address.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// Whether it is all of IPv4 or all of IPv6.
+    pub fn is_everything(&self) -> bool {
+        self.plain().1 == 0
+    }
+
+    /// Whether it is about IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.plain().0.is_ipv4()
+    }
+
+    /// A range of IPv4-mapped addresses is one of IPv4 addresses.
+    fn plain(&self) -> (IpAddr, u8) {
+        match self.address.to_canonical() {
+            four @ IpAddr::V4(_) if self.address.is_ipv6() && self.bits >= 96 => {
+                (four, self.bits - 96)
             }
+            _ => (self.address, self.bits),
+        }
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        match (self.plain(), address.to_canonical()) {
+            ((IpAddr::V4(own), bits), IpAddr::V4(other)) => begins_like4(own, bits, other),
+            ((IpAddr::V6(own), bits), IpAddr::V6(other)) => begins_like6(own, bits, other),
             _ => false,
         }
     }
@@ -216,68 +249,9 @@ impl Group {
         ("loopback", Self::Loopback),
     ];
 
-    /// The group of an address, whoever's it is; none for what nobody can be reached by, such as
-    /// multicast. `Host` is not known here.
-    pub fn of(address: IpAddr) -> Option<Self> {
-        let address = embedded(address);
-        let within = |ranges: &[&str]| {
-            ranges
-                .iter()
-                .any(|range| Range::parse(range).is_ok_and(|range| range.contains(address)))
-        };
-        if within(METADATA) {
-            Some(Self::Metadata)
-        } else if address.is_loopback() {
-            Some(Self::Loopback)
-        } else if within(PRIVATE) {
-            Some(Self::Private)
-        } else if within(NOBODY) {
-            None
-        } else {
-            Some(Self::Public)
-        }
-    }
-}
-
-/// AWS and most others, AWS over IPv6, AWS containers, Alibaba, Azure.
-const METADATA: &[&str] = &[
-    "169.254.169.254",
-    "fd00:ec2::254",
-    "169.254.170.2",
-    "169.254.170.23",
-    "fd00:ec2::23",
-    "100.100.100.200",
-    "168.63.129.16",
-];
-
-const PRIVATE: &[&str] = &[
-    "10.0.0.0/8",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "100.64.0.0/10",
-    "169.254.0.0/16",
-    "192.0.0.0/24",
-    "198.18.0.0/15",
-    "fc00::/7",
-    "fe80::/10",
-    "fec0::/10",
-    "64:ff9b:1::/48",
-];
-
-const NOBODY: &[&str] = &["0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::", "ff00::/8", "100::/64"];
-
-/// The IPv4 address inside an IPv6 one that leads to it, by any of the ways there are.
-fn embedded(address: IpAddr) -> IpAddr {
-    let IpAddr::V6(six) = address.to_canonical() else { return address.to_canonical() };
-    let parts = six.segments();
-    let low = || IpAddr::V4(Ipv4Addr::from_bits(u32::from(parts[6]) << 16 | u32::from(parts[7])));
-    match parts {
-        // NAT64 and the old compatible form; `::` and `::1` are themselves.
-        [0x64, 0xff9b, 0, 0, 0, 0, ..] => low(),
-        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => low(),
-        // 6to4 has it behind its first word.
-        [0x2002, a, b, ..] => IpAddr::V4(Ipv4Addr::from_bits(u32::from(a) << 16 | u32::from(b))),
-        _ => IpAddr::V6(six),
+    /// The group of what an address leads to, see [`Destination::group`].
+    pub fn of(address: impl Into<Destination>) -> Option<Self> {
+        address.into().group()
     }
 }
 
@@ -632,7 +606,7 @@ mod tests {
 
     #[test]
     fn every_way_of_writing_an_address_has_the_same_group() {
-        let of = |text: &str| Group::of(text.parse().unwrap());
+        let of = |text: &str| Group::of(text.parse::<IpAddr>().unwrap());
         for text in
             ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "::10.1.2.3", "2002:a01:203::1"]
         {
@@ -654,14 +628,42 @@ mod tests {
 
     #[test]
     fn ranges_hold_what_begins_like_them() {
-        let range = |text: &str| Range::parse(text).unwrap();
-        let address = |text: &str| text.parse().unwrap();
-        assert!(range("10.0.0.0/8").contains(address("10.255.0.1")));
-        assert!(range("10.0.0.0/8").contains(address("::ffff:10.0.0.1")));
-        assert!(!range("10.0.0.0/8").contains(address("11.0.0.1")));
-        assert!(range("0.0.0.0/0").contains(address("1.2.3.4")));
-        assert!(range("::/0").contains(address("2001::1")));
-        assert!(!range("::/0").contains(address("1.2.3.4")));
-        assert!(range("fe80::/10").contains(address("fe80::5")));
+        for decision in [Decision::Allow, Decision::Deny] {
+            let covers = |range: &str, address: &str| {
+                let address: IpAddr = address.parse().unwrap();
+                Range::parse(range).unwrap().covers(decision, address)
+            };
+            assert!(covers("10.0.0.0/8", "10.255.0.1"));
+            assert!(covers("10.0.0.0/8", "::ffff:10.0.0.1"));
+            assert!(covers("::ffff:10.0.0.0/104", "10.255.0.1"));
+            assert!(!covers("::ffff:10.0.0.0/64", "11.0.0.1"));
+            assert!(!covers("10.0.0.0/8", "11.0.0.1"));
+            assert!(covers("0.0.0.0/0", "1.2.3.4"));
+            assert!(covers("::/0", "2001:db8::1"));
+            assert!(!covers("::/0", "1.2.3.4"));
+            assert!(covers("fe80::/10", "fe80::5"));
+        }
+    }
+
+    #[test]
+    fn a_range_refuses_every_form_and_allows_what_it_names() {
+        for (range, address, allows, refuses) in [
+            ("10.0.0.0/8", "64:ff9b::10.0.0.1", true, true),
+            ("10.0.0.0/8", "64:ff9b:1::10.0.0.1", true, true),
+            ("10.0.0.0/8", "2002:a00:1::5", true, true),
+            ("10.0.0.0/8", "64:ff9b::11.0.0.1", false, false),
+            // Two readings of a local NAT64 address, of which one is in the range.
+            ("10.0.0.0/8", "64:ff9b:1:a00:0:100:b00:1", false, true),
+            // All of IPv6 is not meant to lead to private IPv4.
+            ("::/0", "64:ff9b::10.0.0.1", false, true),
+            ("64:ff9b::/96", "64:ff9b::10.0.0.1", true, true),
+            ("64:ff9b::/96", "10.0.0.1", false, false),
+            ("2000::/3", "2002:a00:1::5", false, true),
+            ("2002::/16", "2002:a00:1::5", true, true),
+        ] {
+            let (range, to): (_, IpAddr) = (Range::parse(range).unwrap(), address.parse().unwrap());
+            assert_eq!(range.covers(Decision::Allow, to), allows, "allow {range} {address}");
+            assert_eq!(range.covers(Decision::Deny, to), refuses, "deny {range} {address}");
+        }
     }
 }

@@ -18,6 +18,7 @@ import sys
 import threading
 
 LOCK = threading.Lock()
+IP_FREEBIND = 15
 
 
 def note(log, text):
@@ -30,6 +31,9 @@ def serve(handler, address, port, kind=socket.SOCK_STREAM):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, kind)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Addresses that the machine gets later can be listened at, too.
+    if family == socket.AF_INET:
+        listener.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)
     listener.bind((address, port))
 
     def streams():
@@ -395,7 +399,9 @@ def proxy(password, tls=None):
 
 def outside():
     for address in ["10.9.9.9", "172.16.9.9", "100.64.0.9", "169.254.169.254", "169.254.9.9",
-                    "100.100.100.200", "fd00:9::9", "fd00:ec2::254", "192.168.77.1"]:
+                    "169.254.42.42", "169.254.0.23", "100.100.100.200", "168.63.129.16",
+                    "192.0.0.192", "fd00:9::9", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42",
+                    "192.168.77.1"]:
         for port in [80, 443, 7000]:
             canary(address, port)
     for port in [53, 853]:
@@ -403,7 +409,9 @@ def outside():
     for port in [443, 853]:
         canary("203.0.113.20", port)
         canary("2001:db8::20", port)
-    for address in ["203.0.113.10", "10.9.9.10", "2001:db8::10", "203.0.113.18"]:
+    for address in ["203.0.113.10", "10.9.9.10", "2001:db8::10", "203.0.113.18", "203.0.113.22",
+                    "169.254.42.7", "64:ff9b::cb00:710a", "2002:cb00:710a::1",
+                    "64:ff9b::c633:6402"]:
         serve(echo, address, 7000)
         serve(count, address, 7001)
         serve(first, address, 7002)
@@ -425,6 +433,7 @@ def home():
     for address in ["127.0.0.1", "198.51.100.2", "192.168.77.2", "::1", "2001:db8:1::2"]:
         canary(address, 7777)
         serve(first, address, 7778)
+    serve(first, "203.0.113.22", 7000)
     serve(flip, "127.0.0.1", 5300, socket.SOCK_DGRAM)
     serve(proxy(""), "127.0.0.1", 3128)
     serve(proxy("worker:pass word"), "127.0.0.1", 3129)

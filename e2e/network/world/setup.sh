@@ -41,14 +41,17 @@ ip route add default via 2001:db8:1::1
 echo '0 2147483647' >/proc/sys/net/ipv4/ping_group_range
 
 # Who is out there.
-for last in 10 11 12 13 14 15 16 17 18 19 20 21; do
+for last in 10 11 12 13 14 15 16 17 18 19 20 21 22; do
     outside ip address add "203.0.113.$last/32" dev lo
 done
 for address in 198.51.100.53 198.51.100.54 10.9.9.9 10.9.9.10 172.16.9.9 100.64.0.9 \
-    169.254.169.254 169.254.9.9 100.100.100.200; do
+    169.254.169.254 169.254.9.9 169.254.42.42 169.254.0.23 169.254.42.7 100.100.100.200 \
+    168.63.129.16 192.0.0.192; do
     outside ip address add "$address/32" dev lo
 done
-for address in 2001:db8::10 2001:db8::20 fd00:9::9 fd00:ec2::254; do
+# The last three lead to 203.0.113.10 and to the machine itself, through translators.
+for address in 2001:db8::10 2001:db8::20 fd00:9::9 fd00:ec2::254 fd20:ce::254 fd00:42::42 \
+    64:ff9b::cb00:710a 2002:cb00:710a::1 64:ff9b::c633:6402; do
     outside ip address add "$address/128" dev lo nodad
 done
 

@@ -3,11 +3,12 @@
 //! Pure: a head in, a decision out.
 
 use super::path::Views;
+use crate::place::Place;
 use hyper::header::{HOST, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::http::{Method, Version};
 use hyper::{Request, StatusCode};
-use msb_spec::{Decision, Direction, DomainName, Group, Policy, Rule, Target, Traffic};
+use msb_spec::{Decision, Direction, DomainName, Policy, Rule, Target, Traffic};
 use std::net::{IpAddr, SocketAddr};
 
 /// Whom a flow is with, decided before anything was read.
@@ -125,14 +126,9 @@ fn decide_one(policy: &Policy, peer: &Peer, method: &str, path: &Views) -> Decid
 fn is_about(rule: &Rule, peer: &Peer) -> bool {
     let address = peer.address.ip();
     match &rule.target {
-        Target::Any => true,
         Target::Name(pattern) => pattern.matches(&peer.name),
-        Target::Range(range) => range.contains(address),
-        Target::Group(Group::Host) => peer.is_host,
-        // An address of the host is not allowed because its neighbours are.
-        Target::Group(group) => {
-            Group::of(address) == Some(*group) && (rule.decision == Decision::Deny || !peer.is_host)
-        }
+        target => Place::of(address, |_| peer.is_host)
+            .is_some_and(|place| place.is_covered(target, rule.decision)),
     }
 }
 
