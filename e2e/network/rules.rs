@@ -116,6 +116,40 @@ fn a_rule_by_name_is_no_rule_for_its_neighbours() {
     }
 }
 
+/// Whoever answers for a name chooses the address: the name opens nothing that a rule for that
+/// address does not, neither another port nor the machine itself.
+#[test]
+fn a_name_opens_no_more_than_the_rule_for_its_address() {
+    let flags = |rules: [&'static str; 2]| {
+        let rules = rules.into_iter().flat_map(|rule| ["--net-rule", rule]);
+        ["--net-default", "deny"].into_iter().chain(rules).collect::<Vec<_>>()
+    };
+    for person in World::people() {
+        let probes = [
+            "tcp office.example.com 7000",
+            "tcp office.example.com 7001",
+            "udp office.example.com 7000",
+        ];
+        for rules in [
+            ["allow@10.9.9.10:tcp:7000", "allow@office.example.com"],
+            ["allow@office.example.com", "allow@10.9.9.0/24:tcp:7000"],
+            ["allow@*.example.com", "allow@private:tcp:7000"],
+        ] {
+            assert_eq!(person.probe(&flags(rules), &probes), [YES, NO, NO], "{rules:?}");
+        }
+        let probes = ["tcp desk.example.com 7778", "tcp desk.example.com 7777"];
+        let rules = ["allow@host:tcp:7778", "allow@desk.example.com"];
+        assert_eq!(person.probe(&flags(rules), &probes), [YES, NO]);
+        // The machine's own address on the internet.
+        let probes =
+            ["name home.example.com", "tcp home.example.com 7778", "tcp 198.51.100.2 7778"];
+        let rules = ["allow@home.example.com", "allow@web.example.com"];
+        assert_eq!(person.probe(&flags(rules), &probes), ["unknown", "unknown", NO]);
+        let seen = person.world.canaries();
+        assert!(seen.is_empty(), "{seen:?}");
+    }
+}
+
 /// A refused range is refused however its addresses are written.
 #[test]
 fn a_refused_range_is_refused_through_translators() {

@@ -43,11 +43,6 @@ impl Place {
         self.group == Group::Public && !self.host
     }
 
-    /// Whether it is the host's own address on the internet.
-    pub(crate) fn is_public_but_own(&self) -> bool {
-        self.group == Group::Public && self.host
-    }
-
     /// Whether no rule allows it but one that names it.
     pub(crate) fn is_metadata(&self) -> bool {
         self.group == Group::Metadata

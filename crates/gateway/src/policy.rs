@@ -145,7 +145,7 @@ impl Rules {
             if !covers(rule, flow) {
                 continue;
             }
-            let Some(name) = self.matches(rule, &place, tied) else { continue };
+            let Some(name) = self.matches(rule, flow, &place, tied) else { continue };
             let http = matches!(rule.traffic, Traffic::Http { .. });
             let decision = if http { Decision::Allow } else { rule.decision };
             let proof = match (flow, &rule.target) {
@@ -158,13 +158,18 @@ impl Rules {
             let name = name.or_else(|| tied.first()).cloned();
             return Judgement { decision, rule: rule.to_string(), name, proof };
         }
-        let decision = match self.policy.default {
-            Decision::Allow if !is_hidden(flow) && !place.is_metadata() => Decision::Allow,
-            _ => Decision::Deny,
-        };
+        let decision = self.default_for(flow, &place);
         let looked = self.looks && matches!(flow, Flow::Tcp(_));
         let proof = if looked { Proof::Harmless } else { Proof::None };
         Judgement { decision, rule: "default".to_owned(), name: tied.first().cloned(), proof }
+    }
+
+    /// What becomes of a flow that no rule is about.
+    fn default_for(&self, flow: Flow, place: &Place) -> Decision {
+        match self.policy.default {
+            Decision::Allow if !is_hidden(flow) && !place.is_metadata() => Decision::Allow,
+            _ => Decision::Deny,
+        }
     }
 
     /// Decides a flow to a sandbox of the same named network: joining allows it, and rules for its
@@ -186,26 +191,34 @@ impl Rules {
     fn matches<'a>(
         &self,
         rule: &Rule,
+        flow: Flow,
         place: &Place,
         tied: &'a [DomainName],
     ) -> Option<Option<&'a DomainName>> {
-        let allows = rule.decision == Decision::Allow;
         match &rule.target {
             Target::Name(pattern) => {
                 let name = tied.iter().find(|name| pattern.matches(name))?;
-                let reachable = !allows || self.is_for_names(pattern, place);
-                reachable.then_some(Some(name))
+                // A rule for requests lets the flow in, whatever becomes of the requests.
+                let http = matches!(rule.traffic, Traffic::Http { .. });
+                let refuses = rule.decision == Decision::Deny && !http;
+                (refuses || self.is_for_names(flow, place)).then_some(Some(name))
             }
             target => place.is_covered(target, rule.decision).then_some(None),
         }
     }
 
-    /// Whether a name alone may lead to this place. Else anybody who answers for the name could
-    /// send a flow to the neighbours.
-    fn is_for_names(&self, pattern: &NamePattern, place: &Place) -> bool {
-        let exact = matches!(pattern, NamePattern::Exactly(_));
-        let public = place.is_public() || (exact && place.is_public_but_own());
-        public || self.is_allowed_by_address(place)
+    /// Whether a name may lead to this place. Whoever answers for the name chooses the address, so
+    /// a name opens public addresses, and elsewhere only flows that are allowed without any name.
+    fn is_for_names(&self, flow: Flow, place: &Place) -> bool {
+        place.is_public() || self.allows_without_name(flow, place)
+    }
+
+    /// Whether rules for addresses allow this very flow.
+    fn allows_without_name(&self, flow: Flow, place: &Place) -> bool {
+        let meant =
+            |rule: &&Rule| covers(rule, flow) && place.is_covered(&rule.target, rule.decision);
+        let decision = self.egress().find(meant).map(|rule| rule.decision);
+        decision.unwrap_or_else(|| self.default_for(flow, place)) == Decision::Allow
     }
 
     /// Whether some flow to this place is allowed, whatever its name.
@@ -357,23 +370,10 @@ impl Rules {
         judged(self.policy.default, "default".to_owned())
     }
 
-    /// Whether the sandbox may learn this address of that name.
-    pub(crate) fn may_answer(&self, name: &DomainName, address: IpAddr) -> bool {
+    /// Whether the sandbox may learn this address from an answer to a DNS query.
+    pub(crate) fn may_answer(&self, address: IpAddr) -> bool {
         let Some(place) = self.place(address) else { return false };
-        if place.is_gateway() {
-            return false;
-        }
-        if place.is_public() {
-            return true;
-        }
-        let exactly = |rule: &Rule| match &rule.target {
-            Target::Name(pattern @ NamePattern::Exactly(_)) => {
-                rule.decision == Decision::Allow && pattern.matches(name)
-            }
-            _ => false,
-        };
-        let named = place.is_public_but_own() && self.egress().any(exactly);
-        named || self.is_allowed_by_address(&place)
+        place.is_public() || (!place.is_gateway() && self.is_allowed_by_address(&place))
     }
 
     /// Decides who may come in through a published port.

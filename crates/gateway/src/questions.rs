@@ -337,7 +337,7 @@ impl Gateway {
             }
             return;
         };
-        let emptied = records.keep(|address| self.rules.may_answer(&question.name, address));
+        let emptied = records.keep(|address| self.rules.may_answer(address));
         // The rules may have changed since it was asked.
         if emptied || !judgement.allows() {
             let private = Judgement {

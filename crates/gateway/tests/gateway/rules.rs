@@ -9,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const NAMED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
-/// A server at an address that has a name, and a sandbox that may reach it by that name only. Some
-/// range must be allowed, or the name would not lead to an address of this machine.
+/// A server at an address that has a name, and a sandbox that may reach it by that name. The address
+/// must be allowed, too, or the name would not lead to this machine.
 fn named(rules: &[&str]) -> (Guest, SocketAddr) {
     let port = server_at(IpAddr::V4(NAMED), echo_on);
-    let rules = [rules, &["allow@127.0.0.9:tcp:1"]].concat();
+    let rules = [rules, &["allow@127.0.0.9"]].concat();
     let guest = Setup::new(&rules).resolver(dns_server()).start();
     (guest, SocketAddr::from((NAMED, port)))
 }
@@ -48,8 +48,9 @@ fn hello(name: Option<&str>) -> Vec<u8> {
 #[test]
 fn an_address_that_was_never_asked_for_is_refused() {
     let (mut guest, server) = named(&["allow@*.good.example"]);
-    let stream = guest.dial(server);
-    guest.until_closed(stream);
+    let never = guest.dial("203.0.113.9:7000".parse().unwrap());
+    guest.until_closed(never);
+    guest.verdict(|verdict| verdict.port == Some(7000) && verdict.decision == Decision::Deny);
     assert_eq!(ask(&mut guest, NAME).1, [NAMED]);
     let stream = guest.connect(server);
     guest.send(stream, b"SSH-2.0-x\r\n");
@@ -91,7 +92,7 @@ fn a_request_for_somebody_else_is_told_why() {
         }
     });
     let server = SocketAddr::from((NAMED, port));
-    let rules = ["allow@*.good.example", "allow@127.0.0.9:tcp:1"];
+    let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
     ask(&mut guest, NAME);
     let good = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n");
@@ -126,7 +127,7 @@ fn a_request_for_somebody_else_is_told_why() {
 #[test]
 fn every_request_of_a_stream_is_held_to_its_name() {
     let (port, heard) = listener(NAMED);
-    let rules = ["allow@*.good.example", "allow@127.0.0.9:tcp:1"];
+    let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
     assert!(guest.authority.is_none());
     ask(&mut guest, NAME);
@@ -168,7 +169,7 @@ fn who_speaks_first_outside_is_heard_before_the_proof() {
         std::io::Write::write_all(&mut stream, b"220 hello\r\n").unwrap();
         echo_on(stream);
     });
-    let rules = ["allow@*.good.example", "allow@127.0.0.9:tcp:1"];
+    let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
     ask(&mut guest, NAME);
     let stream = guest.connect(SocketAddr::from((NAMED, port)));
@@ -209,7 +210,7 @@ fn new_rules_end_the_flows_that_they_refuse() {
 
 #[test]
 fn requests_are_decided_one_by_one() {
-    let (mut guest, server) = named(&["allow@*.good.example:http:GET:/"]);
+    let (mut guest, server) = named(&["allow@*.good.example:http:GET:/", "deny@*.good.example"]);
     assert!(guest.authority.is_some());
     ask(&mut guest, NAME);
     let stream = guest.connect(server);
