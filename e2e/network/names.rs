@@ -29,6 +29,37 @@ fn a_name_that_is_not_allowed_does_not_exist() {
     }
 }
 
+/// Attack 32: a query tells its name to the servers of the zone, so a rule for addresses sends none.
+#[test]
+fn a_rule_for_an_address_lets_no_query_out() {
+    for person in World::people() {
+        for (number, rule) in [
+            "allow@203.0.113.10",
+            "allow@203.0.113.10:tcp:443",
+            "allow@203.0.113.0/24",
+            "allow@0.0.0.0/0",
+            "allow@private",
+            "allow@host",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let word = format!("data{number}-{}.evil.example.net", person.msb.uid());
+            let asks = [format!("ask A {word}"), format!("ask TXT {word}")];
+            let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
+            let flags = ["--net-default", "deny", "--net-rule", rule];
+            assert_eq!(person.probe(&flags, &asks), ["nxdomain 0"; 2], "{rule}");
+            let asked = person.world.log("dns");
+            assert!(!asked.contains(&word), "{rule}: {asked}");
+        }
+        // The address itself is reached, and a name that a rule allows is answered.
+        let flags = ["--net-default", "deny", "--net-rule", "allow@10.9.9.10"];
+        assert_eq!(person.probe(&flags, &["tcp 10.9.9.10 7000"]), ["open"]);
+        let flags = [&flags[..], &["--net-rule", "allow@office.example.com"]].concat();
+        assert_eq!(person.probe(&flags, &["name office.example.com"]), ["10.9.9.10"]);
+    }
+}
+
 #[test]
 fn names_are_answered_as_the_resolver_of_the_host_answers() {
     for person in World::people() {

@@ -347,27 +347,39 @@ impl Rules {
         self.secrets.get(of).map(|planned| planned.secret.name.as_str())
     }
 
-    /// Decides whether a name may be asked for: whether some flow to it could be allowed.
+    /// Decides whether a DNS query for this name may leave: a rule has to allow the name, or public
+    /// addresses without any name. A query carries data to the zone's own servers, so neither an
+    /// address nor a private network opens it.
     pub(crate) fn judge_question(&self, name: &DomainName) -> Judgement {
         let judged = |decision, rule: String| {
             let name = Some(name.clone());
             Judgement { decision, rule, name, proof: Proof::None }
         };
+        let mut left = PublicFlows::ALL;
         for rule in self.egress() {
             let allows = rule.decision == Decision::Allow;
-            let meant = match &rule.target {
+            let named = match &rule.target {
                 Target::Name(pattern) => pattern.matches(name),
-                Target::Any => true,
-                // The host has names of its own, and credentials are asked for by address: a name
-                // of anybody's that leads there is a way out for data, and no way in.
-                Target::Group(Group::Host | Group::Loopback | Group::Metadata) => false,
-                Target::Range(_) | Target::Group(_) => allows,
+                Target::Any => !allows,
+                Target::Range(_) | Target::Group(_) => false,
             };
-            if meant && (allows || rule.traffic == Traffic::Any) {
+            if named && (allows || rule.traffic == Traffic::Any) {
                 return judged(rule.decision, rule.to_string());
             }
+            let public = PublicFlows::of(rule);
+            match rule.decision {
+                Decision::Allow if left.meets(public) => {
+                    return judged(Decision::Allow, rule.to_string());
+                }
+                Decision::Allow => {}
+                Decision::Deny => left = left.without(public),
+            }
         }
-        judged(self.policy.default, "default".to_owned())
+        let default = match left.meets(PublicFlows::ALL) {
+            true => self.policy.default,
+            false => Decision::Deny,
+        };
+        judged(default, "default".to_owned())
     }
 
     /// Whether the sandbox may learn this address from an answer to a DNS query.
@@ -402,6 +414,46 @@ impl Rules {
             }
         }
         Judgement::new(Decision::Allow, "published")
+    }
+}
+
+/// Flows to public addresses, one bit for each protocol over IPv4 and one over IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PublicFlows(u8);
+
+impl PublicFlows {
+    const ALL: Self = Self(0b11_11_11);
+    const IPV4: u8 = 0b01_01_01;
+
+    /// What of them a rule is about. One that allows counts if some of them are its own, one that
+    /// refuses if all of them are.
+    fn of(rule: &Rule) -> Self {
+        let allows = rule.decision == Decision::Allow;
+        let families = match &rule.target {
+            Target::Any | Target::Group(Group::Public) => Self::ALL.0,
+            // All of a family: whether that is to be refused. Allowed, it is a list of addresses.
+            Target::Range(range) if range.is_everything() && !allows => match range.is_ipv4() {
+                true => Self::IPV4,
+                false => !Self::IPV4,
+            },
+            Target::Range(_) | Target::Group(_) | Target::Name(_) => 0,
+        };
+        let protocols = match &rule.traffic {
+            Traffic::Any => Self::ALL.0,
+            Traffic::Tcp(ports) if allows || ports.is_any() => 0b00_00_11,
+            Traffic::Udp(ports) if allows || ports.is_any() => 0b00_11_00,
+            Traffic::Icmp => 0b11_00_00,
+            Traffic::Tcp(_) | Traffic::Udp(_) | Traffic::Http { .. } => 0,
+        };
+        Self(families & protocols)
+    }
+
+    fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 }
 

@@ -303,8 +303,23 @@ fn only_names_that_could_be_reached_are_asked_for() {
     assert!(!asks(&["allow@a.example"], deny, "b.example"));
     assert!(asks(&["allow@a.example:http:GET:/"], deny, "a.example"));
     assert!(asks(&["allow@public"], deny, "b.example"));
-    assert!(asks(&["allow@10.0.0.0/8"], deny, "b.example"));
-    assert!(!asks(&["allow@host"], deny, "b.example"));
+    assert!(asks(&["allow@any:tcp:80"], deny, "b.example"));
+    // A query for a name tells it to others: no address is a reason for that.
+    for address in ["10.0.0.0/8", "1.1.1.1", "1.1.1.1:udp:53", "0.0.0.0/0", "::/0"] {
+        assert!(!asks(&[&format!("allow@{address}")], deny, "b.example"), "{address}");
+    }
+    for group in ["private", "host", "loopback", "metadata"] {
+        assert!(!asks(&[&format!("allow@{group}")], deny, "b.example"), "{group}");
+    }
+    // What is left where the internet is refused is no reason either.
+    assert!(!asks(&["deny@public", "allow@any"], deny, "b.example"));
+    assert!(!asks(&["deny@public"], allow, "b.example"));
+    assert!(!asks(&["deny@0.0.0.0/0", "deny@::/0", "allow@any"], deny, "b.example"));
+    assert!(!asks(&["deny@public:tcp", "allow@any:tcp:80"], deny, "b.example"));
+    assert!(asks(&["deny@0.0.0.0/0", "allow@any"], deny, "b.example"));
+    assert!(asks(&["deny@public:tcp", "allow@any"], deny, "b.example"));
+    assert!(asks(&["deny@public:tcp:80", "allow@any"], deny, "b.example"));
+    assert!(asks(&["deny@public", "allow@b.example", "allow@private"], deny, "b.example"));
     assert!(!asks(&["deny@b.example", "allow@public"], deny, "b.example"));
     assert!(asks(&["deny@b.example:tcp:22", "allow@public"], deny, "b.example"));
     assert!(asks(&["allow@public", "deny@b.example"], deny, "b.example"));

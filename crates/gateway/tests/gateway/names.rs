@@ -58,7 +58,14 @@ fn private_answers_are_kept_back() {
     }
     let refused = guest.verdict(|verdict| verdict.decision == Decision::Deny);
     assert_eq!(refused.rule, "private answer");
-    guest.set_rules(&["allow@private"]);
+    guest.set_rules(&["allow@public", "allow@private"]);
+    assert_eq!(ask(&mut guest, "10-0-0-1.example").1, [Ipv4Addr::new(10, 0, 0, 1)]);
+    // An address or a private network alone lets no query out.
+    for rule in ["allow@private", "allow@10.0.0.1", "allow@0.0.0.0/0"] {
+        guest.set_rules(&[rule]);
+        assert_eq!(ask(&mut guest, "10-0-0-1.example").0, RCODE::NameError, "{rule}");
+    }
+    guest.set_rules(&["allow@10-0-0-1.example", "allow@private"]);
     assert_eq!(ask(&mut guest, "10-0-0-1.example").1, [Ipv4Addr::new(10, 0, 0, 1)]);
     guest.end();
 }
