@@ -23,11 +23,44 @@ fn what_leaves_goes_through_the_proxy_of_the_host() {
         let flags = ["--net-rule", "allow@api.example.com:http"];
         let script = "curl -sS -o /dev/null -w '%{http_code}' https://api.example.com/";
         assert_eq!(behind(&person, &proxy, &flags, script).line(), "200");
-        assert!(person.world.log("proxy").contains("CONNECT api.example.com:443"), "by its name");
+        let log = person.world.log("proxy");
+        assert!(log.contains("CONNECT 203.0.113.11:443"), "by its address: {log}");
+        // Plain requests, too.
+        let script = "curl -sS -o /dev/null -w '%{http_code}' http://api.example.com/";
+        assert_eq!(behind(&person, &proxy, &flags, script).line(), "200");
+        let log = person.world.log("proxy");
+        assert!(log.contains("CONNECT 203.0.113.11:80"), "by its address: {log}");
         // Rules come before it.
         let flags = ["--net-rule", "deny@web.example.com"];
         let script = "curl -s --cacert /world/ca.pem https://web.example.com/; echo $?";
         assert_eq!(behind(&person, &proxy, &flags, script).line(), "6");
+    }
+}
+
+/// A name that was judged is not resolved once more: the second answer could be another.
+#[test]
+fn the_proxy_connects_to_the_address_that_was_judged() {
+    for person in World::people() {
+        for (number, rule) in
+            ["allow@*.flip.example.net", "allow@*.flip.example.net:http"].into_iter().enumerate()
+        {
+            let name = format!("proxy{number}-{}.private.flip.example.net", person.msb.uid());
+            let proxy = [("HTTPS_PROXY", "http://127.0.0.1:3128")];
+            let flags = ["--net-default", "deny", "--net-rule", rule];
+            let script = format!("curl -sS -o /dev/null -w '%{{http_code}}' http://{name}/");
+            assert_eq!(behind(&person, &proxy, &flags, &script).line(), "200", "{rule}");
+            let log = person.world.log("proxy");
+            assert!(log.contains("CONNECT 203.0.113.10:80"), "{log}");
+            assert!(!log.contains(&name), "{log}");
+        }
+        let seen = person.world.canaries();
+        assert!(seen.is_empty(), "{seen:?}");
+        // Who trusts the proxy with names says so.
+        let variables = [("HTTPS_PROXY", "http://127.0.0.1:3128"), ("MSB_PROXY_RESOLVES", "1")];
+        let flags = ["--net-rule", "allow@api.example.com:http"];
+        let script = "curl -sS -o /dev/null -w '%{http_code}' https://api.example.com/";
+        assert_eq!(behind(&person, &variables, &flags, script).line(), "200");
+        assert!(person.world.log("proxy").contains("CONNECT api.example.com:443"), "by its name");
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Proxy {
     pub tls: bool,
     /// Where it is, found before the gateway is confined.
     pub addresses: Vec<SocketAddr>,
+    /// Whether it is told names and resolves them itself. What it finds then is not judged.
+    pub resolves: bool,
     credentials: Option<SecretValue>,
     exempt: Vec<Exempt>,
 }
@@ -84,6 +86,7 @@ impl Proxy {
             port,
             tls,
             addresses: address.map(|ip| SocketAddr::new(ip, port)).into_iter().collect(),
+            resolves: false,
             credentials,
             exempt: no_proxy.split([',', ' ']).filter_map(Exempt::parse).collect(),
         })
@@ -107,10 +110,24 @@ impl Proxy {
         !own.is_loopback() && !self.exempt.iter().any(|exempt| exempt.covers(name, address))
     }
 
-    /// What to send to be joined to `host`: a name, or an address in brackets if it is IPv6.
-    pub(crate) fn connect_request(&self, host: &str, port: u16) -> zeroize::Zeroizing<Vec<u8>> {
-        let mut head =
-            format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n").into_bytes();
+    /// Whether plain requests are handed to it as a whole, which it resolves the name of. Others
+    /// go through a tunnel to their address, as everything in TLS does.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.resolves
+    }
+
+    /// What to send to be joined to `address`, which was judged. A name would be resolved once more,
+    /// perhaps to another address, so it is sent only to a proxy that is trusted to do that.
+    pub(crate) fn connect_request(
+        &self,
+        name: Option<&DomainName>,
+        address: SocketAddr,
+    ) -> zeroize::Zeroizing<Vec<u8>> {
+        let host = match name.filter(|_| self.resolves) {
+            Some(name) => format!("{name}:{}", address.port()),
+            None => SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
+        };
+        let mut head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
         if let Some(credentials) = &self.credentials {
             // Enough at once: a growing buffer would leave copies behind.
             head.reserve_exact(credentials.bytes().len() + 64);
@@ -255,12 +272,30 @@ mod tests {
     #[test]
     fn a_stream_is_asked_for_with_credentials() {
         let proxy = Proxy::parse("http://me:pass@proxy.example", "").unwrap();
-        let head = proxy.connect_request("a.example", 443);
+        let name = DomainName::parse("a.example").unwrap();
+        let head = proxy.connect_request(Some(&name), "192.0.2.7:443".parse().unwrap());
         assert_eq!(
             std::str::from_utf8(&head).unwrap(),
-            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\
+            "CONNECT 192.0.2.7:443 HTTP/1.1\r\nHost: 192.0.2.7:443\r\n\
              Proxy-Authorization: Basic bWU6cGFzcw==\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn a_proxy_is_asked_for_the_address_that_was_judged() {
+        let mut proxy = Proxy::parse("http://proxy.example", "").unwrap();
+        let name = DomainName::parse("a.example").unwrap();
+        for (name, address, resolves, asked) in [
+            (Some(&name), "192.0.2.7:443", false, "CONNECT 192.0.2.7:443 "),
+            (Some(&name), "[2001:db8::7]:443", false, "CONNECT [2001:db8::7]:443 "),
+            (Some(&name), "[::ffff:192.0.2.7]:80", false, "CONNECT 192.0.2.7:80 "),
+            (None, "192.0.2.7:443", true, "CONNECT 192.0.2.7:443 "),
+            (Some(&name), "192.0.2.7:443", true, "CONNECT a.example:443 "),
+        ] {
+            proxy.resolves = resolves;
+            let head = proxy.connect_request(name, address.parse().unwrap());
+            assert!(head.starts_with(asked.as_bytes()), "{asked}");
+        }
     }
 
     #[test]

@@ -63,6 +63,7 @@ fn proxy() -> Result<Option<Proxy>> {
     msb_sys::net::resolve_without_plugins();
     let mut proxy = Proxy::parse(&url, &exceptions)?;
     proxy.locate()?;
+    proxy.resolves = variable(&env::PROXY_RESOLVES).is_some_and(|value| value == "1");
     Ok(Some(proxy))
 }
 

@@ -11,7 +11,6 @@ use crate::streams::{Stage, Stream};
 use msb_spec::Direction;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use zeroize::Zeroizing;
 
@@ -70,12 +69,7 @@ impl Gateway {
             return self.add_tunnel(key, Tunnel { out, written: 0, read: answer_of_neighbour });
         }
         let Some(proxy) = self.proxy_for(stream) else { return false };
-        let host = match (&stream.verdict.name, remote.ip()) {
-            (Some(name), _) => name.to_string(),
-            (None, IpAddr::V4(four)) => four.to_string(),
-            (None, IpAddr::V6(six)) => format!("[{six}]"),
-        };
-        let out = proxy.connect_request(&host, remote.port());
+        let out = proxy.connect_request(stream.verdict.name.as_ref(), outer(remote));
         self.add_tunnel(key, Tunnel { out, written: 0, read: answer })
     }
 

@@ -42,6 +42,9 @@ pub const PROXIES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"];
 /// Who is reached without it.
 pub const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+/// `1` sends names instead of judged addresses to that proxy, which then resolves them itself: for
+/// proxies that refuse addresses. Private addresses that it finds are reached, too.
+pub const PROXY_RESOLVES: &str = "MSB_PROXY_RESOLVES";
 /// OpenSSL's own: certificates of authorities beside the system's.
 pub const SSL_CERT_FILE: &str = "SSL_CERT_FILE";
 /// Set in a sandbox whose gateway looks into something, to the certificates that are trusted there.

@@ -327,9 +327,10 @@ impl Flow {
         request
     }
 
-    /// Plain requests are handed to a proxy as a whole, with what it wants to see.
+    /// Plain requests are handed as a whole to a proxy that resolves names, with what it wants to see.
     fn passed_to_proxy(&self) -> Option<Option<HeaderValue>> {
         let proxy = self.shared.upstream.proxy_for(&self.peer).filter(|_| !self.peer.tls)?;
+        let proxy = Some(proxy).filter(|proxy| proxy.takes_requests())?;
         Some(proxy.authorization().and_then(|value| HeaderValue::from_bytes(&value).ok()))
     }
 

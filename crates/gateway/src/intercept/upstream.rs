@@ -122,7 +122,7 @@ impl Upstream {
         LazyLock::force(&self.tls);
     }
 
-    /// The proxy that plain requests to `peer` are handed to as a whole.
+    /// The proxy on the way to `peer`.
     pub(crate) fn proxy_for(&self, peer: &Peer) -> Option<&Proxy> {
         let proxy = self.proxy.as_deref()?;
         proxy.is_for(Some(&peer.name), peer.address).then_some(proxy)
@@ -135,13 +135,13 @@ impl Upstream {
             None => Box::new(dial(&[peer.address]).await?),
             Some(_) => self.reach_proxy().await?,
         };
-        if !peer.tls {
-            return Ok(Connected { stream, protocol: Protocol::One });
-        }
-        let stream = match proxy {
+        let stream = match proxy.filter(|proxy| peer.tls || !proxy.takes_requests()) {
             None => stream,
             Some(proxy) => join(proxy, peer, stream).await?,
         };
+        if !peer.tls {
+            return Ok(Connected { stream, protocol: Protocol::One });
+        }
         let config = match offer {
             Offer::Both => &self.tls.both,
             Offer::Only(Protocol::One) => &self.tls.one,
@@ -187,8 +187,7 @@ async fn join(
 ) -> Result<Box<dyn Stream>, Trouble> {
     let broken = |error: std::io::Error| Trouble::Connect(error.to_string());
     let asked = async {
-        // By its name: proxies have rules of their own, and these are by name.
-        let request = proxy.connect_request(peer.name.as_str(), peer.address.port());
+        let request = proxy.connect_request(Some(&peer.name), peer.address);
         stream.write_all(&request).await.map_err(broken)?;
         stream.flush().await.map_err(broken)?;
         let mut answer = Vec::new();

@@ -92,7 +92,7 @@ fn streams_go_through_the_proxy_with_its_password() {
                 assert_eq!(status, 200, "{text}");
             }
             for head in heads.lock().unwrap().iter() {
-                assert!(head.starts_with("CONNECT api.example:443 HTTP/1.1\r\n"), "{head}");
+                assert!(head.starts_with("CONNECT 192.0.2.7:443 HTTP/1.1\r\n"), "{head}");
             }
             for seen in echo.seen() {
                 assert!(!seen.contains("proxy-authorization"), "{seen}");
@@ -117,17 +117,25 @@ fn a_proxy_that_refuses_is_told_inside() {
 }
 
 #[test]
-fn plain_requests_are_handed_to_the_proxy_whole() {
+fn plain_requests_are_handed_whole_to_a_proxy_that_resolves() {
     run(async {
-        let echo = Echo::start(None).await;
-        let (address, heads) = proxy(None, echo.address).await;
-        let settings = Proxy::parse(&format!("http://me:pass@{address}"), "").unwrap();
-        let lab = Lab::new(&["allow@any"], Vec::new(), &[], Some(settings));
-        let stream = lab.flow(NAME, far(80), false);
-        let mut client = Client::over(TokioIo::new(stream), Protocol::One).await;
-        assert_eq!(client.get("/x?y").await.0, 200);
-        let head = heads.lock().unwrap()[0].clone();
-        assert!(head.starts_with("GET http://api.example/x?y HTTP/1.1\r\n"), "{head}");
+        for (resolves, asked) in [
+            (false, "CONNECT 192.0.2.7:80 HTTP/1.1\r\n"),
+            (true, "GET http://api.example/x?y HTTP/1.1\r\n"),
+        ] {
+            let echo = Echo::start(None).await;
+            let (address, heads) = proxy(None, echo.address).await;
+            let mut settings = Proxy::parse(&format!("http://me:pass@{address}"), "").unwrap();
+            settings.resolves = resolves;
+            let lab = Lab::new(&["allow@any"], Vec::new(), &[], Some(settings));
+            let stream = lab.flow(NAME, far(80), false);
+            let mut client = Client::over(TokioIo::new(stream), Protocol::One).await;
+            assert_eq!(client.get("/x?y").await.0, 200);
+            let head = heads.lock().unwrap()[0].clone();
+            assert!(head.starts_with(asked), "{head}");
+            let seen = echo.seen().concat();
+            assert!(resolves || !seen.contains("proxy-authorization"), "{seen}");
+        }
     });
 }
 
