@@ -172,6 +172,27 @@ fn each_word_reaches_what_it_says() {
     }
 }
 
+/// A laptop changes networks: an address that the machine gets while a sandbox runs is its own from
+/// that moment on, and no longer when it is gone.
+#[test]
+fn an_address_that_the_machine_gets_later_is_its_own() {
+    let probe = ["tcp 203.0.113.22 7000"];
+    for person in World::people() {
+        let change = |verb: &str| {
+            let mut ip = person.world.at_home("ip");
+            let done = ip.args(["address", verb, "203.0.113.22/32", "dev", "lo"]).status();
+            assert!(done.expect("ip can be executed").success());
+        };
+        person.lasting("net", &["--net", "public"]);
+        assert_eq!(person.probe_in("net", &probe), ["open"], "a server of the internet");
+        change("add");
+        let own = person.probe_in("net", &probe);
+        change("del");
+        assert_eq!(own, ["refused"], "a server of the machine");
+        assert_eq!(person.probe_in("net", &probe), ["open"], "of the internet again");
+    }
+}
+
 /// The host's loopback is what a sandbox means by its name, and nothing else is.
 #[test]
 fn the_machine_itself_is_reached_by_its_name_where_that_is_allowed() {

@@ -121,6 +121,14 @@ impl World {
         all.filter(is_it).collect()
     }
 
+    /// A program of the machine that msb runs on, as its root.
+    pub(crate) fn at_home(&self, program: &str) -> Command {
+        let mut command = Command::new("/usr/bin/nsenter");
+        command.arg(format!("--target={}", self.first.id())).args(["--mount", "--net", "--"]);
+        command.arg(program).stdin(Stdio::null()).current_dir("/");
+        command
+    }
+
     /// A program of the internet: at home it would come from the host.
     pub(crate) fn outside(&self, program: &str) -> Command {
         let mut command = Command::new("/usr/bin/nsenter");

@@ -29,6 +29,9 @@ const SILENT: u64 = 3_000_000;
 const REMEMBERED: u64 = 5_000_000;
 /// Refusals that are remembered.
 const MOST_REFUSALS: usize = 1024;
+/// How long a decision counts while datagrams go on, in microseconds: unlike a stream, a flow of
+/// them follows the host's routes, and could come to lead to the host itself.
+const DECIDED: u64 = 1_000_000;
 /// Datagrams of one socket that are read in a row.
 const BATCH: usize = 64;
 
@@ -63,6 +66,8 @@ pub(crate) struct Exchange {
     pub(crate) received: u64,
     pub(crate) since: u64,
     last: u64,
+    /// When it was decided last.
+    decided: u64,
 }
 
 impl Exchange {
@@ -189,11 +194,14 @@ impl Gateway {
 
     /// The flow that a packet belongs to, which may be a new one.
     fn find_exchange(&mut self, line: Line, packet: &Packet<'_>) -> Option<Key> {
-        if let Some(key) = self.datagrams.index.get(&line) {
-            return Some(*key);
-        }
         let (address, port) = (line.remote.ip(), line.remote.port());
         let flow = if line.echo { Flow::Echo } else { Flow::Udp(port) };
+        if let Some(key) = self.datagrams.index.get(&line).copied() {
+            if self.is_still_allowed(key, flow) {
+                return Some(key);
+            }
+            self.end_exchange(key);
+        }
         let tied = self.tied(address);
         let mut judgement = self.judge(flow, address, &tied);
         if judgement.allows() && self.is_full() {
@@ -227,6 +235,20 @@ impl Gateway {
         let verdict = self.verdict(kind, Direction::Egress, &judgement, Some(address), port);
         self.names.opened(address);
         Some(self.add_exchange(line, way, verdict, tied))
+    }
+
+    /// Whether a flow of the sandbox that is open may go on.
+    fn is_still_allowed(&mut self, key: Key, flow: Flow) -> bool {
+        let Some(exchange) = self.datagrams.flows.get(key) else { return false };
+        let own = exchange.verdict.direction == Direction::Egress;
+        if !own || self.now < exchange.decided + DECIDED {
+            return true;
+        }
+        let allows = self.judge(flow, exchange.line.remote.ip(), &exchange.tied).allows();
+        if let Some(exchange) = self.datagrams.flows.get_mut(key) {
+            exchange.decided = self.now;
+        }
+        allows
     }
 
     fn open_way(&self, line: Line) -> Result<Way, Errno> {
@@ -265,6 +287,7 @@ impl Gateway {
             received,
             since,
             last,
+            decided: now,
         });
         self.datagrams.index.insert(line, key);
         if let Some(door) = door {

@@ -82,7 +82,6 @@ pub(crate) fn run(start: Start) -> i32 {
         secrets: network.secrets.iter().cloned().zip(values).collect(),
         proxy: proxy.clone(),
         roots,
-        host_addresses: host_addresses.clone(),
     });
     allow_sockets();
     let ready = open_doors(&network.ports).and_then(|doors| {
@@ -133,7 +132,7 @@ pub(crate) fn run(start: Start) -> i32 {
         control.send(&ready);
         control.flush();
     }
-    let rules = Rules::new(network.policy, &host_addresses, network.secrets, network.bypass);
+    let rules = Rules::new(network.policy, host_addresses, network.secrets, network.bypass);
     let Ok(epoll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return 1 };
     let mut gateway = Gateway {
         epoll,

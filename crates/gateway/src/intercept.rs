@@ -36,7 +36,7 @@ use event::{Events, Happened};
 use msb_spec::{DomainName, Error, Kind, PlannedSecret, Policy, Result};
 use msb_wire::NetEvent;
 use secrets::Secrets;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -57,8 +57,6 @@ pub(crate) struct Settings {
     pub(crate) proxy: Option<Arc<Proxy>>,
     /// Authorities that the other side is verified with, in DER.
     pub(crate) roots: Vec<Vec<u8>>,
-    /// The host's own addresses.
-    pub(crate) host_addresses: Vec<IpAddr>,
 }
 
 /// A flow to be looked into.
@@ -72,6 +70,8 @@ pub(crate) struct Intercepted {
     pub(crate) name: DomainName,
     /// Where that is; already decided.
     pub(crate) address: SocketAddr,
+    /// Whether the address is one of the host's own.
+    pub(crate) is_host: bool,
     /// Whether the client speaks TLS.
     pub(crate) tls: bool,
 }
@@ -99,7 +99,6 @@ struct Shared {
     /// None where nobody inside trusts us, and only plain requests are looked into.
     issuing: Option<Mutex<Issuing>>,
     events: Events,
-    host_addresses: Vec<IpAddr>,
     buffers: Semaphore,
 }
 
@@ -135,7 +134,6 @@ impl Interceptor {
             upstream: Arc::new(Upstream::new(settings.roots, settings.proxy)),
             issuing: issuing.map(Mutex::new),
             events,
-            host_addresses: settings.host_addresses,
             buffers: Semaphore::new(BUFFERS),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -12,6 +12,7 @@ mod frames;
 #[doc(hidden)]
 pub mod fuzz;
 mod gateway;
+mod host_addresses;
 mod intercept;
 mod interest;
 mod joined;
@@ -37,6 +38,7 @@ mod timers;
 mod tunnel;
 mod watching;
 
+pub use host_addresses::HostAddresses;
 pub use proxy::Proxy;
 pub use secret_value::SecretValue;
 pub use start::{Joined, Start};

@@ -331,6 +331,7 @@ impl Gateway {
         let Some(stream) = self.streams.flows.get_mut(key) else { return };
         let Some(name) = stream.tied.first().cloned() else { return };
         let (flow, address) = (stream.verdict.flow, outer(stream.ends.remote));
+        let is_host = self.rules.is_host(stream.ends.remote.ip());
         stream.stage = Stage::Open;
         stream.writable = true;
         stream.readable = true;
@@ -340,7 +341,7 @@ impl Gateway {
             return self.streams.abort(key);
         }
         if let Some(interceptor) = self.interceptor() {
-            interceptor.take(Intercepted { flow, socket: theirs, name, address, tls });
+            interceptor.take(Intercepted { flow, socket: theirs, name, address, is_host, tls });
         }
         self.streams.queue(key);
     }

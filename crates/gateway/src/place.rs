@@ -32,6 +32,11 @@ impl Place {
         Some(Self { destination, group, host, gateway: false })
     }
 
+    /// Whether the machine that the sandbox runs on is reached by it.
+    pub(crate) fn is_host(&self) -> bool {
+        self.host
+    }
+
     /// Whether it is the gateway's own address.
     pub(crate) fn is_gateway(&self) -> bool {
         self.gateway

@@ -1,8 +1,9 @@
 //! Decides what may pass: flows, questions for names, answers to them, and who comes in.
 //!
-//! Pure: no sockets, no clock, nothing looked up. The names that an address was given for come
+//! No clock, and nothing asked but which addresses are the host's own. The names that an address was given for come
 //! from `names`; an address without such a name is judged as an address alone.
 
+use crate::host_addresses::HostAddresses;
 use crate::intercept::patterns::Patterns;
 use crate::interest::Interest;
 use crate::place::Place;
@@ -81,7 +82,7 @@ pub(crate) enum Seen {
 #[derive(Debug)]
 pub(crate) struct Rules {
     policy: Policy,
-    host: Vec<IpAddr>,
+    host: HostAddresses,
     secrets: Vec<PlannedSecret>,
     /// What stands for the Secrets, by their number.
     placeholders: Arc<Patterns>,
@@ -94,11 +95,10 @@ pub(crate) struct Rules {
 impl Rules {
     pub(crate) fn new(
         policy: Policy,
-        host: &[IpAddr],
+        host: HostAddresses,
         secrets: Vec<PlannedSecret>,
         bypass: Vec<NamePattern>,
     ) -> Self {
-        let host = host.iter().map(IpAddr::to_canonical).collect();
         let interest = Interest::default();
         let texts = secrets.iter().map(|planned| planned.placeholder.as_bytes());
         let placeholders = Arc::new(Patterns::of(texts.enumerate()));
@@ -133,7 +133,7 @@ impl Rules {
 
     /// None for what nobody can be reached by, whatever the rules say.
     fn place(&self, address: IpAddr) -> Option<Place> {
-        Place::of(address, |address| self.host.contains(&address))
+        Place::of(address, |address| self.host.contains(address))
     }
 
     /// Decides a flow out of the sandbox. `tied` are the names that the address was given for.
@@ -270,6 +270,11 @@ impl Rules {
         self.bypass.iter().any(|pattern| pattern.matches(name))
     }
 
+    /// Whether an address is the host's own.
+    pub(crate) fn is_host(&self, address: IpAddr) -> bool {
+        self.place(address).is_some_and(|place| place.is_host())
+    }
+
     /// Whether an address is one of the internet, and not the host's own.
     pub(crate) fn is_public(&self, address: IpAddr) -> bool {
         let place = self.place(address);
@@ -391,7 +396,7 @@ impl Rules {
     /// Decides who may come in through a published port.
     pub(crate) fn judge_peer(&self, flow: Flow, peer: IpAddr) -> Judgement {
         let peer = Destination::of(peer);
-        let own = |address| self.host.contains(&address);
+        let own = |address| self.host.contains(address);
         let host = peer.is_in(Group::Loopback) || peer.readings().any(own);
         let ingress = self.policy.rules.iter().filter(|rule| rule.direction == Direction::Ingress);
         for rule in ingress {

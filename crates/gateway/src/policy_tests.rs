@@ -2,8 +2,9 @@ use super::*;
 
 fn rules(texts: &[&str], default: Decision) -> Rules {
     let rules = texts.iter().map(|text| Rule::parse(text).unwrap()).collect();
-    let host = ["192.168.1.5".parse().unwrap(), "203.0.113.9".parse().unwrap()];
-    Rules::new(Policy { rules, default }, &host, Vec::new(), Vec::new())
+    let host = ["192.168.1.5", "203.0.113.9"].map(|text| text.parse().unwrap());
+    let host = HostAddresses::listed(host);
+    Rules::new(Policy { rules, default }, host, Vec::new(), Vec::new())
 }
 
 fn closed(texts: &[&str]) -> Rules {
@@ -134,8 +135,8 @@ fn metadata_is_reached_by_a_rule_that_names_it() {
     // Nor by its being the host's own.
     let policy =
         Policy { rules: vec![Rule::parse("allow@host").unwrap()], default: Decision::Deny };
-    let own = ["169.254.169.254".parse().unwrap()];
-    let own = Rules::new(policy, &own, Vec::new(), Vec::new());
+    let own = HostAddresses::listed(["169.254.169.254".parse().unwrap()]);
+    let own = Rules::new(policy, own, Vec::new(), Vec::new());
     assert!(!judge(&own, HTTPS, "169.254.169.254", &[]).0);
     check(&["deny@private", "allow@169.254.9.9"], HTTPS, "169.254.9.9", &[], false);
 }

@@ -1,9 +1,10 @@
 //! What a gateway is given before it is jailed: afterwards it can open nothing.
 
+use crate::host_addresses::HostAddresses;
 use crate::proxy::Proxy;
 use crate::secret_value::SecretValue;
 use msb_spec::{Name, Network, Result};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 /// All that a gateway is made of.
@@ -14,8 +15,8 @@ pub struct Start {
     pub values: Vec<SecretValue>,
     /// Whom to ask for names: the host's own servers, or `network.dns`.
     pub resolvers: Vec<SocketAddr>,
-    /// The addresses by which the host itself is reached.
-    pub host_addresses: Vec<IpAddr>,
+    /// Tells the addresses by which the host itself is reached.
+    pub host_addresses: HostAddresses,
     /// The proxy through which the host reaches the internet.
     pub proxy: Option<Proxy>,
     /// Certificates of the authorities that servers outside are verified with, in DER.

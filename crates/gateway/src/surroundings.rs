@@ -1,6 +1,7 @@
-//! What a gateway learns of the host before it is jailed: whom to ask for names, which addresses are
-//! the host's own, its proxy, and the authorities that it trusts.
+//! What a gateway learns of the host before it is jailed: whom to ask for names, how to
+//! tell the host's own addresses, its proxy, and the authorities that it trusts.
 
+use crate::host_addresses::HostAddresses;
 use crate::proxy::Proxy;
 use msb_spec::{Error, Network, Resolver, Result, Stage, env};
 use std::fs;
@@ -11,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub struct Surroundings {
     /// Whom to ask for names.
     pub resolvers: Vec<SocketAddr>,
-    /// The addresses by which the host itself is reached.
-    pub host_addresses: Vec<IpAddr>,
+    /// Tells the addresses by which the host itself is reached.
+    pub host_addresses: HostAddresses,
     /// The proxy through which the host reaches the internet.
     pub proxy: Option<Proxy>,
     /// Certificates of the authorities that servers outside are verified with, in DER.
@@ -22,7 +23,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// Looks at the host, as far as this network needs it.
     pub fn find(network: &Network) -> Result<Self> {
-        let host_addresses = msb_sys::net::own_addresses().map_err(|error| {
+        let host_addresses = HostAddresses::of_kernel().map_err(|error| {
             Error::host("cannot find the addresses of this host", error).at(Stage::Network)
         })?;
         let resolvers = match network.dns.as_slice() {

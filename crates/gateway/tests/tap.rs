@@ -3,7 +3,7 @@
 //!
 //! `tap COMMAND…` runs a command there instead, for trying things out.
 
-use msb_gateway::{Start, run};
+use msb_gateway::{HostAddresses, Start, run};
 use msb_spec::{Decision, Network, Policy, Rule, addresses};
 use std::error::Error;
 use std::io::{Read, Write};
@@ -76,7 +76,7 @@ fn start(link: OwnedFd, control: OwnedFd) -> Start {
         },
         values: Vec::new(),
         resolvers: Vec::new(),
-        host_addresses: Vec::new(),
+        host_addresses: HostAddresses::listed([]),
         proxy: None,
         roots: Vec::new(),
         joined: None,

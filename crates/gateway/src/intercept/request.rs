@@ -9,7 +9,7 @@ use hyper::http::request::Parts;
 use hyper::http::{Method, Version};
 use hyper::{Request, StatusCode};
 use msb_spec::{Decision, Direction, DomainName, Policy, Rule, Target, Traffic};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Whom a flow is with, decided before anything was read.
 #[derive(Debug, Clone)]
@@ -201,13 +201,6 @@ pub(crate) fn drop_hop_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether an address counts as the host's own. Loopback is reached only where the gateway itself
-/// stands for the host.
-pub(crate) fn is_host(address: IpAddr, own: &[IpAddr]) -> bool {
-    let address = address.to_canonical();
-    address.is_loopback() || own.iter().any(|one| one.to_canonical() == address)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,19 +283,5 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
         names.sort_unstable();
         assert_eq!(names, ["host", "te", "x-other"]);
-    }
-
-    #[test]
-    fn the_host_is_known_by_any_of_its_addresses() {
-        let own = ["192.0.2.9".parse().unwrap()];
-        for (address, host) in [
-            ("192.0.2.9", true),
-            ("::ffff:192.0.2.9", true),
-            ("127.0.0.1", true),
-            ("::1", true),
-            ("192.0.2.8", false),
-        ] {
-            assert_eq!(is_host(address.parse().unwrap(), &own), host, "{address}");
-        }
     }
 }

@@ -4,7 +4,7 @@ use super::exchange::Flow;
 use super::guarded::{Gate, Guarded};
 use super::head::MOST_HEADERS;
 use super::line::Line;
-use super::request::{self, Peer};
+use super::request::Peer;
 use super::upstream::{Connected, Offer, Protocol, Stream};
 use super::{Intercepted, Shared};
 use crate::sniff;
@@ -37,8 +37,8 @@ const PING: Duration = Duration::from_secs(60);
 /// Serves until either side is done. Whatever goes wrong ends the flow; there is nobody to tell.
 pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
     let Some(stream) = waited_for(taken.socket) else { return };
-    let is_host = request::is_host(taken.address.ip(), &shared.host_addresses);
-    let peer = Peer { name: taken.name, address: taken.address, tls: taken.tls, is_host };
+    let Intercepted { name, address, tls, is_host, .. } = taken;
+    let peer = Peer { name, address, tls, is_host };
     let flow = |protocol, trouble| Flow {
         number: taken.flow,
         scope: shared.secrets.towards(&peer.name, peer.tls),

@@ -1,6 +1,6 @@
 //! A sandbox made of smoltcp, in this process, on a real gateway.
 
-use msb_gateway::{Joined, Proxy, SecretValue, Start, run};
+use msb_gateway::{HostAddresses, Joined, Proxy, SecretValue, Start, run};
 use msb_spec::{
     Decision, Name, Network, PlannedSecret, Policy, Published, Rule, Secret, addresses,
 };
@@ -85,7 +85,7 @@ impl Setup {
                 network: self.network,
                 values,
                 resolvers: self.resolvers,
-                host_addresses: Vec::new(),
+                host_addresses: HostAddresses::listed([]),
                 proxy: self.proxy,
                 roots: Vec::new(),
                 joined: self.joined,

@@ -195,7 +195,6 @@ impl Lab {
             secrets,
             proxy: proxy.map(Arc::new),
             roots: roots.iter().map(|root| root.der.clone()).collect(),
-            host_addresses: Vec::new(),
         })
         .unwrap();
         let Authority { pem } = authority;
@@ -211,6 +210,7 @@ impl Lab {
             flow: self.next.fetch_add(1, Ordering::Relaxed),
             socket: other.into(),
             name: DomainName::parse(name).unwrap(),
+            is_host: address.ip().is_loopback(),
             address,
             tls,
         });

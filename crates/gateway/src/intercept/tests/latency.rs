@@ -62,7 +62,6 @@ fn cost_of_a_start() {
         secrets: Vec::new(),
         proxy: None,
         roots: roots.clone(),
-        host_addresses: Vec::new(),
     };
     let median = |start: &dyn Fn(Settings)| {
         let mut times: Vec<Duration> = (0..STARTS)
