@@ -482,5 +482,8 @@ fn is_hidden(flow: Flow) -> bool {
 }
 
 #[cfg(test)]
+#[path = "policy_reference_tests.rs"]
+mod reference_tests;
+#[cfg(test)]
 #[path = "policy_tests.rs"]
 mod tests;
