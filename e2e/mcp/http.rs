@@ -39,14 +39,15 @@ fn nobody_gets_in_without_a_key() {
 fn names_that_are_not_ours_are_refused() {
     let msb = Msb::new();
     let server = Server::start(&msb, "--dev");
-    let with = |name: &'static str, value: &'static str| {
+    let with = |name: &'static str, value: &str| {
         server.ask("/mcp/core", &[ACCEPT, (name, value)], &begin()).0
     };
     assert_eq!(with("Host", "evil.example"), 403);
     assert_eq!(with("Host", "localhost.evil.example"), 403);
     assert_eq!(with("Origin", "https://evil.example"), 403);
     assert_eq!(with("Origin", "null"), 403);
-    assert_eq!(with("Origin", "http://localhost:3000"), 200);
+    assert_eq!(with("Origin", "http://localhost:3000"), 403);
+    assert_eq!(with("Origin", &format!("http://{}", server.address)), 200);
     assert_eq!(with("Host", "localhost"), 200);
     let open = msb.words("server start --dev --host 0.0.0.0");
     assert!(open.stderr.contains("is not loopback"), "{open:#?}");

@@ -1,6 +1,7 @@
 //! What MCP clients do, through the real binary.
 
 mod asking;
+mod browser;
 mod core;
 mod http;
 mod load;

@@ -62,10 +62,13 @@ impl<'a> Server<'a> {
         if !headers.iter().any(|(name, _)| *name == "Host") {
             text.push_str(&format!("Host: {}\r\n", self.address));
         }
-        for (name, value) in headers {
+        // One without a value is left out.
+        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
-        text.push_str("Content-Type: application/json\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Content-Type") {
+            text.push_str("Content-Type: application/json\r\n");
+        }
         text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
         stream.write_all(text.as_bytes()).expect("it is there");
         stream

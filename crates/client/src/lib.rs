@@ -127,8 +127,9 @@ impl Client {
             .method(method)
             .uri(format!("{}{path}{mark}{query}", self.base))
             .header("accept", takes);
-        if method == "POST" && takes != TAR {
-            request = request.header("content-type", JSON);
+        if matches!(method, "POST" | "PUT") {
+            let is_upload = msb_api::http::streams::UPLOADS.contains(&path);
+            request = request.header("content-type", if is_upload { BYTES } else { JSON });
         }
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));

@@ -1,7 +1,8 @@
 //! The HTTP listener: MCP in every dialect, and who may use it from where.
 //!
-//! A page in somebody's browser can send requests to loopback, and DNS can be made to lead there:
-//! so the names that a request says it is for and comes from are looked at before anything else.
+//! [`guard`] is in front of every route: first `cross_site`, then the key.
+
+mod cross_site;
 
 use crate::cancel::Cancel;
 use crate::dialect::Who;
@@ -14,15 +15,16 @@ use crate::site::Site;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use cross_site::{CheckedRequest, CrossSiteGuard};
 use msb_api::{asked_by, prometheus};
 use msb_spec::{Asker, Error, Kind, Result, Surface};
 use serde_json::json;
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +55,7 @@ pub async fn serve_http(
     // An answer is a few small writes; the later ones would wait 40 ms for the client's kernel to
     // acknowledge the first.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let gate = Gate { site: Arc::clone(&site), loopback: address.ip().is_loopback() };
+    let gate = Gate { site: Arc::clone(&site), cross_site: CrossSiteGuard::new(address) };
     let router = routes(&site, shown).layer(from_fn_with_state(gate, guard));
     let stopping = site.stopping().clone();
     let ended = stopping.clone();
@@ -204,27 +206,37 @@ fn as_json(status: StatusCode, body: &serde_json::Value) -> Response {
 #[derive(Clone)]
 struct Gate {
     site: Arc<Site>,
-    loopback: bool,
+    cross_site: CrossSiteGuard,
 }
 
 const SESSION: &str = "mcp-session-id";
 
 /// Lets in who may come in.
-async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let mut response = match gate.cross_site.check(request) {
+        Ok(request) => authenticated(&gate, request, next).await,
+        Err(refusal) => {
+            let (status, code, message) = refusal.answer();
+            refused(status, code, message)
+        }
+    };
+    // Answers hold bytes that sandboxes wrote: no browser renders them, or shows them to another origin.
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn authenticated(gate: &Gate, checked: CheckedRequest, next: Next) -> Response {
+    let request = checked.get();
     let headers = request.headers();
-    if gate.loopback && !is_for_loopback(headers, request.uri().host()) {
-        return refused(StatusCode::FORBIDDEN, "host_not_allowed", "this listener is for loopback");
-    }
-    if !is_from_here(headers) {
-        return refused(
-            StatusCode::FORBIDDEN,
-            "origin_not_allowed",
-            "no page of a browser may ask",
-        );
-    }
     let open = matches!(request.uri().path(), HEALTH | "/api/v1/health" | rest::DOCUMENT);
     if open && request.method() == Method::GET {
-        return next.run(request).await;
+        return next.run(checked.into_inner()).await;
     }
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = token.and_then(|value| {
@@ -240,6 +252,7 @@ async fn guard(State(gate): State<Gate>, mut request: Request, next: Next) -> Re
     if session.is_some_and(|session| gate.site.is_foreign(session, &who)) {
         return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
     }
+    let mut request = checked.into_inner();
     request.extensions_mut().insert(who.clone());
     let ends = request.method() == Method::DELETE && request.uri().path().starts_with("/mcp");
     let mut response = next.run(request).await;
@@ -257,6 +270,7 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => Kind::NotFound,
         StatusCode::PAYLOAD_TOO_LARGE => Kind::Limit,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Kind::Invalid,
         StatusCode::INTERNAL_SERVER_ERROR => Kind::Host,
         _ => Kind::Denied,
     };
@@ -269,96 +283,4 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
     }
     response
-}
-
-/// Whether a request says that it is for loopback.
-fn is_for_loopback(headers: &HeaderMap, in_target: Option<&str>) -> bool {
-    let mut said = headers.get_all(header::HOST).iter();
-    let host = match (said.next(), said.next(), in_target) {
-        (Some(host), None, _) => host.to_str().ok(),
-        (None, None, Some(host)) => Some(host),
-        _ => None,
-    };
-    host.is_some_and(|host| is_loopback(without_port(host)))
-}
-
-/// Whether a request comes from no browser, or from a page of loopback itself.
-fn is_from_here(headers: &HeaderMap) -> bool {
-    headers.get_all(header::ORIGIN).iter().all(|origin| {
-        let origin = origin.to_str().unwrap_or_default();
-        let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        host.is_some_and(|host| is_loopback(without_port(host)))
-    })
-}
-
-fn without_port(host: &str) -> &str {
-    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((inside, rest)) if rest.is_empty() || is_port(rest) => inside,
-        Some(_) => "",
-        None => match host.find(':') {
-            Some(at) if is_port(&host[at..]) => &host[..at],
-            Some(_) => "",
-            None => host,
-        },
-    }
-}
-
-fn is_port(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
-}
-
-fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(name: &header::HeaderName, values: &[&'static str]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(name, HeaderValue::from_static(value));
-        }
-        headers
-    }
-
-    #[test]
-    fn only_loopback_is_meant_by_its_names() {
-        for (host, well) in [
-            ("localhost", true),
-            ("LocalHost:5555", true),
-            ("127.0.0.1:5555", true),
-            ("127.9.9.9", true),
-            ("[::1]:5555", true),
-            ("evil.example:5555", false),
-            ("localhost.evil.example", false),
-            ("127.0.0.1.evil.example", false),
-            ("localhost:5555:80", false),
-            ("localhost@evil.example", false),
-            ("[::1]evil", false),
-            ("", false),
-        ] {
-            assert_eq!(is_for_loopback(&headers(&header::HOST, &[host]), None), well, "{host}");
-        }
-        let two = headers(&header::HOST, &["localhost", "evil.example"]);
-        assert!(!is_for_loopback(&two, None));
-        assert!(!is_for_loopback(&HeaderMap::new(), None));
-    }
-
-    #[test]
-    fn no_page_from_elsewhere_may_ask() {
-        for (origin, well) in [
-            ("http://localhost:3000", true),
-            ("https://[::1]", true),
-            ("https://evil.example", false),
-            ("http://localhost.evil.example", false),
-            ("null", false),
-            ("file://", false),
-        ] {
-            assert_eq!(is_from_here(&headers(&header::ORIGIN, &[origin])), well, "{origin}");
-        }
-        assert!(is_from_here(&HeaderMap::new()));
-    }
 }

@@ -30,6 +30,9 @@ pub const RUN_SOCKET: &str = "/api/v1/run/socket";
 /// WebSocket: takes part in a command that runs.
 pub const ATTACH_SOCKET: &str = "/api/v1/sandboxes/{name}/execs/{id}/socket";
 
+/// Paths whose body is bytes, `application/octet-stream`; every other body is JSON.
+pub const UPLOADS: [&str; 2] = [FILE_CONTENT, SNAPSHOT_LOAD];
+
 /// Which bytes of which file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
