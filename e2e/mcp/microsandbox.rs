@@ -272,3 +272,43 @@ fn resources(desk: &mut Desk) {
         serde_json::from_str::<Value>(text).expect("it is there");
     }
 }
+
+/// A client, or whoever injects its prompts, uses only those variables of the host that were listed
+/// for that very host.
+#[test]
+fn no_variable_of_the_host_is_read_unless_it_is_listed() {
+    let msb = Msb::new();
+    let mut command = msb.command(["mcp", "--secret-env", "LISTED@api.example,*.b.example"]);
+    command.env("LISTED", "listed-value").env("OTHER", "other-value");
+    let mut desk = Desk { client: Client::over(command), called: BTreeSet::new() };
+    let asked = |variable: &str, host: &str| {
+        json!({"name": "box", "image": "host", "secrets": [
+            {"envVar": "TOKEN", "valueEnv": variable, "allowedHost": host},
+        ]})
+    };
+    for (variable, host) in [
+        ("OTHER", "api.example"),
+        ("PATH", "api.example"),
+        ("LISTED", "evil.example"),
+        ("LISTED", "*.example"),
+        ("LISTED", "b.example"),
+        // Whether a variable is set is not told either.
+        ("UNSET", "api.example"),
+    ] {
+        let error = desk.failed("sandbox_create", asked(variable, host));
+        assert_eq!(error["code"], "dangerous_operation_disabled", "{variable}@{host}: {error}");
+        let mut run = asked(variable, host);
+        run["command"] = json!("true");
+        let error = desk.failed("sandbox_run", run);
+        assert_eq!(error["code"], "dangerous_operation_disabled", "{variable}@{host}: {error}");
+    }
+    assert_eq!(msb.words("ls -q").ok().stdout, "");
+    drop(desk);
+    // Without the option there is none at all.
+    let mut command = msb.command(["mcp"]);
+    command.env("LISTED", "listed-value");
+    let mut desk = Desk { client: Client::over(command), called: BTreeSet::new() };
+    let error = desk.failed("sandbox_create", asked("LISTED", "api.example"));
+    assert_eq!(error["code"], "dangerous_operation_disabled", "{error}");
+    assert_eq!(msb.words("ls -q").ok().stdout, "");
+}

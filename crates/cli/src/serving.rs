@@ -1,12 +1,13 @@
 //! What serving needs, whatever is served: sandboxes, a runtime, what is usual.
 
 use crate::at::tidy_up;
+use clap::Args;
 use msb_engine::{Engine, Launcher};
 use msb_server::{
     Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Named, SandboxMcpProfile,
     SandboxMcpSettings, Selected, World,
 };
-use msb_spec::{Asker, Error, Name, NetworkSpec, Result, Spec, Surface, env};
+use msb_spec::{Asker, Error, Name, NetworkSpec, Result, Secret, Spec, Surface, env};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -15,20 +16,31 @@ use std::sync::Arc;
 /// Threads beside those of calls: for what is read, and for names that are looked up.
 const MORE_THREADS: usize = 64;
 
-/// The sandboxes of this machine, for clients that may name files of the host below these
-/// directories, or below the current one if there are none.
-pub(crate) fn world(host_paths: Vec<PathBuf>) -> Result<World> {
+/// What of this host clients may use.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HostArgs {
+    /// A directory of this host whose files clients may name; the current one if none is given
+    #[arg(long = "host-path", value_name = "DIR")]
+    host_paths: Vec<PathBuf>,
+    /// A variable of this program that clients may use as a secret, for these hosts only
+    #[arg(long = "secret-env", value_name = "NAME@HOST[,HOST…]", value_parser = Secret::parse)]
+    secret_env: Vec<Secret>,
+}
+
+/// The sandboxes of this machine, for clients that may use this of the host.
+pub(crate) fn world(host: HostArgs) -> Result<World> {
     msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?
         .asked_by(Asker::new(Surface::Server));
     tidy_up(&engine);
     let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;
+    settings.secret_env = host.secret_env;
     settings.program = std::env::current_exe().ok();
     settings.kernel = engine.guest_kernel().ok().map(|kernel| kernel.path);
-    let paths = match host_paths.is_empty() {
+    let paths = match host.host_paths.is_empty() {
         true => settings.paths(),
-        false => HostPaths::below(host_paths, "`--host-path`"),
+        false => HostPaths::below(host.host_paths, "`--host-path`"),
     };
     let sandbox_mcp = SandboxMcpSettings {
         state: Some(engine.dialect_state(Named::SandboxMcp.as_str())),

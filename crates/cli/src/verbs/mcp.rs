@@ -1,6 +1,6 @@
 //! `msb mcp`: sandboxes for an MCP client.
 
-use crate::serving::{block_on, listen, selected, told_to_stop, world};
+use crate::serving::{HostArgs, block_on, listen, selected, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::{Args, Parser, ValueEnum};
@@ -11,7 +11,6 @@ use msb_server::{
 };
 use msb_spec::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +38,8 @@ pub(crate) struct Mcp {
     /// Show only these tools, as in `run,file_*`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     tools: Vec<String>,
-    /// A directory of this host whose files clients may name; the current one if none is given
-    #[arg(long = "host-path", value_name = "DIR")]
-    host_paths: Vec<PathBuf>,
+    #[command(flatten)]
+    of_host: HostArgs,
     #[command(flatten)]
     opensandbox: OpenSandboxArgs,
 }
@@ -124,7 +122,7 @@ impl Act for Mcp {
                 return Err(Error::invalid(error).hint(hint).into());
             }
         }
-        let mut world = world(self.host_paths)?;
+        let mut world = world(self.of_host)?;
         if self.dialect == Named::OpenSandbox {
             let settings = self.opensandbox.settings()?;
             if let Some(remote) = settings.remote()? {

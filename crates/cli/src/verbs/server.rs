@@ -2,7 +2,7 @@
 
 use super::bare_engine;
 use crate::listing;
-use crate::serving::{block_on, listen, told_to_stop, world};
+use crate::serving::{HostArgs, block_on, listen, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
@@ -52,9 +52,8 @@ pub(crate) struct Start {
     /// Make a new secret first, so that no key of before is good any more
     #[arg(long)]
     reset_key: bool,
-    /// A directory of this host whose files clients may name; the current one if none is given
-    #[arg(long = "host-path", value_name = "DIR")]
-    host_paths: Vec<PathBuf>,
+    #[command(flatten)]
+    of_host: HostArgs,
     /// Tell this collector of OpenTelemetry how much sandboxes use, as in `http://127.0.0.1:4318`
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
@@ -121,7 +120,7 @@ impl Act for Start {
         let mut seat = Seat::take(&home)?;
         let door = self.door(&home)?;
         let collector = self.collector()?;
-        let world = world(self.host_paths)?;
+        let world = world(self.of_host)?;
         let listener = listen(self.host, self.port)?;
         let address = listener.local_addr();
         let address = address.map_err(|error| Error::host("cannot listen", error))?;

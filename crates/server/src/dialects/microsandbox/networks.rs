@@ -164,6 +164,7 @@ impl Microsandbox {
         call: &Call,
     ) -> Result<Secret, Failure> {
         let missing = || Failure::new(format!("missing secret value for {}", asked.env_var));
+        let host = NamePattern::parse(&asked.allowed_host)?;
         let source = match (&asked.value, &asked.value_env) {
             (Some(value), _) => {
                 wanted.secrets.push((asked.env_var.clone(), value.clone().into_bytes()));
@@ -178,17 +179,24 @@ impl Microsandbox {
                         format!("give the value itself, or set {}=1", env::MCP_ENABLE_DANGEROUS);
                     return Err(Failure::dangerous(text).detail("hint", hint));
                 }
+                // Listed first: whether any other variable is set is not told either.
+                let Some(source) = self.settings.granted(variable, &host) else {
+                    let text = format!("the variable {variable} is not allowed for {host}");
+                    let hint = "give the value itself; whoever starts the server allows a variable \
+                                with `--secret-env NAME@HOST`";
+                    return Err(Failure::dangerous(text).detail("hint", hint));
+                };
                 if std::env::var_os(variable).is_none() {
                     return Err(missing());
                 }
-                SecretSource::Variable(variable.clone())
+                source
             }
             (None, None) => return Err(missing()),
         };
         let secret = Secret {
             name: asked.env_var.clone(),
             source,
-            hosts: vec![NamePattern::parse(&asked.allowed_host)?],
+            hosts: vec![host],
             places: BTreeSet::new(),
             require: false,
         };

@@ -1,7 +1,7 @@
 //! What the one who starts this dialect decides, read once.
 
 use crate::paths::HostPaths;
-use msb_spec::{Error, Result, env};
+use msb_spec::{Error, NamePattern, Result, Secret, SecretSource, env};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// **Dangerous operations** are what a client must not be able to do by itself, even if it confirms
 /// it: naming any path of the host (`unrestricted` has no effect without them), forcing every sandbox
 /// to stop or to go with a selector that names none and has no labels, and, where clients show keys,
-/// having variables of the server's own environment as Secrets.
+/// having the variables of `secret_env` as Secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The directories of the host that clients may name.
@@ -20,6 +20,9 @@ pub struct Settings {
     pub unrestricted: bool,
     /// Whether dangerous operations are allowed.
     pub dangerous: bool,
+    /// Variables of the server's own environment that clients may use as Secrets, each for its hosts
+    /// only (`--secret-env NAME@HOST`). Empty by default: a client reads no variable.
+    pub secret_env: Vec<Secret>,
     /// Bytes of a stream, file or line in an answer, where the call does not say.
     pub max_output: usize,
     /// How long a call waits for a command or for a sandbox, where it does not say.
@@ -40,6 +43,7 @@ impl Default for Settings {
             host_paths: vec![PathBuf::from(".")],
             unrestricted: false,
             dangerous: false,
+            secret_env: Vec::new(),
             max_output: 1 << 20,
             default_timeout: Duration::from_secs(120),
             session_ttl: Duration::from_secs(900),
@@ -85,6 +89,8 @@ impl Settings {
             host_paths: host_paths.unwrap_or(usual.host_paths),
             unrestricted,
             dangerous: switch(env::MCP_ENABLE_DANGEROUS)?,
+            // A setting of the command line alone: files that start servers are not all ours.
+            secret_env: Vec::new(),
             max_output: max_output.map_or(usual.max_output, bounded),
             default_timeout: milliseconds(env::MCP_DEFAULT_TIMEOUT_MS)?
                 .unwrap_or(usual.default_timeout),
@@ -101,6 +107,17 @@ impl Settings {
             true => HostPaths::unrestricted(),
             false => HostPaths::below(self.host_paths.clone(), env::MCP_HOST_PATHS),
         }
+    }
+
+    /// A variable as the source of a Secret, if the operator listed it for this host.
+    pub(super) fn granted(&self, variable: &str, host: &NamePattern) -> Option<SecretSource> {
+        let covers = |own: &NamePattern| match host {
+            NamePattern::Exactly(name) => own.matches(name),
+            NamePattern::Below(_) => own == host,
+        };
+        let mut listed = self.secret_env.iter();
+        let listed = listed.find(|it| it.name == variable && it.hosts.iter().any(covers))?;
+        Some(listed.source.clone())
     }
 
     /// How many bytes of something an answer holds.
@@ -185,6 +202,31 @@ mod tests {
         assert!(read(&[policy]).unwrap().paths().roots().is_some());
         let both = [policy, (env::MCP_ENABLE_DANGEROUS, "1")];
         assert_eq!(read(&both).unwrap().paths(), HostPaths::unrestricted());
+    }
+
+    #[test]
+    fn a_variable_is_granted_for_its_listed_hosts_only() {
+        let secret_env = ["TOKEN@api.example.com,*.b.example", "OTHER@evil.example"];
+        let secret_env = secret_env.iter().map(|text| Secret::parse(text).unwrap()).collect();
+        let settings = Settings { secret_env, ..Settings::default() };
+        for (variable, host, well) in [
+            ("TOKEN", "api.example.com", true),
+            ("TOKEN", "API.example.com", true),
+            ("TOKEN", "x.b.example", true),
+            ("TOKEN", "*.b.example", true),
+            ("TOKEN", "b.example", false),
+            ("TOKEN", "*.x.b.example", false),
+            ("TOKEN", "*.example.com", false),
+            ("TOKEN", "evil.example", false),
+            ("OTHER", "api.example.com", false),
+            ("token", "api.example.com", false),
+            ("HOME", "api.example.com", false),
+        ] {
+            let granted = settings.granted(variable, &NamePattern::parse(host).unwrap());
+            assert_eq!(granted.is_some(), well, "{variable} {host}");
+        }
+        let host = NamePattern::parse("api.example.com").unwrap();
+        assert_eq!(Settings::default().granted("TOKEN", &host), None);
     }
 
     #[test]

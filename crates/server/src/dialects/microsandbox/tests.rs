@@ -23,7 +23,9 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new() -> Self {
-        Self::with(Settings { default_timeout: Duration::from_millis(300), ..Settings::default() })
+        let secret_env = vec![msb_spec::Secret::parse("PATH@a.example").unwrap()];
+        let default_timeout = Duration::from_millis(300);
+        Self::with(Settings { default_timeout, secret_env, ..Settings::default() })
     }
 
     pub(super) fn with(settings: Settings) -> Self {
@@ -186,7 +188,12 @@ fn danger_is_for_the_one_who_starts_the_server_to_allow() {
         usual.data(tool, json!({"labels": {"is": "off"}, "force": true}));
     }
     assert!(keyed(&usual));
-    let allowed = Bench::with(Settings { dangerous: true, ..Settings::default() });
+    let dangerous = Bench::with(Settings { dangerous: true, ..Settings::default() });
+    assert!(keyed(&dangerous), "no variable is listed");
+    let listed = vec![msb_spec::Secret::parse("PATH@a.example").unwrap()];
+    let settings = Settings { secret_env: listed, ..Settings::default() };
+    assert!(keyed(&Bench::with(settings.clone())));
+    let allowed = Bench::with(Settings { dangerous: true, ..settings });
     for tool in ["sandbox_stop", "sandbox_remove"] {
         allowed.data(tool, all.clone());
     }
