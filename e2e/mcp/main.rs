@@ -7,6 +7,7 @@ mod http;
 mod load;
 mod microsandbox;
 mod opensandbox;
+mod overload;
 mod races;
 mod remote;
 mod rest;

@@ -29,6 +29,15 @@ impl<'a> Server<'a> {
         Self { msb, address: address(&gives(&mut command).ok()) }
     }
 
+    /// Starts one that may not have more open files than this, with these words more.
+    #[track_caller]
+    pub fn start_limited(msb: &'a Msb, files: u32, more: &str) -> Self {
+        let line = format!("ulimit -n {files}; exec \"$0\" server start -dp 0 {more}");
+        let mut command = msb.as_whom("/bin/sh");
+        command.arg("-c").arg(line).arg(shared().join("msb"));
+        Self { msb, address: address(&gives(&mut command).ok()) }
+    }
+
     /// One request; the status and what came back.
     pub fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, String) {
         self.request("POST", path, headers, &body.to_string())

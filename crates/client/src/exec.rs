@@ -2,7 +2,7 @@
 
 use crate::Client;
 use crate::socket::{self, Order};
-use msb_api::http::streams::{Heard, STDERR, STDOUT, Started, Tell};
+use msb_api::http::streams::{Heard, LARGEST_MESSAGE, STDERR, STDOUT, Started, Tell};
 use msb_api::{Exec, ExecEvent, ExecInput, Watch};
 use msb_spec::{Error, Kind, Name, Result, Stdin, TermSize};
 use serde::Serialize;
@@ -31,6 +31,11 @@ impl RemoteExec {
         if let Some(first) = first {
             let text = serde_json::to_string(first)
                 .map_err(|error| Error::invalid("that cannot be asked for").cause(error))?;
+            if text.len() > LARGEST_MESSAGE {
+                let error = format!("more than {LARGEST_MESSAGE} bytes to start a command with");
+                return Err(Error::new(Kind::Limit, error)
+                    .hint("make the sandbox first, with `msb create`"));
+            }
             input.send(Order::Text(text))?;
         }
         loop {

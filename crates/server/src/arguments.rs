@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// Reads arguments. The error says which is wrong and how.
 pub(crate) fn read<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, String> {
-    serde_path_to_error::deserialize(Value::Object(arguments.clone())).map_err(|error| {
+    serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
         match path.as_str() {

@@ -2,6 +2,8 @@
 //!
 //! [`guard`] is in front of every route: first `cross_site`, then the key.
 
+mod bodies;
+mod connections;
 mod cross_site;
 
 use crate::cancel::Cancel;
@@ -19,8 +21,10 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
+use bodies::{BodyBudget, Keeping};
+use connections::{Connection, Connections};
 use cross_site::{CheckedRequest, CrossSiteGuard};
+use msb_api::http::streams;
 use msb_api::{asked_by, prometheus};
 use msb_spec::{Asker, Error, Kind, Result, Surface};
 use serde_json::json;
@@ -52,27 +56,22 @@ pub async fn serve_http(
     let address = listener.local_addr().map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-    // An answer is a few small writes; the later ones would wait 40 ms for the client's kernel to
-    // acknowledge the first.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let gate = Gate { site: Arc::clone(&site), cross_site: CrossSiteGuard::new(address) };
+    let gate = Gate {
+        site: Arc::clone(&site),
+        cross_site: CrossSiteGuard::new(address),
+        bodies: BodyBudget::default(),
+    };
     let router = routes(&site, shown).layer(from_fn_with_state(gate, guard));
     let stopping = site.stopping().clone();
-    let ended = stopping.clone();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
-        stop.await;
-        stopping.cancel();
-    });
-    let serving = serving.into_future();
+    let serving = Connections::new().serve(listener, router, stopping.clone());
     tokio::pin!(serving);
-    let late = async {
-        ended.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
     tokio::select! {
-        served = &mut serving => served.map_err(failed),
-        () = late => Ok(()),
+        () = &mut serving => return Ok(()),
+        () = stop => stopping.cancel(),
     }
+    // Whatever has not ended by then ends with us.
+    let _ = tokio::time::timeout(GRACE, serving).await;
+    Ok(())
 }
 
 fn routes(site: &Arc<Site>, shown: Shown) -> Router {
@@ -115,7 +114,7 @@ async fn metrics(State(site): State<Arc<Site>>, request: Request) -> Response {
     let Some(who) = request.extensions().get::<Who>().cloned() else {
         return refused(StatusCode::UNAUTHORIZED, "unauthorized", Refused::Missing.as_str());
     };
-    let seat = match site.room().take() {
+    let seat = match site.room().take(&who) {
         Ok(seat) => seat,
         Err(error) => return rest::failed(&error),
     };
@@ -141,14 +140,14 @@ async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Respons
     let Some(who) = parts.extensions.get::<Who>().cloned() else {
         return answered(rpc::refused(Refused::Missing));
     };
-    let body = match axum::body::to_bytes(body, LARGEST_CALL).await {
+    let body = match axum::body::to_bytes(body, bodies::LARGEST).await {
         Ok(body) => body,
         Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "too much at once"),
     };
     let cancel = Cancel::default();
     // Whoever hangs up wants no answer any more.
     let gone = Gone(cancel.clone());
-    let seat = match site.room().take() {
+    let seat = match site.room().take(&who) {
         Ok(seat) => seat,
         Err(error) => return answered(rpc::failed(&error)),
     };
@@ -164,9 +163,6 @@ async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Respons
         Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the call broke"),
     }
 }
-
-/// Code and files travel in calls.
-const LARGEST_CALL: usize = 32 << 20;
 
 /// Cancels a call when nobody waits for it any more.
 pub(crate) struct Gone(pub(crate) Cancel);
@@ -207,6 +203,7 @@ fn as_json(status: StatusCode, body: &serde_json::Value) -> Response {
 struct Gate {
     site: Arc<Site>,
     cross_site: CrossSiteGuard,
+    bodies: BodyBudget,
 }
 
 const SESSION: &str = "mcp-session-id";
@@ -248,28 +245,58 @@ async fn authenticated(gate: &Gate, checked: CheckedRequest, next: Next) -> Resp
         Err(reason) if request.uri().path() == RPC => return answered(rpc::refused(reason)),
         Err(reason) => return refused(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str()),
     };
+    let connection = request.extensions().get::<Connection>();
+    if !connection.is_none_or(|connection| connection.claim(&who)) {
+        let mut response = refused(StatusCode::TOO_MANY_REQUESTS, "busy", "too many connections");
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    }
     let session = headers.get(SESSION).and_then(|value| value.to_str().ok());
     if session.is_some_and(|session| gate.site.is_foreign(session, &who)) {
         return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
     }
+    let session = session.map(str::to_owned);
     let mut request = checked.into_inner();
     request.extensions_mut().insert(who.clone());
+    let mut kept = None;
+    if !streams::UPLOADS.contains(&request.uri().path()) {
+        let (parts, body) = request.into_parts();
+        match gate.bodies.read(&who, body).await {
+            Ok((bytes, permit)) => {
+                kept = (!bytes.is_empty()).then_some(permit);
+                request = Request::from_parts(parts, Body::from(bytes));
+            }
+            Err(error) => {
+                let (status, code, message) = error.answer();
+                return refused(status, code, message);
+            }
+        }
+    }
     let ends = request.method() == Method::DELETE && request.uri().path().starts_with("/mcp");
     let mut response = next.run(request).await;
     if ends && response.status() == StatusCode::ACCEPTED {
         // It is done, not taken on; clients complain of what is neither 200 nor 204.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
+    if ends && let Some(session) = session {
+        gate.site.end_session(&session);
+    }
     if let Some(id) = response.headers().get(SESSION).and_then(|value| value.to_str().ok()) {
         gate.site.begin_session(id, &who);
     }
-    response
+    match kept {
+        // Until the answer has been sent: what was asked for is held as long.
+        Some(permit) => response.map(|body| Body::new(Keeping::new(body, permit))),
+        None => response,
+    }
 }
 
 fn refused(status: StatusCode, code: &str, message: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => Kind::NotFound,
-        StatusCode::PAYLOAD_TOO_LARGE => Kind::Limit,
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS => Kind::Limit,
+        StatusCode::REQUEST_TIMEOUT => Kind::Timeout,
+        StatusCode::BAD_REQUEST => Kind::Invalid,
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Kind::Invalid,
         StatusCode::INTERNAL_SERVER_ERROR => Kind::Host,
         _ => Kind::Denied,

@@ -28,6 +28,7 @@ mod rpc;
 mod schema;
 mod scoped;
 mod selected;
+mod sessions;
 mod site;
 
 pub use cancel::{Cancel, Hook};

@@ -9,7 +9,7 @@ mod tests;
 use crate::cancel::Cancel;
 use crate::dialect::{Call, Client, Dialect, Who};
 use crate::dialects::Named;
-use crate::room::Room;
+use crate::room::{Room, Seat};
 use crate::site::Site;
 use call::{Listener, Told, WARNING, Waiting, result};
 use content::{block, contents, listed};
@@ -25,6 +25,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, ServiceExt};
 use session::{Session, Watched};
@@ -62,6 +63,16 @@ pub(crate) fn over_http(
         .with_json_response(!sessions)
         .with_max_request_body_bytes(LARGEST_BODY);
     settings.cancellation_token = site.stopping().clone();
+    let manager = Arc::new(LocalSessionManager::default());
+    let (weak, runtime) = (Arc::downgrade(&manager), tokio::runtime::Handle::current());
+    site.when_session_ends(move |id| {
+        let (manager, id) = (weak.clone(), SessionId::from(id));
+        runtime.spawn(async move {
+            if let Some(manager) = manager.upgrade() {
+                let _ = manager.close_session(&id).await;
+            }
+        });
+    });
     let (site, dialect) = (Arc::clone(site), site.plain(named));
     let begin = move || {
         let session = sessions.then(Arc::default);
@@ -69,7 +80,7 @@ pub(crate) fn over_http(
         let site = Some((site.clone(), named));
         Ok(Service { dialect: dialect.clone(), site, room, session })
     };
-    StreamableHttpService::new(begin, Arc::default(), settings)
+    StreamableHttpService::new(begin, manager, settings)
 }
 
 /// Files travel in arguments.
@@ -102,7 +113,13 @@ impl Service {
 
     fn watched(&self, extensions: &Extensions, uri: String) -> Result<Watched, ErrorData> {
         let (dialect, who) = self.for_caller(extensions)?;
-        Ok(Watched { dialect, who, uri })
+        let permit = self.room.watch(&who).map_err(|error| busy(&error))?;
+        Ok(Watched { dialect, who, uri, room: self.room.clone(), _permit: permit })
+    }
+
+    /// A place for a call that is no tool's.
+    fn seat(&self, who: &Who) -> Result<Seat, ErrorData> {
+        self.room.take(who).map_err(|error| busy(&error))
     }
 
     /// What the client keeps here, where it can keep something.
@@ -120,6 +137,10 @@ impl Service {
         };
         if has { Ok(()) } else { Err(unknown(method)) }
     }
+}
+
+fn busy(error: &msb_spec::Error) -> ErrorData {
+    ErrorData::internal_error(error.to_string(), None)
 }
 
 fn unknown(method: &str) -> ErrorData {
@@ -179,12 +200,12 @@ impl ServerHandler for Service {
         let call = Call {
             tool: request.name.into_owned(),
             arguments: request.arguments.unwrap_or_default(),
-            who,
+            who: who.clone(),
             cancel: cancel.clone(),
             watch,
             client: Arc::clone(&waiting) as Arc<dyn Client>,
         };
-        let seat = match self.room.take() {
+        let seat = match self.room.take(&who) {
             Ok(seat) => seat,
             Err(error) => return Ok(result(dialect.refused(&error)).into()),
         };
@@ -236,7 +257,9 @@ impl ServerHandler for Service {
         };
         let (dialect, who) = self.for_caller(&context.extensions)?;
         let argument = request.argument;
+        let seat = self.seat(&who)?;
         let fitting = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
             dialect.complete(&prompt.name, &argument.name, &argument.value, &who)
         });
         let mut values = fitting
@@ -274,7 +297,8 @@ impl ServerHandler for Service {
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.has("resources/read")?;
         let (dialect, who) = self.for_caller(&context.extensions)?;
-        let read = session::read(dialect, who, request.uri.clone()).await?;
+        let seat = self.seat(&who)?;
+        let read = session::read(dialect, who, request.uri.clone(), seat).await?;
         Ok(ReadResourceResult::new(vec![contents(request.uri, read)]).into())
     }
 

@@ -65,7 +65,7 @@ async fn shown() -> Response {
 fn api(site: &Site, request: &axum::http::request::Parts) -> Result<(Arc<dyn Api>, Seat)> {
     let caller = request.extensions.get::<Who>();
     let caller = caller.ok_or_else(|| Error::new(Kind::Denied, "nobody has asked"))?;
-    Ok((site.guarded(caller), site.room().take()?))
+    Ok((site.guarded(caller), site.room().take(caller)?))
 }
 
 /// Does one Operation.

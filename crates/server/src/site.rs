@@ -8,6 +8,7 @@ use crate::namespace::Reaches;
 use crate::room::Room;
 use crate::scoped::Scoped;
 use crate::selected::Selected;
+use crate::sessions::Sessions;
 use msb_api::Api;
 use msb_spec::{Asker, Surface};
 use std::collections::HashMap;
@@ -32,14 +33,15 @@ pub struct Site {
     server: Arc<Server>,
     /// A dialect has state, and each namespace its own.
     dialects: Mutex<HashMap<(Named, Reaches), Arc<dyn Dialect>>>,
-    /// Which key each MCP session belongs to.
-    sessions: Mutex<HashMap<String, Who>>,
+    sessions: Mutex<Sessions>,
+    /// Ends a session of MCP by its id, where there is such a one.
+    enders: Mutex<Vec<SessionEnder>>,
     stopping: CancellationToken,
     room: Room,
 }
 
-/// Sessions that are remembered; beyond that the list is begun anew, and clients begin again.
-const MOST_SESSIONS: usize = 10_000;
+/// Ends a session by its id.
+type SessionEnder = Box<dyn Fn(&str) + Send + Sync>;
 
 impl Site {
     /// A site over these sandboxes.
@@ -51,6 +53,7 @@ impl Site {
             tools: Vec::new(),
             dialects: Mutex::default(),
             sessions: Mutex::default(),
+            enders: Mutex::default(),
             stopping: CancellationToken::new(),
             room: Room::default(),
         }
@@ -137,19 +140,33 @@ impl Site {
         self.dialect(named, &Reaches::All)
     }
 
+    /// Has this called for every session that ends because its key has too many.
+    pub(crate) fn when_session_ends(&self, ender: impl Fn(&str) + Send + Sync + 'static) {
+        let mut enders = self.enders.lock().unwrap_or_else(PoisonError::into_inner);
+        enders.push(Box::new(ender));
+    }
+
     /// Remembers whose session this is.
     pub(crate) fn begin_session(&self, id: &str, who: &Who) {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if sessions.len() >= MOST_SESSIONS {
-            sessions.clear();
+        let ended = self.sessions().begin(id, who);
+        let enders = self.enders.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in &ended {
+            enders.iter().for_each(|end| end(id));
         }
-        sessions.entry(id.to_owned()).or_insert_with(|| who.clone());
+    }
+
+    /// Forgets a session.
+    pub(crate) fn end_session(&self, id: &str) {
+        self.sessions().end(id);
     }
 
     /// Whether this is a session of somebody else, or of nobody.
     pub(crate) fn is_foreign(&self, id: &str, who: &Who) -> bool {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(id) != Some(who)
+        !self.sessions().is_of(id, who)
+    }
+
+    fn sessions(&self) -> std::sync::MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -30,6 +30,9 @@ pub const RUN_SOCKET: &str = "/api/v1/run/socket";
 /// WebSocket: takes part in a command that runs.
 pub const ATTACH_SOCKET: &str = "/api/v1/sandboxes/{name}/execs/{id}/socket";
 
+/// Bytes of one message over a WebSocket. Each socket may hold one of these, and there may be hundreds of them.
+pub const LARGEST_MESSAGE: usize = 1 << 20;
+
 /// Paths whose body is bytes, `application/octet-stream`; every other body is JSON.
 pub const UPLOADS: [&str; 2] = [FILE_CONTENT, SNAPSHOT_LOAD];
 

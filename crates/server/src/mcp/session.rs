@@ -2,6 +2,7 @@
 
 use crate::content::{Body, Content};
 use crate::dialect::{Dialect, Who};
+use crate::room::{Permit, Room, Seat};
 use rmcp::model::{ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::Peer;
 use rmcp::{RoleServer, model};
@@ -89,11 +90,13 @@ impl Drop for Session {
 }
 
 /// A resource that somebody watches.
-#[derive(Clone)]
 pub(super) struct Watched {
     pub(super) dialect: Arc<dyn Dialect>,
     pub(super) who: Who,
     pub(super) uri: String,
+    pub(super) room: Room,
+    /// Its part of what may be watched.
+    pub(super) _permit: Permit,
 }
 
 /// How often a resource is looked at. What changes it may be another program, which tells nobody.
@@ -114,7 +117,10 @@ impl Watched {
 
     /// A number for what it holds, which is another once that is.
     pub(super) async fn seen(&self) -> Result<u64, ErrorData> {
-        let read = read(Arc::clone(&self.dialect), self.who.clone(), self.uri.clone()).await?;
+        let seat = self.room.take(&self.who);
+        let seat = seat.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let read =
+            read(Arc::clone(&self.dialect), self.who.clone(), self.uri.clone(), seat).await?;
         let mut hasher = DefaultHasher::new();
         match &read.body {
             Body::Text(text) => text.hash(&mut hasher),
@@ -129,10 +135,15 @@ pub(super) async fn read(
     dialect: Arc<dyn Dialect>,
     who: Who,
     uri: String,
+    seat: Seat,
 ) -> Result<Content, ErrorData> {
     let text = format!("Resource {uri} not found");
     let missing = ErrorData::invalid_params(text, Some(serde_json::json!({"uri": uri})));
-    let read = tokio::task::spawn_blocking(move || dialect.read(&uri, &who)).await;
+    let read = tokio::task::spawn_blocking(move || {
+        let _seat = seat;
+        dialect.read(&uri, &who)
+    });
+    let read = read.await;
     let internal =
         |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
     match read.map_err(|error| internal(&error))? {

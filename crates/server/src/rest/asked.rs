@@ -105,11 +105,20 @@ pub(super) async fn object(body: Body) -> Result<Map<String, Value>> {
 /// What is wrong, and with which member.
 fn named<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Error {
     let path = error.path().to_string();
+    let mut text = error.inner().to_string();
+    // A value of the wrong type is part of it, and may be as long as the body.
+    if let Some((at, _)) = text.char_indices().nth(LONGEST_REASON) {
+        text.truncate(at);
+        text.push('…');
+    }
     match path.as_str() {
-        "." => Error::invalid(error.inner().to_string()),
-        _ => Error::invalid(format!("`{path}`: {}", error.inner())),
+        "." => Error::invalid(text),
+        _ => Error::invalid(format!("`{path}`: {text}")),
     }
 }
+
+/// Letters of what a parser says.
+const LONGEST_REASON: usize = 500;
 
 fn unescaped(text: &str) -> Option<String> {
     // A plus is a plus in a path.

@@ -24,8 +24,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// A Spec with what it copies in.
-const LARGEST: usize = 32 << 20;
 /// Messages that are under way; whoever makes more waits.
 const UNDER_WAY: usize = 16;
 
@@ -112,7 +110,8 @@ where
     let Ok(upgrade) = WebSocketUpgrade::from_request_parts(&mut parts, &()).await else {
         return failed(&Error::invalid("this is a WebSocket: upgrade the connection"));
     };
-    let upgrade = upgrade.max_message_size(LARGEST).max_frame_size(LARGEST);
+    let upgrade =
+        upgrade.max_message_size(streams::LARGEST_MESSAGE).max_frame_size(streams::LARGEST_MESSAGE);
     upgrade.on_upgrade(move |socket| serve(api, ask, socket))
 }
 
