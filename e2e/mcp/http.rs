@@ -102,6 +102,32 @@ fn a_session_of_somebody_else_is_none() {
     assert_eq!(ask(&mine), 200);
 }
 
+/// A key of `default` and one of `*` reach the same sandbox by the same name, and share no interpreter.
+#[test]
+fn what_an_interpreter_knows_stays_with_its_key() {
+    let msb = Msb::new();
+    let server = Server::start(&msb, "");
+    let keys = [server.key("*"), server.key("default")];
+    let made = server.call(&keys[0], "sandbox.start", &json!({"sandbox": "py"}));
+    assert_eq!(made["error"], Value::Null, "{made}");
+    let run = |key: &str, code: &str, more: &Value| {
+        let mut params = json!({"sandbox": "py", "language": "python", "code": code});
+        if !more.is_null() {
+            params["namespace"] = more.clone();
+        }
+        server.call(key, "sandbox.repl.run", &params)["result"]["output"].to_string()
+    };
+    let show = "print(globals().get('known', 'nothing'))";
+    run(&keys[0], "known = 'of all'", &Value::Null);
+    assert!(run(&keys[1], show, &Value::Null).contains("nothing"));
+    run(&keys[1], "known = 'of default'", &Value::Null);
+    // Both keep what is theirs; the namespace may be named or not.
+    assert!(run(&keys[0], show, &Value::Null).contains("of all"));
+    assert!(run(&keys[0], show, &json!("default")).contains("of all"));
+    assert!(run(&keys[1], show, &json!("default")).contains("of default"));
+    msb.words("rm -f py").ok();
+}
+
 /// Clients of the microsandbox server say nothing about what they take.
 #[test]
 fn clients_of_the_old_server_get_plain_json() {

@@ -45,7 +45,7 @@ pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};
 pub use mcp::serve_stdio;
 pub use namespace::{Namespace, Reaches};
 pub use paths::HostPaths;
-pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Stream, Why};
+pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Scope, Stream, Why};
 pub use rest::document as openapi;
 pub use room::MOST_CALLS;
 pub use rpc::{Reply, health, refused, rpc};

@@ -17,6 +17,7 @@ pub use lines::{Line, Stream};
 pub(crate) use lines::Lines;
 
 use crate::cancel::Cancel;
+use crate::namespace::{Namespace, Reaches};
 use interpreter::{Note, Order};
 use msb_api::Api;
 use msb_spec::{Error, Kind, Name, Result};
@@ -25,8 +26,9 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Interpreters at a time, all namespaces together. Each has two threads here.
-const MOST: usize = 256;
+/// Interpreters at a time, of all callers together. Each has two threads here. One scope has at most as many as
+/// are still free, so that none keeps out another.
+const MOST: usize = 512;
 /// The longest code of one call.
 const LONGEST: usize = 4 << 20;
 /// How long code may run where the caller does not say.
@@ -34,10 +36,30 @@ pub(crate) const USUAL_LIMIT: Duration = Duration::from_secs(600);
 /// The most that a caller may say.
 pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
+/// Whose interpreters: state never passes between callers of different reach.
+///
+/// A key of `default` and a key of `*` reach the same sandboxes by the same names, and still have
+/// interpreters of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// What the caller's key reaches.
+    caller: Reaches,
+    /// The namespace that the name of the sandbox is of; none for names as the CLI has them.
+    namespace: Option<Namespace>,
+}
+
+impl Scope {
+    /// The scope of a caller who means names of this namespace.
+    pub fn new(caller: Reaches, namespace: Option<Namespace>) -> Self {
+        // Names of `default` are those of the CLI.
+        Self { caller, namespace: namespace.filter(|namespace| !namespace.is_usual()) }
+    }
+}
+
 /// Which interpreter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
-    scope: String,
+    scope: Scope,
     sandbox: Name,
     language: Language,
 }
@@ -45,8 +67,8 @@ struct Key {
 /// Code to be run.
 #[derive(Debug)]
 pub struct Ask<'a> {
-    /// Whose sandboxes those are: in two scopes the same name means two sandboxes.
-    pub scope: &'a str,
+    /// Whose interpreter it is.
+    pub scope: &'a Scope,
     /// In which sandbox.
     pub sandbox: &'a Name,
     /// In which language.
@@ -111,11 +133,8 @@ impl Repls {
             return Err(Error::new(Kind::Limit, "the code is too long")
                 .hint("write it to a file in the sandbox and run that"));
         }
-        let key = Key {
-            scope: ask.scope.to_owned(),
-            sandbox: ask.sandbox.clone(),
-            language: ask.language,
-        };
+        let key =
+            Key { scope: ask.scope.clone(), sandbox: ask.sandbox.clone(), language: ask.language };
         // An owner may just have decided to end.
         for _ in 0..3 {
             let owner = self.owner(api, &key)?;
@@ -141,9 +160,9 @@ impl Repls {
     }
 
     /// Ends the interpreters of a sandbox.
-    pub fn end(&self, scope: &str, sandbox: &Name) {
+    pub fn end(&self, scope: &Scope, sandbox: &Name) {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = owners.extract_if(|key, _| key.scope == scope && key.sandbox == *sandbox);
+        let ended = owners.extract_if(|key, _| key.scope == *scope && key.sandbox == *sandbox);
         for (_, owner) in ended {
             // It is told beside this one: it may have much to do before it reads.
             std::thread::spawn(move || drop(owner.send(Note::End)));
@@ -155,11 +174,15 @@ impl Repls {
         if let Some(owner) = owners.get(key) {
             return Ok(owner.clone());
         }
-        if owners.len() >= MOST {
+        let is_full = |owners: &HashMap<Key, SyncSender<Note>>| {
+            let own = owners.keys().filter(|other| other.scope == key.scope).count();
+            own >= MOST.saturating_sub(owners.len())
+        };
+        if is_full(&owners) {
             owners.retain(|_, owner| !is_gone(owner));
         }
-        if owners.len() >= MOST {
-            return Err(Error::new(Kind::Limit, format!("there are {MOST} interpreters already"))
+        if is_full(&owners) {
+            return Err(Error::new(Kind::Limit, "there are too many interpreters already")
                 .hint("stop sandboxes that are not needed any more"));
         }
         let owner = interpreter::own(Arc::clone(api), key.sandbox.clone(), key.language)?;

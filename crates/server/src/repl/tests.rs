@@ -23,7 +23,8 @@ impl Here {
     fn ask(&self, code: &str, limit: Option<Duration>, cancel: &Cancel) -> Result<Ran> {
         let sandbox = name("web");
         let language = self.language;
-        let ask = Ask { scope: "", sandbox: &sandbox, language, code, limit, cancel };
+        let scope = &scope("*", None);
+        let ask = Ask { scope, sandbox: &sandbox, language, code, limit, cancel };
         self.repls.run(&self.api, &ask)
     }
 
@@ -35,6 +36,11 @@ impl Here {
     fn said(&self, code: &str) -> Vec<String> {
         said(&self.run(code))
     }
+}
+
+fn scope(caller: &str, namespace: Option<&str>) -> Scope {
+    let namespace = namespace.map(|text| Namespace::parse(text).unwrap());
+    Scope::new(Reaches::parse(caller).unwrap(), namespace)
 }
 
 fn said(ran: &Ran) -> Vec<String> {
@@ -244,10 +250,10 @@ fn a_copy_of_the_interpreter_says_nothing_for_it() {
 fn interpreters_end_with_their_sandbox() {
     let Some(here) = Here::new(Language::Python) else { return };
     here.run("x = 1");
-    here.repls.end("other", &name("web"));
-    here.repls.end("", &name("other"));
+    here.repls.end(&scope("default", None), &name("web"));
+    here.repls.end(&scope("*", None), &name("other"));
     assert_eq!(here.said("x"), ["o 1"]);
-    here.repls.end("", &name("web"));
+    here.repls.end(&scope("*", None), &name("web"));
     assert_eq!(here.run("x").ended, Ended::Thrown);
 }
 
@@ -256,13 +262,19 @@ fn scopes_and_languages_have_interpreters_of_their_own() {
     let Some(here) = Here::new(Language::Python) else { return };
     here.run("x = 1");
     let (sandbox, cancel) = (name("web"), Cancel::default());
-    let ask = Ask {
-        scope: "other",
-        sandbox: &sandbox,
-        language: Language::Python,
-        code: "x",
-        limit: None,
-        cancel: &cancel,
-    };
-    assert_eq!(here.repls.run(&here.api, &ask).unwrap().ended, Ended::Thrown);
+    // Callers that reach the same sandbox by the same name are told apart by what their keys reach.
+    for other in
+        [scope("default", Some("default")), scope("team", Some("team")), scope("*", Some("team"))]
+    {
+        let ask = Ask {
+            scope: &other,
+            sandbox: &sandbox,
+            language: Language::Python,
+            code: "x",
+            limit: None,
+            cancel: &cancel,
+        };
+        assert_eq!(here.repls.run(&here.api, &ask).unwrap().ended, Ended::Thrown, "{other:?}");
+    }
+    assert_eq!(scope("*", Some("default")), scope("*", None));
 }

@@ -5,6 +5,7 @@ use crate::cancel::Cancel;
 use crate::dialect::{Call, Who};
 use crate::keys::Refused;
 use crate::namespace::{Namespace, Reaches};
+use crate::repl::Scope;
 use crate::scoped::Scoped;
 use msb_api::{Api, Watch};
 use msb_spec::{Error, Name, Result};
@@ -126,8 +127,10 @@ pub(super) struct View {
     pub(super) api: Arc<dyn Api>,
     /// The one that was chosen.
     pub(super) namespace: Option<Namespace>,
-    /// Tells interpreters of sandboxes apart that have the same name in two namespaces.
-    pub(super) scope: String,
+    /// Whose interpreters.
+    pub(super) scope: Scope,
+    /// Whether its names are those of the state directory, of every namespace.
+    pub(super) is_unscoped: bool,
 }
 
 impl Server {
@@ -135,40 +138,29 @@ impl Server {
     pub(super) fn view(&self, who: &Who, namespace: Option<&str>) -> Result<View> {
         let api = Arc::clone(&self.world.api);
         let chosen = namespace.map(Reaches::parse).transpose()?;
-        match (&who.reaches, chosen) {
-            (Reaches::One(own), None) => Ok(self.own(api, own.clone())),
-            (Reaches::One(own), Some(Reaches::One(chosen))) if *own == chosen => {
-                Ok(self.own(api, chosen))
+        let (chosen, paths) = match (&who.reaches, chosen) {
+            (Reaches::One(own), Some(Reaches::One(chosen))) if *own != chosen => {
+                return Err(Refused::Namespace.into());
             }
-            (Reaches::One(_), Some(_)) => Err(Refused::Namespace.into()),
+            (Reaches::One(_), Some(Reaches::All)) => return Err(Refused::Namespace.into()),
+            (Reaches::One(own), _) => (own.clone(), Arc::new(self.world.paths.of_namespace(own))),
+            (Reaches::All, Some(Reaches::One(chosen))) if !chosen.is_usual() => {
+                (chosen, Arc::clone(&self.world.paths))
+            }
             // What the CLI sees, so that both mean the same.
-            (Reaches::All, None | Some(Reaches::All)) => {
-                Ok(View { api, namespace: None, scope: String::new() })
+            (Reaches::All, chosen) => {
+                let namespace = match chosen {
+                    Some(Reaches::One(chosen)) => Some(chosen),
+                    None | Some(Reaches::All) => None,
+                };
+                let scope = Scope::new(Reaches::All, namespace.clone());
+                return Ok(View { api, namespace, scope, is_unscoped: true });
             }
-            (Reaches::All, Some(Reaches::One(chosen))) if chosen.is_usual() => {
-                Ok(View { api, namespace: Some(chosen), scope: String::new() })
-            }
-            (Reaches::All, Some(Reaches::One(chosen))) => {
-                Ok(scoped(Scoped::new(api, chosen).with_host_paths(Arc::clone(&self.world.paths))))
-            }
-        }
+        };
+        let scope = Scope::new(who.reaches.clone(), Some(chosen.clone()));
+        let api = Arc::new(Scoped::new(api, chosen.clone()).with_host_paths(paths));
+        Ok(View { api, namespace: Some(chosen), scope, is_unscoped: false })
     }
-}
-
-impl Server {
-    /// What a key of one namespace sees.
-    fn own(&self, api: Arc<dyn Api>, namespace: Namespace) -> View {
-        let paths = Arc::new(self.world.paths.of_namespace(&namespace));
-        scoped(Scoped::new(api, namespace).with_host_paths(paths))
-    }
-}
-
-fn scoped(scoped: Scoped) -> View {
-    let namespace = scoped.namespace().cloned();
-    // `default` is the one whose names are those of the CLI.
-    let named = namespace.as_ref().filter(|namespace| !namespace.is_usual());
-    let scope = named.map(ToString::to_string).unwrap_or_default();
-    View { api: Arc::new(scoped), namespace, scope }
 }
 
 /// Longest name of a sandbox.

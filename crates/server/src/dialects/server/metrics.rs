@@ -21,7 +21,7 @@ impl Server {
         };
         let chosen = |summary: &Summary| match &view.namespace {
             // All names are seen there, and one namespace was asked for.
-            Some(chosen) if view.scope.is_empty() => chosen.outer(summary.name.as_str()).is_some(),
+            Some(chosen) if view.is_unscoped => chosen.outer(summary.name.as_str()).is_some(),
             _ => true,
         };
         let summaries: Vec<Summary> = match measured.sandbox {
@@ -61,7 +61,7 @@ fn row(
     after: Option<&(Instant, Metrics)>,
 ) -> Value {
     let (namespace, name) = match &view.namespace {
-        Some(namespace) if !view.scope.is_empty() => (namespace.as_str(), summary.name.as_str()),
+        Some(namespace) if !view.is_unscoped => (namespace.as_str(), summary.name.as_str()),
         _ => match namespace::split(summary.name.as_str()) {
             // A name of the CLI that only looks like one of a namespace.
             ("", name) => (namespace::DEFAULT, name),
