@@ -25,8 +25,9 @@ pub(crate) struct Mcp {
 impl Mcp {
     pub(crate) fn start(msb: &Msb, dialect: &str) -> Self {
         let words = ["mcp", "--dialect", dialect, "--transport", "streamable-http", "--port", "0"];
-        let mut server =
-            msb.command(words).stderr(Stdio::piped()).spawn().expect("msb can be executed");
+        let server =
+            msb.command(words).arg("--host-path").arg(msb.scratch()).stderr(Stdio::piped()).spawn();
+        let mut server = server.expect("msb can be executed");
         let mut said = String::new();
         let mut stderr = BufReader::new(server.stderr.take().expect("a pipe"));
         stderr.read_line(&mut said).expect("a line");
@@ -53,7 +54,9 @@ pub(crate) struct Site<'a> {
 
 impl<'a> Site<'a> {
     pub(crate) fn start(msb: &'a Msb) -> Self {
-        let url = msb.words("server start -dp 0").line();
+        let url = msb
+            .words(&format!("server start -dp 0 --host-path {}", msb.scratch().display()))
+            .line();
         Self { msb, url }
     }
 

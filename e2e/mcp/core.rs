@@ -5,6 +5,8 @@ use msb_e2e::mcp::Client;
 use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
 
 #[test]
 fn every_tool_does_what_it_says() {
@@ -145,7 +147,7 @@ fn a_cancelled_call_ends_what_it_started() {
 fn no_path_of_the_host_is_shown_that_is_not_allowed() {
     for msb in Msb::each() {
         let mut desk = Desk::open(&msb, "core");
-        std::os::unix::fs::symlink("/etc", msb.scratch().join("link")).expect("it is there");
+        symlink("/etc", msb.scratch().join("link")).expect("it is there");
         for path in ["/etc", "../..", "./link", "./link/new/deeper"] {
             let arguments = json!({"name": "box", "mounts": [format!("{path}:/x")]});
             let said = desk.failed("sandbox_create", arguments);
@@ -194,4 +196,82 @@ fn flags_of_another_dialect_are_refused() {
     }
     let gave = msb.words("mcp --port 80");
     assert!(gave.stderr.contains("`--port` means nothing on stdin and stdout"), "{gave:#?}");
+}
+
+/// What a client names of the host through every tool that takes a path, and what it says then.
+fn tries(client: &mut Client, path: &str) -> Vec<Value> {
+    vec![
+        client.call("sandbox_create", json!({"name": "a", "mounts": [format!("{path}:/x")]})),
+        client.call("sandbox_create", json!({"name": "b", "workspace": path})),
+        client.call("sandbox_create", json!({"name": "c", "image": path})),
+    ]
+}
+
+/// A server that is started where programs with windows start it offers no files of the host.
+#[test]
+fn neither_the_root_nor_the_home_directory_is_offered_by_itself() {
+    for msb in Msb::each() {
+        let user = msb.scratch().join("user");
+        msb.file("user/.ssh/id", "private");
+        msb.file("user/project/file", "public");
+        for (directory, offered) in
+            [("/".into(), false), (user.clone(), false), (user.join("project"), true)]
+        {
+            let mut command = msb.command(["mcp", "--dialect", "core"]);
+            command.env("HOME", &user).current_dir(&directory).stderr(Stdio::piped());
+            let mut client = Client::over(command);
+            let shown = user.join("project").display().to_string();
+            for said in tries(&mut client, &shown) {
+                // A directory is no image without programs, but may be named.
+                let denied = said.to_string().contains("is not allowed");
+                assert_eq!(denied, !offered, "{directory:?}: {said}");
+            }
+            for path in [user.join(".ssh").display().to_string(), "/etc".to_owned()] {
+                for said in tries(&mut client, &path) {
+                    assert!(said.to_string().contains("is not allowed"), "{directory:?}: {said}");
+                }
+            }
+            drop(client);
+            for name in msb.words("ls -q").ok().stdout.lines() {
+                msb.words(&format!("rm -f {name}")).ok();
+            }
+        }
+    }
+}
+
+/// The state directory holds the secret of the server and the files of every sandbox.
+#[test]
+fn the_state_directory_is_never_shown() {
+    for msb in Msb::each() {
+        let home = msb.home();
+        msb.words("server keygen").ok();
+        assert!(home.join("server.key").exists());
+        symlink(&home, msb.scratch().join("link")).expect("a link");
+        let own = msb.scratch().display().to_string();
+        for more in [
+            &["--host-path", own.as_str()][..],
+            &["--host-path", "/"],
+            &["--host-path", own.as_str(), "--host-path", home.to_str().expect("text")],
+        ] {
+            let arguments: Vec<&str> = [&["--dialect", "core"], more].concat();
+            let mut client = Client::start(&msb, &arguments);
+            // Itself, what is in it, what leads to it and what it lies in.
+            for path in [
+                home.clone(),
+                home.join("server.key"),
+                home.join("sandboxes"),
+                msb.scratch().join("link"),
+                msb.scratch().to_owned(),
+                "/".into(),
+            ] {
+                for said in tries(&mut client, &path.display().to_string()) {
+                    let text = said.to_string();
+                    let refused = ["shows the state directory", "is not allowed"];
+                    assert!(refused.iter().any(|it| text.contains(it)), "{path:?}: {text}");
+                }
+            }
+            drop(client);
+            assert_eq!(msb.words("ls -q").ok().stdout, "");
+        }
+    }
 }

@@ -26,7 +26,8 @@ impl Elsewhere {
     }
 
     fn start(server: Msb) -> Self {
-        let url = server.words("server start -dp 0").line();
+        let own = server.scratch().display();
+        let url = server.words(&format!("server start -dp 0 --host-path {own}")).line();
         let key = server.words("server keygen --expire 1h -n *").line();
         Self { server, desk: Msb::new(), url, key }
     }

@@ -50,7 +50,9 @@ impl Desk {
     }
 
     #[track_caller]
-    fn over(msb: &Msb, command: Command) -> Self {
+    fn over(msb: &Msb, mut command: Command) -> Self {
+        // The test's own directory is its home, which is not offered by itself.
+        command.arg("--host-path").arg(msb.scratch());
         if !msb.home().join("config.toml").exists() {
             settle(msb, "");
         }

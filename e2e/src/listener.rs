@@ -17,7 +17,12 @@ impl<'a> Server<'a> {
     /// Starts one on any port that is free, with these words more.
     #[track_caller]
     pub fn start(msb: &'a Msb, more: &str) -> Self {
-        Self { msb, address: address(&msb.words(&format!("server start -dp 0 {more}")).ok()) }
+        let own = match more.contains("--host-path") {
+            true => String::new(),
+            false => format!("--host-path {}", msb.scratch().display()),
+        };
+        let line = format!("server start -dp 0 {more} {own}");
+        Self { msb, address: address(&msb.words(&line).ok()) }
     }
 
     /// The same with a limit of open files that is as low as this.

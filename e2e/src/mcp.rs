@@ -25,10 +25,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a server with these arguments after `msb mcp`.
+    /// Starts a server with these arguments after `msb mcp`, for files of the test.
     #[track_caller]
     pub fn start(msb: &Msb, arguments: &[&str]) -> Self {
-        Self::over(msb.command(["mcp"].iter().chain(arguments)))
+        let mut command = msb.command(["mcp"].iter().chain(arguments));
+        if !arguments.contains(&"--host-path") {
+            // The test's own directory is its home, which is not offered by itself.
+            command.arg("--host-path").arg(msb.scratch());
+        }
+        Self::over(command)
     }
 
     /// The same for a command of a test's own.

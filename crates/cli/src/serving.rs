@@ -1,6 +1,7 @@
 //! What serving needs, whatever is served: sandboxes, a runtime, what is usual.
 
 use crate::at::tidy_up;
+use crate::words;
 use clap::Args;
 use msb_engine::{Engine, Launcher};
 use msb_server::{
@@ -19,7 +20,8 @@ const MORE_THREADS: usize = 64;
 /// What of this host clients may use.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostArgs {
-    /// A directory of this host whose files clients may name; the current one if none is given
+    /// A directory of this host whose files clients may name; if none is given the current one, but
+    /// never the whole home directory
     #[arg(long = "host-path", value_name = "DIR")]
     host_paths: Vec<PathBuf>,
     /// A variable of this program that clients may use as a secret, for these hosts only
@@ -38,10 +40,10 @@ pub(crate) fn world(host: HostArgs) -> Result<World> {
     settings.secret_env = host.secret_env;
     settings.program = std::env::current_exe().ok();
     settings.kernel = engine.guest_kernel().ok().map(|kernel| kernel.path);
-    let paths = match host.host_paths.is_empty() {
-        true => settings.paths(),
-        false => HostPaths::below(host.host_paths, "`--host-path`"),
-    };
+    let listed = (!host.host_paths.is_empty())
+        .then(|| HostPaths::below(host.host_paths, HOST_PATH))
+        .or_else(|| settings.paths());
+    let paths = listed.unwrap_or_else(current_directory).without_state(engine.home().path())?;
     let sandbox_mcp = SandboxMcpSettings {
         state: Some(engine.dialect_state(Named::SandboxMcp.as_str())),
         profiles: engine
@@ -53,6 +55,38 @@ pub(crate) fn world(host: HostArgs) -> Result<World> {
     };
     let world = World::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
     Ok(World { microsandbox: settings, sandbox_mcp, ..world })
+}
+
+const HOST_PATH: &str = "`--host-path`";
+
+/// What clients may name where nothing was said: the current directory, unless it is the user's home or lies
+/// above it. Programs with windows start servers there, and nobody means to give away all of it.
+fn current_directory() -> HostPaths {
+    let current = std::env::current_dir().and_then(|path| path.canonicalize());
+    let current = current.unwrap_or_else(|_| PathBuf::from("/"));
+    let said =
+        std::env::var_os("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+    let homes = [Some(PathBuf::from("/")), said, home_of_user()];
+    if homes.iter().flatten().any(|home| home.starts_with(&current)) {
+        let current = current.display();
+        words::note(format!(
+            "clients may name no files of this host: `{current}` is not offered as a whole; \
+             `--host-path DIR` offers a directory"
+        ));
+        return HostPaths::below([], HOST_PATH);
+    }
+    HostPaths::below([current], HOST_PATH)
+}
+
+/// The home directory that the host has for this user, whatever the environment says.
+fn home_of_user() -> Option<PathBuf> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let home = users.lines().find_map(|line| {
+        let mut parts = line.split(':').skip(2);
+        (parts.next()? == uid).then(|| parts.nth(2)).flatten()
+    });
+    PathBuf::from(home?).canonicalize().ok()
 }
 
 /// A profile of config.toml as the dialect has it.

@@ -30,6 +30,7 @@ mod scoped;
 mod selected;
 mod sessions;
 mod site;
+mod state_dir;
 
 pub use cancel::{Cancel, Hook};
 pub use content::{Block, Body, Content};

@@ -5,11 +5,14 @@
 //! Whoever uses the path that was found follows no link any more: one that is there by then was put
 //! there meanwhile.
 //!
+//! The state directory is never among them, whatever is allowed: see `state_dir`.
+//!
 //! A key of one namespace has, below each directory, the one that bears its namespace's name, if there is
 //! one: two namespaces never share a file of the host, and none has any before somebody makes the
 //! directory.
 
 use crate::namespace::Namespace;
+use crate::state_dir::StateDir;
 use msb_spec::{Error, Kind, Result};
 use std::path::{Component, Path, PathBuf};
 
@@ -22,18 +25,26 @@ pub struct HostPaths {
     namespace: Option<Namespace>,
     /// What says so, for the hint.
     said_by: String,
+    /// What is never shown.
+    state: Option<StateDir>,
 }
 
 impl HostPaths {
     /// Those below these directories. Ones that do not exist allow nothing.
     pub fn below(roots: impl IntoIterator<Item = PathBuf>, said_by: impl Into<String>) -> Self {
         let roots = roots.into_iter().filter_map(|root| root.canonicalize().ok()).collect();
-        Self { roots: Some(roots), namespace: None, said_by: said_by.into() }
+        Self { roots: Some(roots), namespace: None, said_by: said_by.into(), state: None }
     }
 
     /// All.
     pub fn unrestricted() -> Self {
-        Self { roots: None, namespace: None, said_by: String::new() }
+        Self { roots: None, namespace: None, said_by: String::new(), state: None }
+    }
+
+    /// The same without the state directory: no path that is it, lies in it or contains it.
+    pub fn without_state(mut self, state: &Path) -> Result<Self> {
+        self.state = Some(StateDir::open(state)?);
+        Ok(self)
     }
 
     /// Those that a key of this namespace may name. Where all may be named, it may name none.
@@ -44,7 +55,8 @@ impl HostPaths {
             None => "`--host-path`".to_owned(),
         };
         let roots = Some(self.roots.clone().unwrap_or_default());
-        Self { roots, namespace: Some(namespace.clone()), said_by }
+        let state = self.state.clone();
+        Self { roots, namespace: Some(namespace.clone()), said_by, state }
     }
 
     /// The directories; none is all.
@@ -62,7 +74,13 @@ impl HostPaths {
             None => real.starts_with(root),
         };
         if self.roots.as_ref().is_none_or(|roots| roots.iter().any(below)) {
-            return Ok(real);
+            let state = self.state.as_ref();
+            if !state.map_or(Ok(false), |state| state.is_shown_by(&real))? {
+                return Ok(real);
+            }
+            let text = format!("host path `{}` shows the state directory of msb", path.display());
+            return Err(Error::new(Kind::Denied, text)
+                .hint("name a directory beside it; MSB_HOME can be moved out of what is shown"));
         }
         let (shown, said_by) = (path.display(), &self.said_by);
         let hint = match &self.namespace {
@@ -127,6 +145,44 @@ mod tests {
         }
         assert!(HostPaths::below([place.join("none")], "x").check(&place).is_err());
         assert!(HostPaths::unrestricted().check(&outside).is_ok());
+        fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn the_state_directory_is_never_among_them() {
+        let place = std::env::temp_dir().join(format!("msb-paths-state-{}", std::process::id()));
+        let home = place.join("a/home");
+        fs::create_dir_all(home.join("sandboxes")).unwrap();
+        fs::create_dir_all(place.join("a/work")).unwrap();
+        fs::create_dir_all(place.join("red")).unwrap();
+        symlink(&home, place.join("link")).unwrap();
+        symlink(home.join("server.key"), place.join("a/work/key")).unwrap();
+        fs::write(home.join("server.key"), "secret").unwrap();
+        let below = HostPaths::below([place.clone()], "x");
+        for paths in [below.clone(), HostPaths::unrestricted()] {
+            let paths = paths.without_state(&home).unwrap();
+            for denied in [
+                "",
+                "a",
+                "a/home",
+                "a/home/new",
+                "a/home/server.key",
+                "a/home/sandboxes",
+                "link",
+                "link/server.key",
+                "a/work/key",
+                "a/work/../home",
+            ] {
+                let error = paths.check(&place.join(denied)).unwrap_err();
+                assert_eq!(error.kind(), Kind::Denied, "{denied}");
+            }
+            for allowed in ["a/work", "a/work/new", "a/homely"] {
+                assert!(paths.check(&place.join(allowed)).is_ok(), "{allowed}");
+            }
+        }
+        let red = Namespace::parse("red").unwrap();
+        let own = below.without_state(&place.join("red")).unwrap().of_namespace(&red);
+        assert_eq!(own.check(&place.join("red")).unwrap_err().kind(), Kind::Denied);
         fs::remove_dir_all(place).unwrap();
     }
 

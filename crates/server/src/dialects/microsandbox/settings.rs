@@ -14,8 +14,8 @@ use std::time::Duration;
 /// having the variables of `secret_env` as Secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The directories of the host that clients may name.
-    pub host_paths: Vec<PathBuf>,
+    /// The directories of the host that clients may name; none if nothing was said.
+    pub host_paths: Option<Vec<PathBuf>>,
     /// Whether they may name any. Only with `dangerous`.
     pub unrestricted: bool,
     /// Whether dangerous operations are allowed.
@@ -40,7 +40,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            host_paths: vec![PathBuf::from(".")],
+            host_paths: None,
             unrestricted: false,
             dangerous: false,
             secret_env: Vec::new(),
@@ -86,7 +86,7 @@ impl Settings {
         let milliseconds = |name: &str| number(name).map(|ms| ms.map(Duration::from_millis));
         let max_output = number(env::MCP_MAX_OUTPUT_BYTES)?;
         Ok(Self {
-            host_paths: host_paths.unwrap_or(usual.host_paths),
+            host_paths,
             unrestricted,
             dangerous: switch(env::MCP_ENABLE_DANGEROUS)?,
             // A setting of the command line alone: files that start servers are not all ours.
@@ -101,12 +101,13 @@ impl Settings {
         })
     }
 
-    /// The files of the host that clients may name.
-    pub fn paths(&self) -> HostPaths {
-        match self.is_unrestricted() {
-            true => HostPaths::unrestricted(),
-            false => HostPaths::below(self.host_paths.clone(), env::MCP_HOST_PATHS),
+    /// The files of the host that clients may name; none if nothing was said about them.
+    pub fn paths(&self) -> Option<HostPaths> {
+        if self.is_unrestricted() {
+            return Some(HostPaths::unrestricted());
         }
+        let listed = self.host_paths.clone();
+        listed.map(|listed| HostPaths::below(listed, env::MCP_HOST_PATHS))
     }
 
     /// A variable as the source of a Secret, if the operator listed it for this host.
@@ -177,7 +178,7 @@ mod tests {
         ])
         .unwrap();
         let wanted = Settings {
-            host_paths: vec!["/a".into(), "/b".into()],
+            host_paths: Some(vec!["/a".into(), "/b".into()]),
             dangerous: true,
             max_output: 64,
             default_timeout: Duration::from_millis(1500),
@@ -199,9 +200,11 @@ mod tests {
     #[test]
     fn any_path_may_be_named_only_where_danger_is_allowed() {
         let policy = (env::MCP_HOST_PATH_POLICY, "unrestricted");
-        assert!(read(&[policy]).unwrap().paths().roots().is_some());
+        assert_eq!(read(&[policy]).unwrap().paths(), None);
+        let listed = [policy, (env::MCP_HOST_PATHS, "/")];
+        assert!(read(&listed).unwrap().paths().unwrap().roots().is_some());
         let both = [policy, (env::MCP_ENABLE_DANGEROUS, "1")];
-        assert_eq!(read(&both).unwrap().paths(), HostPaths::unrestricted());
+        assert_eq!(read(&both).unwrap().paths(), Some(HostPaths::unrestricted()));
     }
 
     #[test]
