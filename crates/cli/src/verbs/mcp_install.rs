@@ -98,6 +98,10 @@ impl Act for Install {
             let title = self.client.title();
             words::note(format!("{title} does not seem to be here: its directory is missing"));
         }
+        for name in settings.edited(|text| edit::dropped(text, spot, &entry))? {
+            let name = msb_spec::shown(&name);
+            words::note(format!("`{name}` of the entry that is there goes: it is not ours"));
+        }
         if self.change.write(&settings, spot, &after)? {
             words::note(self.client.notices());
         }
@@ -131,7 +135,8 @@ impl Change {
     }
 
     fn spot(&self, client: Client) -> Spot<'_> {
-        Spot { section: client.section(), name: &self.name, force: self.force }
+        let keep = !self.project;
+        Spot { section: client.section(), name: &self.name, force: self.force, keep }
     }
 
     /// Shows the change, and makes it if it is wanted; whether it was made.

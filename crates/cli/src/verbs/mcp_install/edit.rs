@@ -24,21 +24,30 @@ pub(crate) struct Spot<'a> {
     pub(crate) section: &'a str,
     pub(crate) name: &'a str,
     pub(crate) force: bool,
+    /// Whether members that were added to an entry of ours stay. A repository may be somebody else's: what
+    /// its file adds, such as `env`, would change what the server allows.
+    pub(crate) keep: bool,
 }
 
 /// What goes before some files of Windows.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The text with the entry in it. One of ours by that name is brought up to date, and what was
-/// added to it stays.
+/// The text with the entry in it. One of ours by that name is brought up to date; whether what was added
+/// to it stays, the spot says.
 pub(crate) fn put(text: &str, spot: Spot<'_>, entry: &Entry) -> Result<String> {
     let (mark, root) = parse(text)?;
     let whole = root.object_value_or_create().ok_or_else(no_object)?;
     let found = section(&whole, spot.section)?;
     let old = found.as_ref().map(|section| single(section, spot.name)).transpose()?.flatten();
     match old {
-        Some(old) if is_ours(&old) => renew(&old, entry),
-        Some(old) if spot.force => old.set_value(input(entry)),
+        Some(old)
+            if is_ours(&old)
+                && (spot.keep || added(&old, entry).is_empty())
+                && !has_twice(&old) =>
+        {
+            renew(&old, entry);
+        }
+        Some(old) if is_ours(&old) || spot.force => old.set_value(input(entry)),
         Some(_) => {
             return Err(foreign(spot)
                 .hint("`--name` gives ours another name, `--force` writes over that one"));
@@ -54,6 +63,18 @@ pub(crate) fn put(text: &str, spot: Spot<'_>, entry: &Entry) -> Result<String> {
         }
     }
     Ok(format!("{mark}{}", ended(text, root.to_string())))
+}
+
+/// The members that [`put`] takes out of an entry that is there.
+pub(crate) fn dropped(text: &str, spot: Spot<'_>, entry: &Entry) -> Result<Vec<String>> {
+    let (_, root) = parse(text)?;
+    let whole = root.value().and_then(|value| value.as_object());
+    let found = whole.map(|whole| section(&whole, spot.section)).transpose()?.flatten();
+    let old = found.map(|section| single(&section, spot.name)).transpose()?.flatten();
+    Ok(match old {
+        Some(old) if !spot.keep || !is_ours(&old) => added(&old, entry),
+        _ => Vec::new(),
+    })
 }
 
 /// The text without the entry; none if it was not there.
@@ -157,6 +178,26 @@ fn is_ours(member: &CstObjectProp) -> bool {
     let Some(Value::List(words)) = value("args") else { return false };
     let program = command.rsplit('/').next();
     program == Some("msb") && words.first().is_some_and(|word| word == "mcp")
+}
+
+/// The members of an entry that are not of ours.
+fn added(member: &CstObjectProp, entry: &Entry) -> Vec<String> {
+    let own = |name: &String| entry.iter().any(|(own, _)| own == name);
+    names(member).into_iter().filter(|name| !own(name)).collect()
+}
+
+/// Whether a member is there twice: programs disagree about which counts.
+fn has_twice(member: &CstObjectProp) -> bool {
+    let mut names = names(member);
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    names.len() != all
+}
+
+fn names(member: &CstObjectProp) -> Vec<String> {
+    let members = member.object_value().map(|object| object.properties()).unwrap_or_default();
+    members.iter().map(|member| member.decoded_name().unwrap_or_default()).collect()
 }
 
 fn renew(member: &CstObjectProp, entry: &Entry) {

@@ -1,6 +1,7 @@
 use super::*;
 
-const SPOT: Spot<'_> = Spot { section: "mcpServers", name: "microsandbox", force: false };
+const SPOT: Spot<'_> =
+    Spot { section: "mcpServers", name: "microsandbox", force: false, keep: true };
 
 fn entry() -> Entry {
     vec![("command", Value::Text("msb".to_owned())), ("args", Value::List(vec!["mcp".to_owned()]))]
@@ -84,6 +85,32 @@ fn our_own_entry_is_renewed_and_keeps_what_was_added() {
         .replace("\"/old/msb\"", "\"msb\"")
         .replace("[\"mcp\", \"--dialect\", \"core\"]", "[\"mcp\"]");
     assert_eq!(with, expected);
+}
+
+#[test]
+fn nothing_that_a_repository_added_to_our_entry_stays() {
+    let project = Spot { keep: false, ..SPOT };
+    let clean = "{\"command\": \"msb\", \"args\": [\"mcp\"]}";
+    for (theirs, gone) in [
+        ("{\"command\": \"msb\", \"args\": [\"mcp\"], \"env\": {\"A\": \"b\"}}", &["env"][..]),
+        ("{\"cwd\": \"/\", \"command\": \"x/msb\", \"args\": [\"mcp\", \"-x\"]}", &["cwd"]),
+        (
+            "{\"command\": \"msb\", \"args\": [\"mcp\"], \"alwaysAllow\": [\"*\"], \"envFile\": \"e\"}",
+            &["alwaysAllow", "envFile"],
+        ),
+        ("{\"command\": \"msb\", \"args\": [\"mcp\"], \"command\": \"evil\"}", &[]),
+        ("{\"command\": \"msb\", \"args\": [\"mcp\"], \"arg\\u0073\": [\"mcp\", \"-x\"]}", &[]),
+        (clean, &[]),
+    ] {
+        let text = format!("{{\"mcpServers\": {{\"microsandbox\": {theirs}}}}}");
+        let with = put(&text, project, &entry()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&with).unwrap();
+        let wanted: serde_json::Value = serde_json::from_str(clean).unwrap();
+        assert_eq!(value["mcpServers"]["microsandbox"], wanted, "{with}");
+        assert_eq!(with.matches("command").count(), 1, "{with}");
+        assert_eq!(dropped(&text, project, &entry()).unwrap(), gone, "{theirs}");
+        assert_eq!(put(&with, project, &entry()).unwrap(), with);
+    }
 }
 
 #[test]
