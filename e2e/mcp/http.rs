@@ -3,6 +3,7 @@
 use msb_e2e::Msb;
 use msb_e2e::listener::{ACCEPT, Server, begin};
 use serde_json::{Value, json};
+use std::process::Command;
 
 #[test]
 fn nobody_gets_in_without_a_key() {
@@ -141,16 +142,44 @@ fn clients_of_the_old_server_get_plain_json() {
     assert!(body.contains("sandbox_run_code"), "{answer}");
 }
 
-/// A server with a secret of its own has keys of its own.
+/// A server with a secret of its own has keys of its own. The secret is in no command line.
 #[test]
 fn keys_are_made_for_a_secret_of_its_own() {
     let msb = Msb::new();
     let secret = "0123456789abcdef0123456789abcdef";
-    let server = Server::start(&msb, &format!("-k {secret}"));
-    let own = msb.words(&format!("server keygen -k {secret} --expire 1h")).line();
-    let ask = |key: &str| server.ask("/mcp/core", &[ACCEPT, ("Authorization", key)], &begin()).0;
-    assert_eq!(ask(&format!("Bearer {own}")), 200);
-    assert_eq!(ask(&server.key("*")), 401, "that of the state directory is another");
+    let file = msb.file("secret", format!("{secret}\n")).display().to_string();
+    let makes = |command: &mut Command| {
+        let own = msb_e2e::gives(command).line();
+        let server = Server::start(&msb, &format!("-k @{file}"));
+        let ask =
+            |key: &str| server.ask("/mcp/core", &[ACCEPT, ("Authorization", key)], &begin()).0;
+        assert_eq!(ask(&format!("Bearer {own}")), 200);
+        assert_eq!(ask(&server.key("*")), 401, "that of the state directory is another");
+    };
+    let keygen = ["server", "keygen", "--expire", "1h"];
+    makes(msb.command(keygen).args(["-k", &format!("@{file}")]));
+    makes(msb.command(keygen).env("MSB_SERVER_SECRET", secret));
+    makes(msb.command(keygen).args(["-k", "-"]).stdin(std::fs::File::open(&file).expect("a file")));
+    // In the background it is handed on.
+    let mut start = msb.command(["server", "start", "-dp", "0", "-k", "-"]);
+    start.stdin(std::fs::File::open(&file).expect("a file"));
+    let address = msb_e2e::gives(&mut start).ok().stdout;
+    let own = msb_e2e::gives(msb.command(keygen).args(["-k", &format!("@{file}")])).line();
+    let mut ls = msb.command(["--remote", address.trim(), "ls", "-q"]);
+    assert_eq!(msb_e2e::gives(ls.env("MSB_API_KEY", &own)).ok().stdout, "");
+    for entry in std::fs::read_dir("/proc").expect("it is there").flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&line).contains(secret), "{:?}", entry.path());
+    }
+    msb.words("server stop").ok();
+    // On the command line every user of the machine could read it.
+    for words in ["server keygen -k", "server start -dp 0 -k", "server start -p 0 --key"] {
+        let gave = msb.words(&format!("{words} {secret}"));
+        assert_eq!(gave.code, 125, "{gave:#?}");
+        assert!(gave.stderr.contains("takes no secret on the command line"), "{gave:#?}");
+        assert!(!gave.stderr.contains(secret), "{gave:#?}");
+    }
+    assert_eq!(msb.words("server status").stdout, "not running\n");
 }
 
 /// In every dialect a key of one namespace has the directory of its name, and nothing else of the host.

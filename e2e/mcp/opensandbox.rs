@@ -305,7 +305,8 @@ fn a_server_elsewhere_is_used() {
     let server = msb_e2e::listener::Server::start(&there, "");
     let key = there.run(["server", "keygen", "--expire", "1h", "-n", "*"]).line();
     let place = server.address.to_string();
-    let flags = ["--dialect", "opensandbox", "--domain", &place, "--api-key", &key];
+    let file = format!("@{}", here.file("key", &key).display());
+    let flags = ["--dialect", "opensandbox", "--domain", &place, "--api-key", &file];
     let mut client = msb_e2e::mcp::Client::start(&here, &flags);
     let made = client.call("sandbox_create", json!({"image": "host"}));
     let id = made["structuredContent"]["sandbox_id"].clone();
@@ -317,8 +318,9 @@ fn a_server_elsewhere_is_used() {
     client.call("sandbox_kill", json!({"sandbox_id": id}));
     for (flags, said) in [
         (&["--domain", place.as_str()][..], "wants a key"),
-        (&["--domain", "127.0.0.1:1", "--api-key", "x"], "cannot reach the server"),
-        (&["--domain", &place, "--api-key", &key, "--use-server-proxy"], "pass on no ports"),
+        (&["--domain", "127.0.0.1:1", "--api-key", &file], "cannot reach the server"),
+        (&["--domain", &place, "--api-key", &key], "takes no secret on the command line"),
+        (&["--domain", &place, "--api-key", &file, "--use-server-proxy"], "pass on no ports"),
     ] {
         let words = ["mcp", "--dialect", "opensandbox"].iter().chain(flags);
         let gave = here.run(words.copied());

@@ -17,6 +17,7 @@ mod net_text;
 mod network_arguments;
 mod places;
 mod plan_text;
+mod secret_argument;
 mod selection;
 mod service_arguments;
 mod serving;

@@ -17,6 +17,8 @@ pub const TEST_COMPROMISED: &str = "MSB_TEST_COMPROMISED";
 pub const REMOTE: &str = "MSB_REMOTE";
 /// The key for it, as `msb server keygen` makes them.
 pub const API_KEY: &str = "MSB_API_KEY";
+/// The secret that a server signs keys with, in place of that of the state directory.
+pub const SERVER_SECRET: &str = "MSB_SERVER_SECRET";
 /// The keys that leave an attached terminal, as in `ctrl-p,ctrl-q`.
 pub const DETACH_KEYS: &str = "MSB_DETACH_KEYS";
 /// Set in every sandbox to its name, so that programs can tell where they run.

@@ -1,5 +1,6 @@
 //! `msb mcp`: sandboxes for an MCP client.
 
+use crate::secret_argument;
 use crate::serving::{HostArgs, block_on, listen, selected, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
@@ -9,7 +10,7 @@ use msb_client::Client;
 use msb_server::{
     Door, Named, OpenSandboxRemote, OpenSandboxSettings, Shown, Site, serve_http, serve_stdio,
 };
-use msb_spec::{Error, Result};
+use msb_spec::{Error, Result, env};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +49,8 @@ pub(crate) struct Mcp {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With the dialect opensandbox")]
 struct OpenSandboxArgs {
-    /// The key for a remote server; sandboxes of this machine need none
-    #[arg(long, value_name = "KEY")]
+    /// A file with the key for a remote server, or OPEN_SANDBOX_API_KEY; sandboxes of this machine need none
+    #[arg(long, value_name = "@FILE")]
     api_key: Option<String>,
     /// `HOST[:PORT]` of a remote server
     #[arg(long, value_name = "PLACE")]
@@ -87,7 +88,7 @@ impl OpenSandboxArgs {
                 .map_err(|_| Error::invalid(format!("not a number of seconds: {seconds}")))
         };
         let settings = OpenSandboxSettings {
-            api_key: self.api_key,
+            api_key: self.api_key.as_deref().map(key).transpose()?,
             domain: self.domain,
             protocol: self.protocol,
             request_timeout: self.request_timeout.map(seconds).transpose()?,
@@ -95,6 +96,11 @@ impl OpenSandboxArgs {
         };
         Ok(settings.or_environment())
     }
+}
+
+/// The key that `--api-key` means. Stdin is the client's.
+fn key(text: &str) -> Result<String> {
+    secret_argument::read("--api-key", text, env::OPEN_SANDBOX_API_KEY, false)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -2,6 +2,7 @@
 
 use super::bare_engine;
 use crate::listing;
+use crate::secret_argument;
 use crate::serving::{HostArgs, block_on, listen, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
@@ -46,8 +47,9 @@ pub(crate) struct Start {
     /// Go on in the background
     #[arg(long, short)]
     detach: bool,
-    /// The secret that keys are signed with, in place of the one in the state directory
-    #[arg(long, short, value_name = "SECRET", conflicts_with = "reset_key")]
+    /// A file with the secret that keys are signed with, in place of the one in the state directory; `-` is
+    /// stdin, and the variable MSB_SERVER_SECRET may hold it, too
+    #[arg(long, short, value_name = "@FILE", conflicts_with = "reset_key")]
     key: Option<String>,
     /// Make a new secret first, so that no key of before is good any more
     #[arg(long)]
@@ -85,8 +87,9 @@ pub(crate) struct Keygen {
     /// The namespace that it is for; `*` is all
     #[arg(long, short, value_name = "NAME", default_value = "*")]
     namespace: String,
-    /// The secret that it is signed with: that of a server which was started with one of its own
-    #[arg(long, short, value_name = "SECRET")]
+    /// A file with the secret that it is signed with: that of a server which was started with one of its own; `-`
+    /// is stdin, and the variable MSB_SERVER_SECRET may hold it, too
+    #[arg(long, short, value_name = "@FILE")]
     key: Option<String>,
 }
 
@@ -177,8 +180,15 @@ impl Start {
         if self.dev {
             return Ok(Door::Open);
         }
-        let keys = match (&self.key, self.reset_key) {
-            (Some(secret), _) => Keys::of(secret.as_bytes())?,
+        let keys = match (secret_of(self.key.as_deref())?, self.reset_key) {
+            (Some(_), true) => {
+                let error = format!(
+                    "`--reset-key` is for the secret of the state directory, and {} is set",
+                    env::SERVER_SECRET
+                );
+                return Err(Error::invalid(error));
+            }
+            (Some(secret), false) => Keys::of(secret.as_bytes())?,
             (None, true) => Keys::reset(home.path())?,
             (None, false) => Keys::open(home.path())?,
         };
@@ -195,14 +205,22 @@ impl Start {
         let mut options = OpenOptions::new();
         options.create(true).write(true).truncate(true).mode(0o600);
         let log = options.open(&path).map_err(about)?;
+        // A file is read there; stdin here, and handed on.
+        let secret = self.key.as_deref().filter(|key| !key.starts_with('@'));
+        let secret = secret.map(|key| secret_of(Some(key)));
+        let secret = secret.transpose()?.flatten();
         let mut child = Command::new("/proc/self/exe")
             .args(std::env::args_os().skip(1))
             .arg("--background")
-            .stdin(Stdio::null())
+            .stdin(if secret.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(log.try_clone().map_err(about)?)
             .stderr(log)
             .spawn()
             .map_err(about)?;
+        if let (Some(mut stdin), Some(secret)) = (child.stdin.take(), secret) {
+            // One that ended already says why itself.
+            let _ = stdin.write_all(secret.as_bytes());
+        }
         let since = Instant::now();
         loop {
             if let Some(record) = running(home)? {
@@ -272,7 +290,7 @@ impl Act for Status {
 impl Act for Keygen {
     fn act(self) -> Outcome {
         let home = bare_engine()?.home().clone();
-        let keys = match &self.key {
+        let keys = match secret_of(self.key.as_deref())? {
             Some(secret) => Keys::of(secret.as_bytes())?,
             None => Keys::open(home.path())?,
         };
@@ -280,6 +298,15 @@ impl Act for Keygen {
         let made = keys.keygen(expire, &Reaches::parse(&self.namespace)?)?;
         words::say(made.token);
         Ok(0)
+    }
+}
+
+/// The secret of a server's own, if there is one: what the flag means, or the variable.
+fn secret_of(flag: Option<&str>) -> Result<Option<String>> {
+    let variable = env::SERVER_SECRET;
+    match flag {
+        Some(text) => secret_argument::read("--key", text, variable, true).map(Some),
+        None => Ok(std::env::var(variable).ok().filter(|secret| !secret.is_empty())),
     }
 }
 
