@@ -158,7 +158,7 @@ impl Holder {
         let path = msb.home().join("sandboxes/box/worker.sock");
         let mut socket = UnixStream::connect(path).expect("a worker that listens");
         // The length of a hello, its kind, `msb_wire::VERSION`, and the place of `Hold` among requests.
-        socket.write_all(&[2, 0, 0, 0, 1, 10, 17]).expect("a worker that hears");
+        socket.write_all(&[2, 0, 0, 0, 1, 11, 17]).expect("a worker that hears");
         let mut answer = [0; 6];
         socket.read_exact(&mut answer).expect("an answer");
         assert_eq!(answer[..4], [1, 0, 0, 0], "a word without more, as is `Done`");

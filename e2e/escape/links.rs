@@ -13,7 +13,7 @@ use std::time::Duration;
 const HELLO: u8 = 1;
 const LINK: u8 = 64;
 /// `msb_wire::VERSION`, and the places of requests in their list.
-const VERSION: u64 = 10;
+const VERSION: u64 = 11;
 const SFTP: u64 = 20;
 const DIAL: u64 = 21;
 const LISTEN: u64 = 22;

@@ -4,6 +4,7 @@
 
 mod control;
 mod files;
+mod holes;
 mod hostile;
 mod images;
 mod links;

@@ -6,12 +6,12 @@
 use crate::Client;
 use msb_api::{Attributes, Copied, EntryKind, Files, Meta, Place};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -101,7 +101,7 @@ pub(crate) fn pull(client: &Client, at: &Place, from: &[u8], to: &Path) -> Resul
     let opened = opened
         .map_err(|error| Error::host(format!("cannot open `{}`", directory.display()), error))?;
     let mut copied = Copied::default();
-    let pulling = Pulling { client, at };
+    let mut pulling = Pulling { client, at, budget: Budget::default() };
     pulling.one(opened.as_fd(), &name, from, &meta, 0, &mut copied)?;
     Ok(copied)
 }
@@ -109,11 +109,12 @@ pub(crate) fn pull(client: &Client, at: &Place, from: &[u8], to: &Path) -> Resul
 struct Pulling<'a> {
     client: &'a Client,
     at: &'a Place,
+    budget: Budget,
 }
 
 impl Pulling<'_> {
     fn one(
-        &self,
+        &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],
         from: &[u8],
@@ -145,11 +146,11 @@ impl Pulling<'_> {
                 let mode = Mode::from_raw_mode(meta.mode & 0o777);
                 let file = rustix::fs::openat(directory, path, flags, Mode::RUSR | Mode::WUSR)
                     .map_err(about)?;
-                let mut file = File::from(file);
-                self.client.file_read(self.at, from, 0, None, &mut |piece| {
-                    copied.bytes += piece.len() as u64;
-                    file.write_all(piece)
-                        .map_err(|error| Error::host(format!("cannot write `{shown}`"), error))
+                let file = File::from(file);
+                let filled = self.fill(&file, from, &shown);
+                // Half a file is of no use, and its space may be what others need.
+                copied.bytes += filled.inspect_err(|_| {
+                    let _ = clear(directory, path);
                 })?;
                 rustix::fs::fchmod(&file, mode).map_err(about)?;
             }
@@ -180,6 +181,23 @@ impl Pulling<'_> {
         }
         copied.entries += 1;
         Ok(())
+    }
+}
+
+impl Pulling<'_> {
+    /// Fills a new file. Over HTTP zeros come as bytes; they become holes again here.
+    fn fill(&mut self, file: &File, from: &[u8], shown: &str) -> Result<u64> {
+        let about = |error: std::io::Error| match OverBudget::of(&error) {
+            Some(why) => Error::new(Kind::Limit, format!("cannot write `{shown}`"))
+                .cause(why)
+                .hint("free some space, or leave large files out"),
+            None => Error::host(format!("cannot write `{shown}`"), error),
+        };
+        let mut writer = SparseWriter::new(file, &mut self.budget);
+        self.client.file_read(self.at, from, 0, None, &mut |piece| {
+            writer.data_or_holes(piece).map_err(about)
+        })?;
+        writer.finish().map_err(about)
     }
 }
 
@@ -249,7 +267,7 @@ mod tests {
         let at = Place::sandbox(&msb_spec::Name::parse("box").unwrap());
         let here = Scratch::new("names");
         let directory = File::open(&here.0).unwrap();
-        let pulling = Pulling { client: &client, at: &at };
+        let mut pulling = Pulling { client: &client, at: &at, budget: Budget::default() };
         for name in [&b""[..], b".", b"..", b"../x", b"a/b", b"/etc", b"a\0b"] {
             let mut copied = Copied::default();
             let done = pulling.one(directory.as_fd(), name, b"/x", &link(name), 0, &mut copied);

@@ -2,7 +2,9 @@
 
 use crate::launch::greet;
 use msb_spec::{Error, Kind, Name, Result, state};
-use msb_wire::{Decoder, Frame, FrameKind, MAX_CHUNK, MAX_REQUEST, Malformed, Reply, Request};
+use msb_wire::{
+    Decoder, Frame, FrameKind, MAX_CHUNK, MAX_REQUEST, Malformed, Piece, Reply, Request,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -98,11 +100,11 @@ impl Connection {
     pub(crate) fn stream(
         &mut self,
         left: u64,
-        mut take: impl FnMut(&[u8]) -> Result<()>,
+        mut take: impl FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()> {
         let stream = &mut self.stream;
         let read = |buffer: &mut [u8]| stream.read(buffer).map_err(|error| Streaming(gone(error)));
-        let take = |bytes: &[u8]| take(bytes).map_err(Streaming);
+        let take = |piece: Piece<'_>| take(piece).map_err(Streaming);
         self.decoder.stream(left, &mut self.buffer, read, take).map_err(|Streaming(error)| error)
     }
 

@@ -116,11 +116,16 @@ impl Files {
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         self.ask(&FileRequest::Read { path: path.to_vec(), offset, length })?;
+        let mut left = length.unwrap_or(u64::MAX);
         loop {
             let frame = self.connection.next_frame()?.ok_or_else(went_away)?;
             match frame.kind {
                 FrameKind::Bytes if frame.payload.is_empty() => return Ok(()),
-                FrameKind::Bytes => take(&frame.payload)?,
+                FrameKind::Bytes => {
+                    // A guest that sends more than it was asked for is not believed.
+                    left = left.checked_sub(frame.payload.len() as u64).ok_or_else(nonsense)?;
+                    take(&frame.payload)?;
+                }
                 FrameKind::Reply => {
                     return self.understand(frame.value().map_err(|_| nonsense())?).map(|_| ());
                 }

@@ -1,17 +1,18 @@
 //! Writing a tree that a guest sends. Nothing it says is believed.
 //!
 //! Every path is checked, every directory on the way is opened below the target without
-//! following a link, files are made anew, and permissions lose their setuid and setgid bits.
+//! following a link, files are made anew, and permissions lose their setuid and setgid bits. Holes
+//! stay holes, and a guest that sends more than the file system has space for gets an error.
 
 use crate::connection::Connection;
 use crate::files::{Copied, Links, Progress, nonsense, through_a_link, understand_in, went_away};
-use msb_spec::{Error, Result};
-use msb_wire::{Entry, EntryKind, FrameKind};
+use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
+use msb_wire::{Entry, EntryKind, FrameKind, Piece};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub(crate) fn receive(
 ) -> Result<Copied> {
     let mut tree: Option<Tree> = None;
     let mut copied = Copied::default();
+    let mut budget = Budget::default();
     loop {
         let frame = connection.next_frame()?.ok_or_else(went_away)?;
         match frame.kind {
@@ -58,8 +60,10 @@ pub(crate) fn receive(
             EntryKind::Directory => tree.directory(&entry)?,
             EntryKind::Symlink(target) => tree.link(&entry, target)?,
             EntryKind::File => {
-                let mut file = tree.file(&entry)?;
-                copied.bytes += take_bytes(connection, &entry, &mut file, progress)?;
+                let file = tree.file(&entry)?;
+                let taken = take_bytes(connection, &entry, (&file, &mut budget), progress);
+                // Half a file is of no use, and its space may be what others need.
+                copied.bytes += taken.inspect_err(|_| tree.remove(&entry))?;
                 set_time(&file, &entry);
             }
             EntryKind::Other => copied.left_out += 1,
@@ -71,15 +75,20 @@ pub(crate) fn receive(
 fn take_bytes(
     connection: &mut Connection,
     entry: &Entry,
-    file: &mut File,
+    (file, budget): (&File, &mut Budget),
     progress: Progress<'_>,
 ) -> Result<u64> {
-    connection.stream(entry.size, |bytes| {
-        file.write_all(bytes).map_err(|error| failed(&entry.path, error))?;
-        progress(bytes.len() as u64);
+    let failed = |error| failed(&entry.path, error);
+    let mut writer = SparseWriter::new(file, budget);
+    connection.stream(entry.size, |piece| {
+        let length = match piece {
+            Piece::Bytes(bytes) => writer.data(bytes).map(|()| bytes.len() as u64),
+            Piece::Hole(length) => writer.hole(length).map(|()| length),
+        };
+        progress(length.map_err(failed)?);
         Ok(())
     })?;
-    Ok(entry.size)
+    writer.finish().map_err(failed)
 }
 
 /// Where the tree goes: a directory that is open, and the name of the tree's root in it.
@@ -184,6 +193,13 @@ impl Tree {
         Ok(File::from(file))
     }
 
+    /// Removes a file that was made and could not be filled.
+    fn remove(&self, entry: &Entry) {
+        if let Ok((parent, name)) = self.parent_of(entry) {
+            clear(&parent, &name);
+        }
+    }
+
     fn finish(self) {
         for (path, mode) in self.directories.into_iter().rev() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -214,5 +230,17 @@ fn set_time(file: &File, entry: &Entry) {
 fn failed(path: &[u8], error: std::io::Error) -> Error {
     let shown: String = String::from_utf8_lossy(path).chars().take(300).collect();
     let shown = msb_spec::shown(&shown);
-    Error::host(format!("cannot write `{shown}`"), error)
+    match OverBudget::of(&error) {
+        None => Error::host(format!("cannot write `{shown}`"), error),
+        Some(why) => over_budget(format!("cannot write `{shown}`"), why),
+    }
+}
+
+/// A copy that was stopped before it filled the host.
+fn over_budget(message: String, why: OverBudget) -> Error {
+    let error = Error::new(Kind::Limit, message).cause(why);
+    match why {
+        OverBudget::Space => error.hint("free some space, or copy to another file system"),
+        OverBudget::Holes => error.hint("leave large sparse files out, or pack them inside first"),
+    }
 }

@@ -7,6 +7,7 @@ use crate::connection::Connection;
 use crate::files::{Copied, Progress, through_a_link};
 use crate::sync::{Sort, Source, Stamp};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{self, Run};
 use msb_wire::{Entry, EntryKind, FrameKind, HEADER, MAX_CHUNK, encode, header};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use std::ffi::OsStr;
@@ -141,19 +142,43 @@ impl Sender<'_, '_> {
 
     fn file(&mut self, below: &[u8], mut file: File, stamp: &Stamp) -> Result<()> {
         self.entry(below, EntryKind::File, stamp, stamp.size)?;
-        let mut left = stamp.size;
+        let has_holes = stamp.size >= SMALL as u64
+            && sparse::has_holes(&file).map_err(|error| self.failed(below, error))?;
+        let mut at = 0;
+        while at < stamp.size {
+            let run = match has_holes {
+                true => sparse::run_at(&file, at, stamp.size)
+                    .map_err(|error| self.failed(below, error))?,
+                false => Run::Data { end: stamp.size },
+            };
+            match run {
+                Run::Data { end } => self.bytes(below, &mut file, end - at)?,
+                Run::Hole { end } => {
+                    self.send(&encode(FrameKind::Hole, &(end - at)))?;
+                    self.copied.bytes += end - at;
+                    (self.progress)(end - at);
+                }
+            }
+            at = run.end();
+        }
+        Ok(())
+    }
+
+    /// Sends so many bytes of a file, from its position on.
+    fn bytes(&mut self, below: &[u8], file: &mut File, length: u64) -> Result<()> {
+        let mut left = length;
         while left > 0 {
             let wanted = left.min(MAX_CHUNK as u64) as usize;
             if wanted < SMALL {
                 let at = self.out.len();
                 self.out.extend_from_slice(&header(FrameKind::Bytes, wanted));
                 self.out.resize(at + HEADER + wanted, 0);
-                read_fully(&mut file, &mut self.out[at + HEADER..])
+                read_fully(file, &mut self.out[at + HEADER..])
                     .map_err(|error| self.failed(below, error))?;
                 self.flush_if_full()?;
             } else {
                 self.flush()?;
-                let sent = self.connection.send_file(FrameKind::Bytes, &file, wanted)?;
+                let sent = self.connection.send_file(FrameKind::Bytes, file, wanted)?;
                 // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
                 self.connection.send(&vec![0; wanted - sent])?;
             }

@@ -104,7 +104,10 @@ impl Output {
     /// Writes the whole blocks that were gathered.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let whole = self.gathered.len() - self.gathered.len() % BLOCK as usize;
-        self.file.write_all_at(&self.gathered[..whole], self.at)?;
+        // The file is new: what is not written is a hole, and reads as zeros.
+        if self.gathered[..whole].iter().any(|byte| *byte != 0) {
+            self.file.write_all_at(&self.gathered[..whole], self.at)?;
+        }
         self.at += whole as u64;
         self.gathered.drain(..whole);
         Ok(())

@@ -10,7 +10,7 @@ use msb_spec::UserRef;
 use msb_sys::process::Fork;
 use msb_wire::{
     Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameKind, HEADER, MAX_CHUNK,
-    MAX_REQUEST, Malformed, Meta, encode, header,
+    MAX_REQUEST, Malformed, Meta, Piece, encode, header,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -444,11 +444,11 @@ impl Stream {
     pub(crate) fn stream(
         &mut self,
         left: u64,
-        mut take: impl FnMut(&[u8]) -> Done<()>,
+        take: impl FnMut(Piece<'_>) -> Done<()>,
     ) -> Done<()> {
         let socket = &mut self.socket;
         let read = |buffer: &mut [u8]| socket.read(buffer).doing("hear", Path::new("the client"));
-        self.decoder.stream(left, &mut self.buffer, read, |bytes| take(bytes))
+        self.decoder.stream(left, &mut self.buffer, read, take)
     }
 
     /// Sends bytes of a file that go through no memory of ours. Returns how many there were.

@@ -3,10 +3,11 @@
 use crate::files::{
     Doing, Done, Stream, as_path, create, kind_of, make_parents, open_regular, protocol,
 };
-use msb_wire::{Entry, EntryKind, FrameKind, MAX_CHUNK};
+use msb_sys::sparse::{self, Run};
+use msb_wire::{Entry, EntryKind, FrameKind, MAX_CHUNK, Piece};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
-use std::fs::{self, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -75,7 +76,22 @@ pub(crate) fn place_of(path: &Path, into: Option<&[u8]>) -> PathBuf {
 
 fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {
     let mut file = create(place, entry.mode, false)?;
-    stream.stream(entry.size, |bytes| file.write_all(bytes).doing("write", place))?;
+    let mut has_holes = false;
+    stream.stream(entry.size, |piece| {
+        let written = match piece {
+            Piece::Bytes(bytes) => file.write_all(bytes),
+            Piece::Hole(length) => {
+                has_holes = true;
+                let length = i64::try_from(length).unwrap_or(i64::MAX);
+                file.seek(SeekFrom::Current(length)).map(drop)
+            }
+        };
+        written.doing("write", place)
+    })?;
+    if has_holes {
+        // A hole at the end is not part of the file yet.
+        file.set_len(entry.size).doing("write", place)?;
+    }
     finish(place, entry.mode, entry.modified)?;
     Ok(entry.size)
 }
@@ -124,7 +140,25 @@ fn give_entry(stream: &mut Stream, place: &Path, below: &Path, count: &mut Count
     count.0 += 1;
     count.1 += size;
     let Some(file) = &mut file else { return Ok(()) };
-    let mut left = size;
+    let has_holes = size >= SMALL as u64 && sparse::has_holes(file).doing("read", place)?;
+    let mut at = 0;
+    while at < size {
+        let run = match has_holes {
+            true => sparse::run_at(&*file, at, size).doing("read", place)?,
+            false => Run::Data { end: size },
+        };
+        match run {
+            Run::Hole { end } => stream.send(FrameKind::Hole, &(end - at))?,
+            Run::Data { end } => give_bytes(stream, file, place, end - at)?,
+        }
+        at = run.end();
+    }
+    Ok(())
+}
+
+/// Sends so many bytes of a file, from its position on.
+fn give_bytes(stream: &mut Stream, file: &mut File, place: &Path, length: u64) -> Done<()> {
+    let mut left = length;
     while left > 0 {
         let wanted = left.min(MAX_CHUNK as u64) as usize;
         // It may shrink while we read: the size was promised, so the rest is zeroes.
@@ -166,8 +200,8 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
                 std::os::unix::fs::symlink(as_path(&link), &target).doing("link", &target)?;
             }
             EntryKind::File => {
-                let mut out = create(&target, meta.permissions().mode(), false)?;
-                count.1 += io::copy(&mut open_regular(place)?, &mut out).doing("copy", place)?;
+                let out = create(&target, meta.permissions().mode(), false)?;
+                count.1 += copy_file(&open_regular(place)?, out).doing("copy", place)?;
             }
             EntryKind::Other | EntryKind::End => {}
         }
@@ -175,6 +209,14 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
         Ok(())
     })?;
     Ok(count)
+}
+
+fn copy_file(mut from: &File, mut to: File) -> io::Result<u64> {
+    // What is there may be a device: only a file has holes.
+    match sparse::has_holes(from)? && to.metadata()?.is_file() {
+        true => sparse::copy(from, &to),
+        false => io::copy(&mut from, &mut to),
+    }
 }
 
 /// Visits a directory before what it holds. Links are not followed.

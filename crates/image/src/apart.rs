@@ -9,6 +9,7 @@ use crate::build::errand::{Copied, Errand};
 use crate::disks::MAKING;
 use crate::owners::Owners;
 use crate::pack::{Marks, Packed};
+use crate::seal::FileDigest;
 use crate::twin::{Shift, Twin};
 use crate::unpack::{Bounds, Contents, unpack};
 use msb_spec::{Error, Kind, Result};
@@ -65,7 +66,7 @@ pub(crate) enum Task {
     /// Makes one layer in the root of those in the directories, topmost first.
     Squash { shifts: Vec<Option<Shift>> },
     /// Describes everything in the root, a line for each.
-    Seal { shift: u32 },
+    Seal { shift: u32, digests: FileDigest },
 }
 
 impl Task {
@@ -377,8 +378,9 @@ fn perform(task: &Task, directories: Vec<OwnedFd>, many_owners: bool) -> Result<
         Task::Squash { shifts } => {
             crate::squash::squash(directories, shifts, root.as_fd()).map(Answer::Tree)
         }
-        Task::Seal { shift } => {
-            crate::seal::describe(root.as_fd(), *shift, layer_out()?).map(Answer::Tree)
+        Task::Seal { shift, digests } => {
+            let how = (*shift, *digests);
+            crate::seal::describe(root.as_fd(), how, layer_out()?).map(Answer::Tree)
         }
     }
 }

@@ -43,7 +43,7 @@ pub use pack::Marks;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
 pub use registry::{Reach, check_login};
-pub use seal::{Seal, seal};
+pub use seal::{FileDigest, Seal, seal};
 pub use settings::{ImageLimits, Mirror, RegistrySettings, SandboxProfile, Settings};
 pub use sparse::digest_of_sparse;
 pub use store::{Adding, Image, Layer, Store, digest_of};

@@ -1,10 +1,12 @@
-//! What a tree holds, line by line, so that a single changed bit is found and named.
+//! What a tree holds, line by line, so that a single changed bit is found and named. Holes of files
+//! are not read.
 
 use crate::acl;
 use crate::apart::{Apart, Task};
 use crate::owners::Owners;
 use msb_spec::{Digest, Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -29,16 +31,28 @@ pub struct Seal {
     pub bytes: u64,
 }
 
+/// How the digest of a file is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileDigest {
+    /// SHA-256 of all bytes, those of holes too: what was written down before `Sparse` was known.
+    #[default]
+    Plain,
+    /// [`crate::digest_of_sparse`], for which holes are not read: a sandbox can make exabytes of them
+    /// in a moment.
+    Sparse,
+}
+
 /// Describes a tree whose root inside is `shift` on disk; the lines go to `out`.
 pub fn seal(
     program: PathBuf,
     owners: Owners,
     tree: &Path,
-    shift: u32,
+    (shift, digests): (u32, FileDigest),
     out: &mut dyn Write,
 ) -> Result<Seal> {
     let failed = |error| Error::host("cannot write what a layer holds", error);
-    let mut work = Apart { program, owners }.start(tree, Task::Seal { shift })?;
+    let mut work = Apart { program, owners }.start(tree, Task::Seal { shift, digests })?;
     let mut hash = Sha256::new();
     if let Some(mut lines) = work.layer.take() {
         let mut buffer = vec![0; 256 << 10];
@@ -57,8 +71,13 @@ pub fn seal(
 }
 
 /// Writes the lines; how many there are, and the bytes of all files.
-pub(crate) fn describe(root: BorrowedFd<'_>, shift: u32, out: impl Write) -> Result<(u64, u64)> {
-    let mut describing = Describing { out, shift, links: HashMap::new(), files: 0, bytes: 0 };
+pub(crate) fn describe(
+    root: BorrowedFd<'_>,
+    (shift, digests): (u32, FileDigest),
+    out: impl Write,
+) -> Result<(u64, u64)> {
+    let links = HashMap::new();
+    let mut describing = Describing { out, shift, digests, links, files: 0, bytes: 0 };
     let told = |(path, error): (PathBuf, std::io::Error)| {
         Error::host(format!("cannot read `{}`", path.display()), error)
     };
@@ -70,6 +89,7 @@ pub(crate) fn describe(root: BorrowedFd<'_>, shift: u32, out: impl Write) -> Res
 struct Describing<W> {
     out: W,
     shift: u32,
+    digests: FileDigest,
     links: HashMap<u64, PathBuf>,
     files: u64,
     bytes: u64,
@@ -122,7 +142,7 @@ impl<W: Write> Describing<W> {
                 let file = File::from(open(OFlags::NONBLOCK)?);
                 let attributes = attributes(file.as_fd(), own).map_err(failed)?;
                 self.bytes += u64::try_from(stat.st_size).unwrap_or(0);
-                ("f", digest(&file).map_err(failed)?, attributes, None)
+                ("f", digest(&file, self.digests).map_err(failed)?, attributes, None)
             }
             FileType::Directory => {
                 let opened = open(OFlags::DIRECTORY)?;
@@ -170,7 +190,10 @@ impl<W: Write> Describing<W> {
     }
 }
 
-fn digest(mut file: &File) -> std::io::Result<String> {
+fn digest(mut file: &File, digests: FileDigest) -> std::io::Result<String> {
+    if digests == FileDigest::Sparse {
+        return Ok(crate::digest_of_sparse(file)?.hex().to_owned());
+    }
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 128 << 10];
     loop {

@@ -139,6 +139,7 @@ fn write(
         if let Some(file) = tree.put(&entry)? {
             let mut writer = Writer::new(file.as_fd(), &entry);
             archive.data(|data| writer.write(data))?;
+            writer.end()?;
             tree.finish_file(file.as_fd(), &entry)?;
         }
     }

@@ -16,6 +16,7 @@ use crate::tree::{Directory, kind};
 use msb_api::RelPath;
 use msb_api::{Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Selection, What};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{Budget, OverBudget};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::btree_map::Entry;
@@ -177,6 +178,7 @@ impl Applying<'_> {
             }
         }
         let mut files = 0;
+        let mut budget = Budget::default();
         let (mut puts, mut modes) = (Vec::new(), Vec::new());
         for change in self.chosen {
             let Some(after) = &change.after else { continue };
@@ -188,7 +190,7 @@ impl Applying<'_> {
                     if before.is_some() != change.before.is_some() {
                         return Err(conflicting(&[(&path, Conflict::ChangedOnHost)]));
                     }
-                    self.stage(&staging, number, change, after)?;
+                    self.stage((&staging, &mut budget), number, change, after)?;
                     files += 1;
                     let Some(stat) = staging.stat(number)? else {
                         return Err(Error::host("cannot write to the workspace", Errno::NOENT));
@@ -233,7 +235,13 @@ impl Applying<'_> {
         Ok(Some(Identity::of(&stat)))
     }
 
-    fn stage(&self, staging: &Staging, number: u64, change: &Change, after: &Item) -> Result<()> {
+    fn stage(
+        &self,
+        (staging, budget): (&Staging, &mut Budget),
+        number: u64,
+        change: &Change,
+        after: &Item,
+    ) -> Result<()> {
         let path = &change.path;
         let changed = || {
             Error::new(Kind::State, format!("changed while it was read: `{path}`"))
@@ -246,10 +254,10 @@ impl Applying<'_> {
             ItemKind::File => {
                 let from = place.file(name)?.ok_or_else(changed)?;
                 let to = staging.file(number)?;
-                let copied = content::copy(&from, &to).map_err(|error| self.full(path, error))?;
-                let (digest, count) = copied;
                 let looked_at = self.only.and_then(|only| only.get(path)?.as_ref());
-                if count != after.size || looked_at.is_some_and(|expected| *expected != digest) {
+                let (digest, count) = content::copy(&from, &to, budget, looked_at.is_some())
+                    .map_err(|error| self.full(path, error))?;
+                if count != after.size || looked_at != digest.as_ref() {
                     return Err(changed());
                 }
                 if self.chosen.len() <= SYNCED_SINGLY {
@@ -291,12 +299,19 @@ impl Applying<'_> {
 
     fn full(&self, path: &RelPath, error: io::Error) -> Error {
         let kind = error.kind();
-        let error = Error::host(format!("cannot copy `{path}`"), error);
+        let message = format!("cannot copy `{path}`");
+        let error = match OverBudget::of(&error) {
+            Some(why) => Error::new(Kind::Limit, message).cause(why),
+            None => Error::host(message, error),
+        };
         match kind {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => error.hint(format!(
                 "nothing was changed; free some space where `{}` is",
                 self.held.workspace.host.display()
             )),
+            io::ErrorKind::FileTooLarge => {
+                error.hint("nothing was changed; `--exclude` leaves it out")
+            }
             _ => error,
         }
     }

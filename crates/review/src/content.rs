@@ -1,52 +1,149 @@
-//! What files hold: compared and hashed in pieces, whatever their size.
+//! What files hold: compared, hashed and copied in pieces, whatever their size, and without reading
+//! holes.
 
+use msb_sys::sparse::{Budget, OverBudget, Run, SparseWriter, run_at};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 
 /// One piece of a file.
 const PIECE: usize = 128 << 10;
 
-/// Whether two files hold the same.
-pub(crate) fn same(mut one: &File, mut other: &File) -> io::Result<bool> {
+/// Zeros of holes that one review hashes: some seconds of work. No file system stores them, so that a
+/// sandbox could ask for hours of it with one call.
+pub(crate) const HASHED_HOLES: u64 = 4 << 30;
+
+/// Whether two files hold the same. What is a hole in both is not read.
+pub(crate) fn same(one: &File, other: &File) -> io::Result<bool> {
+    let size = one.metadata()?.len();
+    if size != other.metadata()?.len() {
+        return Ok(false);
+    }
     let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
-    loop {
-        let read = fill(&mut one, &mut left)?;
-        if read != fill(&mut other, &mut right)? || left[..read] != right[..read] {
-            return Ok(false);
+    let mut at = 0;
+    while at < size {
+        let runs = (run_at(one, at, size)?, run_at(other, at, size)?);
+        let end = runs.0.end().min(runs.1.end());
+        if let (Run::Hole { .. }, Run::Hole { .. }) = runs {
+            at = end;
+            continue;
         }
-        if read < PIECE {
-            return Ok(true);
+        while at < end {
+            let most = (end - at).min(PIECE as u64) as usize;
+            let read = fill(one, at, &mut left[..most])?;
+            // One that becomes shorter meanwhile is not the same.
+            if read != most
+                || read != fill(other, at, &mut right[..most])?
+                || left[..read] != right[..read]
+            {
+                return Ok(false);
+            }
+            at += read as u64;
         }
     }
+    Ok(true)
 }
 
-/// The digest of what a file holds from here on, as `sha256:…` is written.
-pub(crate) fn digest(mut file: impl Read) -> io::Result<String> {
+/// The SHA-256 of a file in hexadecimal, which takes its holes from `holes`; none if there are not
+/// as many left.
+pub(crate) fn digest(file: &File, holes: &mut u64) -> io::Result<Option<String>> {
     let mut hash = Sha256::new();
+    let mut whole = true;
+    read(file, |piece| {
+        match piece {
+            Piece::Bytes(bytes) => hash.update(bytes),
+            Piece::Hole(length) => match holes.checked_sub(length) {
+                Some(left) => {
+                    *holes = left;
+                    add_zeros(&mut hash, length);
+                }
+                None => {
+                    whole = false;
+                    return Ok(false);
+                }
+            },
+        }
+        Ok(true)
+    })?;
+    Ok(whole.then(|| hexadecimal(&hash.finalize())))
+}
+
+/// Copies a file with its holes into an empty one. Gives the number of bytes, and the SHA-256 if it is
+/// wanted.
+pub(crate) fn copy(
+    from: &File,
+    to: &File,
+    budget: &mut Budget,
+    hashed: bool,
+) -> io::Result<(Option<String>, u64)> {
+    let mut hash = hashed.then(Sha256::new);
+    let mut holes = HASHED_HOLES;
+    let mut writer = SparseWriter::new(to, budget);
+    let length = read(from, |piece| {
+        match piece {
+            Piece::Bytes(bytes) => {
+                writer.data(bytes)?;
+                if let Some(hash) = &mut hash {
+                    hash.update(bytes);
+                }
+            }
+            Piece::Hole(length) => {
+                writer.hole(length)?;
+                if let Some(hash) = &mut hash {
+                    holes = holes.checked_sub(length).ok_or(OverBudget::Holes)?;
+                    add_zeros(hash, length);
+                }
+            }
+        }
+        Ok(true)
+    })?;
+    // One that has grown counts what it has now, so that it is known as changed.
+    let count = writer.finish()?.max(length);
+    Ok((hash.map(|hash| hexadecimal(&hash.finalize())), count))
+}
+
+/// A part of a file.
+enum Piece<'a> {
+    Bytes(&'a [u8]),
+    Hole(u64),
+}
+
+/// Reads as much of a file as it has now, until `take` says no. Returns how long it is in the end: one
+/// that grows as fast as it is read has no end.
+fn read(file: &File, mut take: impl FnMut(Piece<'_>) -> io::Result<bool>) -> io::Result<u64> {
     let mut piece = vec![0; PIECE];
-    loop {
-        let read = fill(&mut file, &mut piece)?;
-        hash.update(&piece[..read]);
-        if read < PIECE {
-            return Ok(hexadecimal(&hash.finalize()));
+    let size = file.metadata()?.len();
+    let mut at = 0;
+    while at < size {
+        let run = run_at(file, at, size)?;
+        match run {
+            Run::Hole { end } => {
+                if !take(Piece::Hole(end - at))? {
+                    break;
+                }
+                at = end;
+            }
+            Run::Data { end } => {
+                let most = (end - at).min(PIECE as u64) as usize;
+                let read = fill(file, at, &mut piece[..most])?;
+                if read == 0 || !take(Piece::Bytes(&piece[..read]))? {
+                    break;
+                }
+                at += read as u64;
+            }
         }
     }
+    Ok(file.metadata()?.len())
 }
 
-/// Copies a file, and gives the digest and the number of the bytes that were really copied.
-pub(crate) fn copy(mut from: impl Read, mut to: impl io::Write) -> io::Result<(String, u64)> {
-    let mut hash = Sha256::new();
-    let mut piece = vec![0; PIECE];
-    let mut count = 0;
-    loop {
-        let read = fill(&mut from, &mut piece)?;
-        hash.update(&piece[..read]);
-        to.write_all(&piece[..read])?;
-        count += read as u64;
-        if read < PIECE {
-            return Ok((hexadecimal(&hash.finalize()), count));
-        }
+fn add_zeros(hash: &mut Sha256, length: u64) {
+    let zeros = vec![0; PIECE];
+    let mut left = length;
+    while left > 0 {
+        let some = left.min(PIECE as u64);
+        hash.update(&zeros[..some as usize]);
+        left -= some;
     }
 }
 
@@ -55,10 +152,10 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Reads until the piece is full or the file ends.
-fn fill(file: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
+fn fill(file: &File, at: u64, piece: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < piece.len() {
-        match file.read(&mut piece[filled..]) {
+        match file.read_at(&mut piece[filled..], at + filled as u64) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -75,4 +172,53 @@ pub(crate) fn text(file: &File, longest: u64) -> io::Result<Option<Vec<u8>>> {
     file.take(longest + 1).read_to_end(&mut bytes)?;
     let is_text = bytes.len() as u64 <= longest && !bytes.contains(&0);
     Ok(is_text.then_some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn file() -> File {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        File::from(rustix::fs::memfd_create("content", flags).unwrap())
+    }
+
+    #[test]
+    fn a_digest_is_that_of_all_bytes_with_those_of_holes() {
+        let (sparse, full) = (file(), file());
+        let size = 3 << 20;
+        sparse.write_all_at(b"x", 1 << 20).unwrap();
+        sparse.set_len(size).unwrap();
+        let mut bytes = vec![0; size as usize];
+        bytes[1 << 20] = b'x';
+        full.write_all_at(&bytes, 0).unwrap();
+        let of = |file: &File, mut holes: u64| digest(file, &mut holes).unwrap();
+        let expected = hexadecimal(&Sha256::digest(&bytes));
+        assert_eq!(of(&full, 0).as_ref(), Some(&expected));
+        assert_eq!(of(&sparse, size).as_ref(), Some(&expected));
+        assert_eq!(of(&sparse, 1 << 20), None);
+        assert!(same(&sparse, &full).unwrap());
+        full.write_all_at(b"y", 2 << 20).unwrap();
+        assert!(!same(&sparse, &full).unwrap());
+        let (copied, mut budget) = (file(), Budget::default());
+        let told = copy(&sparse, &copied, &mut budget, true).unwrap();
+        assert_eq!(told, (Some(expected), size));
+        assert!(same(&sparse, &copied).unwrap());
+    }
+
+    #[test]
+    fn a_file_of_holes_costs_nothing() {
+        let (one, other, copied) = (file(), file(), file());
+        for file in [&one, &other] {
+            file.set_len(1 << 40).unwrap();
+        }
+        assert!(same(&one, &other).unwrap());
+        assert_eq!(digest(&one, &mut HASHED_HOLES.clone()).unwrap(), None);
+        let mut budget = Budget::default();
+        assert_eq!(copy(&one, &copied, &mut budget, false).unwrap(), (None, 1 << 40));
+        assert_eq!(copied.metadata().unwrap().blocks(), 0);
+        let refused = copy(&one, &file(), &mut Budget::default(), true).unwrap_err();
+        assert_eq!(OverBudget::of(&refused), Some(OverBudget::Holes));
+    }
 }

@@ -9,6 +9,7 @@ use msb_api::{Change, Conflict, Depth, ItemKind, What};
 use msb_spec::{Error, Kind, PlannedWorkspace, Result};
 use rustix::fs::Stat;
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -135,7 +136,8 @@ impl Held<'_> {
             let is_directory = item.is_some_and(|item| item.kind == ItemKind::Directory);
             change.ignored = ignored.has(&change.path, is_directory)?;
         }
-        let sides = Sides { upper: &upper, host: &self.host };
+        let holes = Cell::new(content::HASHED_HOLES);
+        let sides = Sides { upper: &upper, host: &self.host, holes };
         if depth.digests {
             sides.add_digests(&mut changes)?;
         }
@@ -159,6 +161,8 @@ fn found(root: &Directory, path: &RelPath) -> Result<Option<Stat>> {
 pub(crate) struct Sides<'a> {
     pub(crate) upper: &'a Directory,
     pub(crate) host: &'a Directory,
+    /// Zeros of holes that may still be hashed.
+    holes: Cell<u64>,
 }
 
 impl Sides<'_> {
@@ -190,10 +194,16 @@ impl Sides<'_> {
         Ok(())
     }
 
-    /// The digests of both sides of a change.
+    /// The digests of both sides of a change; none of a file with more holes than may be hashed.
     fn digest(&self, change: &mut Change) -> Result<()> {
         let about = |error| Error::host(format!("cannot read `{}`", change.path), error);
-        let of = |file: Option<File>| file.map(content::digest).transpose().map_err(about);
+        let of = |file: Option<File>| {
+            let Some(file) = file else { return Ok(None) };
+            let mut holes = self.holes.get();
+            let digest = content::digest(&file, &mut holes).map_err(about);
+            self.holes.set(holes);
+            digest
+        };
         let (before, after) = (of(self.before(change)?)?, of(self.after(change)?)?);
         if let Some(item) = &mut change.before {
             item.sha256 = before;

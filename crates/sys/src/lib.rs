@@ -17,5 +17,6 @@ pub mod root_dir;
 pub mod seccomp;
 pub mod signal;
 pub mod socket;
+pub mod sparse;
 pub mod spawn;
 pub mod tree;

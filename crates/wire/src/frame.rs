@@ -42,6 +42,8 @@ pub enum FrameKind {
     Bytes = 50,
     /// One change of a tree that is mirrored.
     Change = 51,
+    /// A hole of a file: how many zero bytes it stands for.
+    Hole = 52,
     /// What a guest says of a stream that leads into its sandbox.
     Link = 64,
 }
@@ -65,6 +67,7 @@ impl FrameKind {
             49 => Self::Entry,
             50 => Self::Bytes,
             51 => Self::Change,
+            52 => Self::Hole,
             64 => Self::Link,
             _ => return None,
         })
@@ -85,6 +88,15 @@ impl Frame {
     pub fn value<T: DeserializeOwned>(&self) -> Result<T, Malformed> {
         decode(&self.payload)
     }
+}
+
+/// A part of a file that is streamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes as they are.
+    Bytes(&'a [u8]),
+    /// So many zeros that need no space on disk.
+    Hole(u64),
 }
 
 /// What the other side sent is not a frame that we take.
@@ -141,6 +153,9 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Malformed> {
     }
 }
 
+/// The longest payload that is one number.
+const LONGEST_NUMBER: usize = 10;
+
 /// Puts frames together from bytes as they arrive.
 #[derive(Debug)]
 pub struct Decoder {
@@ -192,8 +207,8 @@ impl Decoder {
         Ok(Some(frame))
     }
 
-    /// Takes `left` bytes that arrive in `Bytes` frames, without keeping them: what is buffered
-    /// first, then straight from `read`, which fills the buffer that it is given.
+    /// Takes `left` bytes that arrive in `Bytes` and `Hole` frames, without keeping them: what is
+    /// buffered first, then straight from `read`, which fills the buffer that it is given.
     ///
     /// `read` returning zero, an empty frame, another kind and more than `left` are all refused.
     pub fn stream<E: From<Malformed>>(
@@ -201,7 +216,7 @@ impl Decoder {
         mut left: u64,
         buffer: &mut [u8],
         mut read: impl FnMut(&mut [u8]) -> Result<usize, E>,
-        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+        mut take: impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         while left > 0 {
             let (kind, length) = loop {
@@ -213,12 +228,21 @@ impl Decoder {
                     },
                 }
             };
+            if kind == FrameKind::Hole && length <= LONGEST_NUMBER {
+                let hole = self.hole(buffer, &mut read)?;
+                if hole == 0 || hole > left {
+                    return Err(Malformed::Payload.into());
+                }
+                take(Piece::Hole(hole))?;
+                left -= hole;
+                continue;
+            }
             if kind != FrameKind::Bytes || length == 0 || length as u64 > left {
                 return Err(Malformed::Payload.into());
             }
             self.start += HEADER;
             let buffered = (self.buffer.len() - self.start).min(length);
-            take(&self.buffer[self.start..self.start + buffered])?;
+            take(Piece::Bytes(&self.buffer[self.start..self.start + buffered]))?;
             self.start += buffered;
             let mut rest = length - buffered;
             while rest > 0 {
@@ -226,7 +250,7 @@ impl Decoder {
                 match read(&mut buffer[..most])? {
                     0 => return Err(Malformed::Payload.into()),
                     n => {
-                        take(&buffer[..n])?;
+                        take(Piece::Bytes(&buffer[..n]))?;
                         rest -= n;
                     }
                 }
@@ -234,6 +258,23 @@ impl Decoder {
             left -= length as u64;
         }
         Ok(())
+    }
+
+    /// The length of a hole whose frame has begun.
+    fn hole<E: From<Malformed>>(
+        &mut self,
+        buffer: &mut [u8],
+        read: &mut impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<u64, E> {
+        loop {
+            if let Some(frame) = self.next_frame()? {
+                return Ok(frame.value()?);
+            }
+            match read(buffer)? {
+                0 => return Err(Malformed::Payload.into()),
+                n => self.push(&buffer[..n]),
+            }
+        }
     }
 
     /// Whether a frame has begun and not ended, so that an end of file now is a broken peer.
@@ -288,9 +329,10 @@ mod tests {
             wire.extend_from_slice(&header(FrameKind::Bytes, piece.len()));
             wire.extend_from_slice(piece);
         }
+        wire.extend_from_slice(&encode(FrameKind::Hole, &(1u64 << 40)));
         wire.extend_from_slice(&encode(FrameKind::Reply, &7u8));
         for step in 1..wire.len() {
-            let (mut at, mut said) = (0, Vec::new());
+            let (mut at, mut said, mut holes) = (0, Vec::new(), 0);
             let mut decoder = Decoder::new(100);
             let mut read = |buffer: &mut [u8]| -> Result<usize, Malformed> {
                 let n = step.min(buffer.len()).min(wire.len() - at);
@@ -298,12 +340,15 @@ mod tests {
                 at += n;
                 Ok(n)
             };
-            let take = |bytes: &[u8]| -> Result<(), Malformed> {
-                said.extend_from_slice(bytes);
+            let take = |piece: Piece<'_>| -> Result<(), Malformed> {
+                match piece {
+                    Piece::Bytes(bytes) => said.extend_from_slice(bytes),
+                    Piece::Hole(length) => holes += length,
+                }
                 Ok(())
             };
-            decoder.stream(12, &mut [0; 64], &mut read, take).unwrap();
-            assert_eq!(said, b"hello world!");
+            decoder.stream(12 + (1 << 40), &mut [0; 64], &mut read, take).unwrap();
+            assert_eq!((&said[..], holes), (&b"hello world!"[..], 1 << 40));
             let reply = loop {
                 if let Some(frame) = decoder.next_frame().unwrap() {
                     break frame;
@@ -322,6 +367,12 @@ mod tests {
         decoder.push(&header(FrameKind::Bytes, 5));
         let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), Malformed>(()));
         assert_eq!(refused, Err(Malformed::Payload));
+        for hole in [0u64, 5, u64::MAX] {
+            let mut decoder = Decoder::new(100);
+            decoder.push(&encode(FrameKind::Hole, &hole));
+            let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), Malformed>(()));
+            assert_eq!(refused, Err(Malformed::Payload), "{hole}");
+        }
     }
 
     #[test]

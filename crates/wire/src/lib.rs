@@ -20,7 +20,7 @@ pub use control::{FromGuest, Handover, Hit, InitFailure, SpawnFailure, ToGuest};
 pub use files::{
     Change, Entry, EntryKind, FailedChange, FileFailure, FileReply, FileRequest, Meta,
 };
-pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, decode, encode, header};
+pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, Piece, decode, encode, header};
 pub use links::{LinkFailure, LinkReply, Target, Unwrapping, wrap};
 pub use machine::{
     Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
@@ -39,7 +39,7 @@ pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
 use std::time::Duration;
 
 /// Raised whenever an older peer could misread a frame. Compared in the first frame.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Longest frame a worker takes from a client: a command line and environment at the kernel's
 /// limit of 2 MiB fit.

@@ -6,7 +6,7 @@ use crate::table::ActAt;
 use crate::words::{self, Outcome};
 use crate::{change_text, listing};
 use clap::Parser;
-use msb_api::{Api, Applied, Change, Depth, LeftOut, RelPath, Selection, What};
+use msb_api::{Api, Applied, Change, Depth, Item, ItemKind, LeftOut, RelPath, Selection, What};
 use msb_engine::workspace::judge;
 use msb_spec::{Error, Name, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,11 @@ fn ask(
     let mut chosen = BTreeMap::new();
     let mut all = false;
     for change in asked {
+        if change.after.as_ref().is_some_and(has_no_digest) {
+            // Nobody could tell whether it is still what was shown.
+            words::note(format!("left out, too large to be compared: {}", change.path));
+            continue;
+        }
         if all && change.risk.is_none() {
             choose(&mut chosen, &changes, change);
             continue;
@@ -167,6 +172,11 @@ fn ask(
         }
     }
     Ok((!chosen.is_empty()).then_some(chosen))
+}
+
+/// Whether a file has more holes than are read for its digest.
+fn has_no_digest(item: &Item) -> bool {
+    item.kind == ItemKind::File && item.sha256.is_none()
 }
 
 /// One line that was typed; none at the end of what can be typed.

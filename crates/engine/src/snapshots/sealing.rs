@@ -9,6 +9,7 @@ use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store;
 use msb_api::Verified;
+use msb_image::FileDigest;
 use msb_spec::{Error, Kind, Name, Plan, Result, state};
 use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub(super) struct Sum {
     pub(super) digest: String,
     pub(super) files: u64,
     pub(super) bytes: u64,
+    /// How the digests of its files were made.
+    #[serde(default)]
+    digests: FileDigest,
 }
 
 impl Engine {
@@ -55,9 +59,11 @@ impl Engine {
             differences: Vec::new(),
         };
         for place in self.places(&record.plan) {
-            let aside = Aside(self.describe(&record.plan, &place)?);
+            let sum = place.sum();
+            let digests = sum.as_ref().map_or(FileDigest::Sparse, |sum| sum.digests);
+            let aside = Aside(self.describe(&record.plan, &place, digests)?);
             verified.layers += 1;
-            if place.sum().is_none() {
+            if sum.is_none() {
                 keep(&place, &aside)?;
                 verified.recorded += 1;
             } else {
@@ -111,7 +117,7 @@ impl Engine {
         for record in self.records().all().unwrap_or_default() {
             for place in self.places(&record.plan) {
                 if place.sum().is_none()
-                    && let Ok(described) = self.describe(&record.plan, &place)
+                    && let Ok(described) = self.describe(&record.plan, &place, FileDigest::Sparse)
                 {
                     let _ = keep(&place, &Aside(described));
                 }
@@ -141,7 +147,7 @@ impl Engine {
     }
 
     /// Reads a layer from end to end.
-    fn describe(&self, plan: &Plan, place: &Place) -> Result<Described> {
+    fn describe(&self, plan: &Plan, place: &Place, digests: FileDigest) -> Result<Described> {
         let name = place.directory.file_name().unwrap_or_default().to_string_lossy();
         make_directory(&self.home().frozen())?;
         let aside = || self.home().frozen().join(store::passing("making", &name));
@@ -153,7 +159,7 @@ impl Engine {
                 let disk = plan.written().find(|disk| disk.parent() == Some(&place.directory));
                 describe_disk(disk.unwrap_or(&place.directory), &mut file).map_err(failed)
             }
-            None => self.describe_trees(plan, place, &mut file),
+            None => self.describe_trees(plan, (place, digests), &mut file),
         };
         let described = described.and_then(|sum| file.flush().map_err(failed).map(|()| sum));
         match described {
@@ -165,16 +171,21 @@ impl Engine {
         }
     }
 
-    fn describe_trees(&self, plan: &Plan, place: &Place, out: &mut dyn Write) -> Result<Sum> {
+    fn describe_trees(
+        &self,
+        plan: &Plan,
+        (place, digests): (&Place, FileDigest),
+        out: &mut dyn Write,
+    ) -> Result<Sum> {
         let owners = owners_of(&plan.ids);
-        let nothing = Sum { digest: String::new(), files: 0, bytes: 0 };
+        let nothing = Sum { digest: String::new(), files: 0, bytes: 0, digests };
         place.trees.iter().try_fold(nothing, |mut sum, name| {
             let tree = place.directory.join(name);
             let written_as = plan.rootfs.written().find(|lower| lower.path == tree);
             let shift = written_as.and_then(|lower| lower.written_as).unwrap_or(0);
             writeln!(out, "{name}")
                 .map_err(|error| Error::host("cannot write what a layer holds", error))?;
-            let seal = msb_image::seal(self.program(), owners, &tree, shift, out)?;
+            let seal = msb_image::seal(self.program(), owners, &tree, (shift, digests), out)?;
             sum.digest = join(&sum.digest, &seal.digest.to_string());
             sum.files += seal.files;
             sum.bytes += seal.bytes;
@@ -205,7 +216,7 @@ fn describe_disk(disk: &Path, out: &mut dyn Write) -> io::Result<Sum> {
     let bytes = file.metadata()?.len();
     let digest = msb_image::digest_of_sparse(&file)?.to_string();
     writeln!(out, "f - - - - {digest} - {}", state::DISK)?;
-    Ok(Sum { digest, files: 1, bytes })
+    Ok(Sum { digest, files: 1, bytes, digests: FileDigest::Sparse })
 }
 
 struct Described {

@@ -7,8 +7,9 @@ use crate::owners::Owners;
 use crate::pack::{Marks, Packed};
 use crate::store::{Store, unusable};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{Budget, SparseWriter};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +66,7 @@ impl Store {
         let mut work = apart.start_reading(upper, below, task)?;
         let most = self.bounds().bytes;
         let copied = match work.layer.take() {
-            Some(layer) => io::copy(&mut layer.take(most.saturating_add(1)), &mut file),
+            Some(layer) => spooled(layer.take(most.saturating_add(1)), &file),
             None => Ok(0),
         };
         let any: bool = work.answer()?;
@@ -73,8 +74,22 @@ impl Store {
         if size > most {
             return Err(Error::new(Kind::Limit, "a layer holds more bytes than one may"));
         }
-        file.flush().map_err(|error| Error::host("cannot write a layer aside", error))?;
         io::Seek::rewind(&mut file).map_err(|error| Error::host("cannot read a layer", error))?;
         Ok(any.then_some((file, size)))
+    }
+}
+
+/// Writes a stream to an empty file. Zeros, which the holes of files became, become holes again.
+fn spooled(mut layer: impl Read, file: &File) -> io::Result<u64> {
+    let mut budget = Budget::default();
+    let mut writer = SparseWriter::new(file, &mut budget);
+    let mut piece = vec![0; 256 << 10];
+    loop {
+        match layer.read(&mut piece) {
+            Ok(0) => return writer.finish(),
+            Ok(read) => writer.data_or_holes(&piece[..read])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }

@@ -449,7 +449,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Writes data where the map of a sparse file says.
+/// Writes data where the map of a sparse file says. Zeros of one without a map become holes: a few
+/// compressed bytes stand for any number of them.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     file: BorrowedFd<'a>,
@@ -467,7 +468,14 @@ impl<'a> Writer<'a> {
     pub(crate) fn write(&mut self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
             let n = match &mut self.pieces {
-                None => rustix::io::write(self.file, data).map_err(failed)?,
+                None => {
+                    let n = match is_hole(data) {
+                        true => data.len(),
+                        false => rustix::io::pwrite(self.file, data, self.at).map_err(failed)?,
+                    };
+                    self.at += n as u64;
+                    n
+                }
                 Some(pieces) => {
                     while self.left == 0 {
                         let piece = pieces.next().ok_or_else(|| broken("data for no piece"))?;
@@ -485,6 +493,21 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
+
+    /// Gives a file its size that ends with a hole.
+    pub(crate) fn end(self) -> Result<()> {
+        match self.pieces {
+            None => rustix::fs::ftruncate(self.file, self.at).map_err(failed),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Less than this is written as it is: a hole of it would save nothing.
+const SMALLEST_HOLE: usize = 4096;
+
+fn is_hole(data: &[u8]) -> bool {
+    data.len() >= SMALLEST_HOLE && data.iter().all(|byte| *byte == 0)
 }
 
 /// A name without `./` and doubled slashes. What leads out or up is refused.

@@ -3,8 +3,8 @@
 use super::scratch::Scratch;
 use msb_api::{Api, EntryKind, Place};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
 use std::fs::File;
-use std::io::Write;
 
 /// Deeper than any tree that somebody made on purpose.
 const DEEPEST: usize = 256;
@@ -54,11 +54,17 @@ impl Copy<'_> {
     }
 
     fn file(&mut self, from: &[u8], to: &[u8], mode: u32) -> Result<()> {
-        let failed = |error| Error::host("cannot keep what is copied for a moment", error);
+        let failed = |error: std::io::Error| match OverBudget::of(&error) {
+            Some(why) => Error::new(Kind::Limit, "the file is too large to be copied").cause(why),
+            None => Error::host("cannot keep what is copied for a moment", error),
+        };
         let held = self.scratch.path().join("file");
-        let mut file = File::create(&held).map_err(failed)?;
-        let mut take = |piece: &[u8]| file.write_all(piece).map_err(failed);
+        let file = File::create(&held).map_err(failed)?;
+        let mut budget = Budget::default();
+        let mut writer = SparseWriter::new(&file, &mut budget);
+        let mut take = |piece: &[u8]| writer.data_or_holes(piece).map_err(failed);
         self.api.file_read(self.from, from, 0, None, &mut take)?;
+        writer.finish().map_err(failed)?;
         let mut file = File::open(&held).map_err(failed)?;
         self.bytes += self.api.file_write(self.to, to, mode, false, &mut file)?;
         Ok(())

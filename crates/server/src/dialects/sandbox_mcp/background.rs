@@ -178,7 +178,8 @@ impl Surface {
         let from = size.saturating_sub(MOST_BYTES as u64);
         let mut bytes = Vec::new();
         // One that has not said anything has no log yet.
-        let _ = self.api().file_read(&at, path.as_bytes(), from, None, &mut |piece| {
+        let most = Some(MOST_BYTES as u64);
+        let _ = self.api().file_read(&at, path.as_bytes(), from, most, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });

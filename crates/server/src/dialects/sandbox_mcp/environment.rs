@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 /// To forget a variable takes no time.
 const LIMIT: f64 = 10.0;
+/// More than all variables of a command may take together.
+const ENV_FILE_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Env {
@@ -61,13 +63,17 @@ impl Surface {
     /// Each variable with what sets it, which may have several lines.
     fn variables(&self, at: &Place) -> Result<Vec<(String, String)>> {
         let mut bytes = Vec::new();
-        let read = self.api().file_read(at, ENV_FILE.as_bytes(), 0, None, &mut |piece| {
+        let most = Some(ENV_FILE_LIMIT + 1);
+        let read = self.api().file_read(at, ENV_FILE.as_bytes(), 0, most, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });
         match read {
             Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
             read => read?,
+        }
+        if bytes.len() as u64 > ENV_FILE_LIMIT {
+            return Err(Error::new(Kind::Limit, format!("more than 1 MiB in `{ENV_FILE}`")));
         }
         let text = String::from_utf8_lossy(&bytes);
         let mut all: Vec<(String, String)> = Vec::new();
