@@ -46,11 +46,14 @@ fn what_the_host_would_run_is_not_brought_unless_it_is_named() {
              .gitattributes .envrc .vscode/tasks.json .claude/settings.json .mcp.json .cursor/rules \
              .idea/x.xml CLAUDE.md AGENTS.md Makefile sub/package.json .venv/bin/python pyvenv.cfg \
              .github/workflows/ci.yml .npmrc build.rs conftest.py setup.py .pre-commit-config.yaml \
-             .cargo/config.toml bare/config bare/HEAD src/b; do \
+             .cargo/config.toml bare/config bare/HEAD Cargo.toml eslint.config.js .clangd MODULE.bazel \
+             mix.exs .git/rebase-merge/git-rebase-todo .unheard-of/settings src/b; do \
              mkdir -p $(dirname $f); echo evil > $f; done; ln -s src .husky; ln -s ../../etc up; \
              ln -s /etc/shadow abs; echo '#!' > run.sh; chmod 755 run.sh",
         );
-        for flags in ["", "--include **", "--include *", "--include src/**", "--ignored"] {
+        for flags in
+            ["", "--include **", "--include *", "--include src", "--include src/**", "--ignored"]
+        {
             msb.words(&format!("apply box {flags}"));
         }
         let brought: Vec<String> = everything(&root)
@@ -60,14 +63,40 @@ fn what_the_host_would_run_is_not_brought_unless_it_is_named() {
             .collect();
         let mut brought: Vec<&str> = brought.iter().map(String::as_str).collect();
         brought.sort_unstable();
-        assert_eq!(brought, [".git/HEAD", "bare/HEAD", "src/a", "src/b"]);
+        assert_eq!(brought, [".git/HEAD", "src/a", "src/b"]);
         let json = msb.json(["diff", "box", "--json"]);
         let flagged = json["changes"].as_array().unwrap().iter();
-        assert_eq!(flagged.filter(|change| change["risk"].is_object()).count(), 30);
+        assert_eq!(flagged.filter(|change| change["risk"].is_object()).count(), 38);
         msb.words("apply box --include .envrc --include .git/config").ok();
         assert_eq!(fs::read_to_string(root.join(".envrc")).unwrap(), "evil\n");
         assert_eq!(fs::read_to_string(root.join(".git/config")).unwrap(), "evil\n");
         assert!(!root.join(".git/hooks/pre-commit").exists());
+    }
+}
+
+/// Attack 45: the parts of a repository, one apply after the other.
+#[test]
+fn a_repository_is_not_built_over_several_applies() {
+    for msb in Msb::each() {
+        let root = project(&msb, &[("a", "1"), ("old/HEAD", "ref: refs/heads/main\n")]);
+        msb.words("create -n box --workspace project").ok();
+        let settings = "[core] bare = true\n fsmonitor = touch /tmp/ran\n";
+        for directory in ["new", "old"] {
+            let script = format!(
+                "cd {directory} || mkdir {directory} && cd {directory}; \
+                mkdir -p objects refs/heads hooks; printf '{settings}' > config; \
+                echo '#!/bin/sh' > hooks/post-checkout; echo x > refs/heads/main"
+            );
+            inside(&msb, &script);
+        }
+        msb.words("apply box").ok();
+        inside(&msb, "echo 'ref: refs/heads/main' > new/HEAD");
+        msb.words("apply box").ok();
+        msb.words("apply box --include **").ok();
+        assert!(!root.join("new/HEAD").exists());
+        assert!(!root.join("old/config").exists());
+        assert!(!root.join("old/hooks/post-checkout").exists());
+        assert!(root.join("old/refs/heads/main").exists());
     }
 }
 
@@ -147,7 +176,7 @@ fn bits_devices_and_pipes_do_not_reach_the_host() {
              mknod hole c 0 0; true",
         );
         msb.words("diff box -p").ok();
-        msb.words("apply box --include ** --include tool").ok();
+        msb.words("apply box --include ** --include tool --include suid --include hard").ok();
         for (path, meta) in everything(&root) {
             assert_eq!(meta.mode() & 0o7000, 0, "{}", path.display());
             let kind = meta.file_type();

@@ -13,7 +13,7 @@ fn a_machine_changes_a_workspace_and_not_the_host() {
         let project = msb.scratch().join("project");
         msb.own(&project.join("old"));
         let shown = project.display().to_string();
-        let script = "cat a; echo two >> a; rm -r old; mkdir new; echo n > new/n; chmod 751 new/n; \
+        let script = "cat a; echo two >> a; rm -r old; mkdir new; echo n > new/n; chmod 640 new/n; \
                       ln -s a link; mv same moved; stat -c %u:%g a new/n; ls";
         let gave = msb.shell_with(["--name", "box", "--workspace", &shown], script);
         assert_eq!(gave.line(), "one\n0:0\n0:0\na\nlink\nmoved\nnew");
@@ -26,7 +26,7 @@ fn a_machine_changes_a_workspace_and_not_the_host() {
         assert_eq!(fs::read_to_string(project.join("moved")).unwrap(), "same");
         assert!(!project.join("old").exists());
         let made = fs::metadata(project.join("new/n")).unwrap();
-        assert_eq!((made.mode() & 0o7777, made.uid()), (0o751, msb.uid()));
+        assert_eq!((made.mode() & 0o7777, made.uid()), (0o640, msb.uid()));
         assert_eq!(msb.words("diff box").line(), "");
     }
 }

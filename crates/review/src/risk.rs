@@ -1,8 +1,20 @@
 //! Whether a change would make the host run something, or leads out of the workspace.
+//!
+//! Known paths are in tables. Beyond them, unknown configuration is flagged, since a program that no
+//! table knows may obey it:
+//!
+//! - every name that begins with a dot, and all that is below one, but for a few that hold data;
+//! - everything in git's own directory but its data;
+//! - a `HEAD`, which makes a directory a repository, and what git obeys where one is;
+//! - `*.config.*` and `*.conf.*`, and names like `Somefile`;
+//! - a file that can be executed now and could not before.
 
-use crate::risk_table::{RULES, Rule, When};
+use crate::risk_table::{GIT_DATA, GIT_DIRECTORY, HIDDEN_DATA, RULES, Rule};
 use msb_api::RelPath;
 use msb_api::{Item, ItemKind, Risk};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
 /// Why a change has to be named to be brought to the host, if it has.
 pub(crate) fn of(path: &RelPath, before: Option<&Item>, after: Option<&Item>) -> Option<Risk> {
@@ -11,32 +23,143 @@ pub(crate) fn of(path: &RelPath, before: Option<&Item>, after: Option<&Item>) ->
         return None;
     }
     let names: Vec<String> = path.parts().map(folded).collect();
+    let is_link = kind == ItemKind::Symlink;
+    if let Some(rule) = TABLE.find(&names, is_link) {
+        return Some(risk(rule.pattern, &format!("{} {}", rule.program, rule.action)));
+    }
+    if let Some(risk) = unknown(&names).or_else(|| unknown_file(path)) {
+        return Some(risk);
+    }
     let is_executable = |item: Option<&Item>| {
         item.is_some_and(|item| item.kind == ItemKind::File && item.mode & 0o111 != 0)
     };
-    let counts = |rule: &&Rule| match rule.when {
-        When::Always => true,
-        When::MadeExecutable => is_executable(after) && !is_executable(before),
-    };
-    let is_link = kind == ItemKind::Symlink;
-    let found = RULES.iter().filter(counts).find(|rule| matches(rule.pattern, &names, is_link));
-    if let Some(rule) = found {
-        return Some(Risk { rule: rule.pattern.to_owned(), reason: rule.reason.to_owned() });
+    if is_executable(after) && !is_executable(before) {
+        return Some(risk("*", "a file that can be executed now"));
     }
     let target = after?.target.as_deref().filter(|target| leads_out(path, target))?;
     let reason = format!("a link that leads out of the workspace, to {target}");
-    Some(Risk { rule: LINK.to_owned(), reason })
+    Some(risk(LINK, &reason))
+}
+
+fn risk(rule: &str, reason: &str) -> Risk {
+    Risk { rule: rule.to_owned(), reason: reason.to_owned() }
+}
+
+/// The rules, so that one path is not compared with each of them.
+struct Table {
+    all: Vec<(&'static Rule, Vec<&'static str>)>,
+    /// Rules whose last name has no star, by that name.
+    by_name: HashMap<&'static str, Vec<usize>>,
+    /// The others.
+    by_pattern: Vec<usize>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let split = |rule: &'static Rule| (rule, rule.pattern.split('/').collect());
+    let all: Vec<(&Rule, Vec<&str>)> = RULES.iter().copied().flatten().map(split).collect();
+    let (mut by_name, mut by_pattern) = (HashMap::<_, Vec<usize>>::new(), Vec::new());
+    for (index, (_, parts)) in all.iter().enumerate() {
+        match parts.last() {
+            Some(last) if !last.contains('*') => by_name.entry(*last).or_default().push(index),
+            _ => by_pattern.push(index),
+        }
+    }
+    Table { all, by_name, by_pattern }
+});
+
+impl Table {
+    /// The first rule that the end of a path fits. A link may stand where a pattern has only come to
+    /// a directory.
+    fn find(&self, names: &[String], is_link: bool) -> Option<&'static Rule> {
+        let fits_at = |index: &usize| {
+            let pattern = &self.all[*index].1;
+            let shortest = if is_link { 1 } else { pattern.len() };
+            (shortest..=pattern.len()).any(|length| ends_with(&pattern[..length], names))
+        };
+        if is_link {
+            let found = (0..self.all.len()).find(|index| fits_at(index));
+            return found.map(|index| self.all[index].0);
+        }
+        let named = self.by_name.get(names.last()?.as_str()).map_or(&[][..], Vec::as_slice);
+        let named = named.iter().find(|index| fits_at(index));
+        let other = self.by_pattern.iter().find(|index| fits_at(index));
+        let first = named.into_iter().chain(other).min()?;
+        Some(self.all[*first].0)
+    }
+}
+
+/// Hidden names, git's own directory, and configuration by the form of its name.
+fn unknown(names: &[String]) -> Option<Risk> {
+    let last = names.last()?;
+    if let Some(at) = names.iter().position(|name| name.starts_with('.')) {
+        let tail = &names[at..];
+        if tail[0] == ".git" && is_git_data(&tail[1..]) {
+            return None;
+        }
+        if tail[0] == ".git" {
+            return Some(risk(".git/**", "git may obey it: it is none of the data that git keeps"));
+        }
+        if HIDDEN_DATA.iter().any(|pattern| fits_all(pattern, tail)) || is_harmless(last) {
+            return None;
+        }
+        let rule = if tail.len() == 1 { tail[0].clone() } else { format!("{}/**", tail[0]) };
+        return Some(risk(&rule, "hidden, so that some program is likely to obey it"));
+    }
+    if last == "head" {
+        return Some(risk(
+            "head",
+            "git takes a directory that has it for a repository, and runs what its settings name",
+        ));
+    }
+    let form =
+        ["*.config.*", "*.conf.*"].iter().find(|form| fits_all(form, &names[names.len() - 1..]));
+    form.map(|form| risk(form, "configuration by its name, which some tool may run"))
+}
+
+/// Whether a file only keeps others out, wherever it is.
+fn is_harmless(last: &str) -> bool {
+    matches!(last, ".gitignore" | ".gitkeep" | ".keep" | ".dockerignore" | ".npmignore")
+}
+
+/// What git keeps without obeying it: its own, or that of a submodule or work tree.
+fn is_git_data(tail: &[String]) -> bool {
+    let within = |start: usize| GIT_DATA.iter().any(|pattern| fits_all(pattern, &tail[start..]));
+    match tail.first().map(String::as_str) {
+        Some("worktrees") => tail.len() > 2 && within(2),
+        // Modules have paths for names.
+        Some("modules") => (2..tail.len()).any(within),
+        _ => within(0),
+    }
+}
+
+/// Names as build tools choose them: `Brewfile`, and not `profile`.
+fn unknown_file(path: &RelPath) -> Option<Risk> {
+    let name = path.parts().last()?;
+    let is_one = name.len() > 4
+        && name.first().is_some_and(u8::is_ascii_uppercase)
+        && name.ends_with(b"file")
+        && name.iter().all(u8::is_ascii_alphanumeric);
+    is_one.then(|| risk("*file", "named as the files of build tools are"))
+}
+
+/// The directories that a path would be obeyed in by git, were they repositories.
+pub(crate) fn repositories(path: &RelPath) -> Vec<Option<RelPath>> {
+    let names: Vec<String> = path.parts().map(folded).collect();
+    let is_part = |at: usize| GIT_DIRECTORY.iter().any(|pattern| fits_all(pattern, &names[at..]));
+    let above = |at: usize| {
+        let names = path.as_path().components().take(at);
+        RelPath::from_path(&names.collect::<PathBuf>())
+    };
+    (0..names.len()).filter(|at| is_part(*at)).map(above).collect()
 }
 
 /// The rule for links that lead out.
 pub(crate) const LINK: &str = "symlink";
 
 /// A bare repository may lie anywhere, and git obeys its settings.
-pub(crate) fn bare_repository() -> Risk {
-    Risk {
-        rule: "config".to_owned(),
-        reason: "git runs programs that its settings name".to_owned(),
-    }
+pub(crate) fn bare_repository(path: &RelPath) -> Risk {
+    let name = path.parts().last().map(folded).unwrap_or_default();
+    risk(&name, "git obeys it, since a HEAD makes its directory a repository")
 }
 
 /// A name as the file systems and programs that are least particular read it: without regard to
@@ -52,13 +175,20 @@ pub(crate) fn folded(name: &[u8]) -> String {
     }
 }
 
-/// Whether the end of a path is what a pattern says. A link may stand where the pattern has only
-/// come to a directory.
-fn matches(pattern: &str, names: &[String], is_link: bool) -> bool {
+/// Whether the end of a path is what a pattern says.
+fn ends_with(pattern: &[&str], names: &[String]) -> bool {
+    match pattern.contains(&"**") {
+        true => (0..names.len()).any(|start| fits(pattern, &names[start..])),
+        false => {
+            names.len() >= pattern.len() && fits(pattern, &names[names.len() - pattern.len()..])
+        }
+    }
+}
+
+/// Whether names are what a pattern says, from the first to the last.
+fn fits_all(pattern: &str, names: &[String]) -> bool {
     let pattern: Vec<&str> = pattern.split('/').collect();
-    let shortest = if is_link { 1 } else { pattern.len() };
-    (shortest..=pattern.len())
-        .any(|length| (0..names.len()).any(|start| fits(&pattern[..length], &names[start..])))
+    fits(&pattern, names)
 }
 
 fn fits(pattern: &[&str], names: &[String]) -> bool {
@@ -116,51 +246,93 @@ mod tests {
         of(&RelPath::parse(path).unwrap(), None, Some(after)).map(|risk| risk.rule)
     }
 
-    /// Attack 45.
+    /// Attack 45: a survey, each path with the program that would run it.
     #[test]
     fn what_the_host_would_run_has_to_be_named() {
         let file = item(ItemKind::File, 0o644, None);
+        for line in include_str!("risk_survey.txt").lines() {
+            let Some((program, path)) = line.split_once(": ") else { continue };
+            let path = RelPath::parse(path).unwrap();
+            let risk = of(&path, None, Some(&file)).unwrap_or_else(|| panic!("{path}"));
+            assert!(risk.reason.contains(program), "{path}: {}", risk.reason);
+            // Nor is it taken away or changed without being named.
+            assert!(of(&path, Some(&file), None).is_some(), "{path}");
+        }
+    }
+
+    /// However its name is written.
+    #[test]
+    fn no_spelling_hides_what_has_to_be_named() {
+        let file = item(ItemKind::File, 0o644, None);
         for path in [
-            ".git/config",
-            "sub/.git/config",
             ".GIT/Config",
             ".git./config",
             ".g\u{200c}it/config",
             "git~1/hooks/pre-commit",
             ".git::$INDEX_ALLOCATION/config",
-            ".git/hooks/deep/er",
-            ".git/modules/a/b/config",
-            ".git",
-            ".envrc",
-            ".vscode/tasks.json",
-            ".claude/settings.json",
-            "CLAUDE.md",
-            ".mcp.json",
-            "web/package.json",
-            "Makefile",
-            ".venv/bin/python3",
-            "any/bin/activate.fish",
-            "docker-compose.prod.yml",
-            ".github/workflows/ci.yml",
-            "tests/conftest.py",
+            "cargo.TOML",
+            "Eslint.Config.JS ",
+            ".\u{200b}clangd",
+            "module.bazel.",
         ] {
             assert!(rule_of(path, &file).is_some(), "{path}");
         }
-        for path in [
-            ".git/HEAD",
-            ".git/objects/ab/cdef",
-            ".git/refs/heads/main",
-            "src/main.rs",
-            "README.md",
-            "run.sh",
-            "vscode/tasks.json",
-            "makefile.d/x",
-            "config",
-            "hooks/x",
+    }
+
+    #[test]
+    fn unknown_configuration_has_to_be_named() {
+        let file = item(ItemKind::File, 0o644, None);
+        for (path, rule) in [
+            (".newtool", ".newtool"),
+            ("a/.newtool.toml", ".newtool.toml"),
+            (".newtool/settings/x.json", ".newtool/**"),
+            (".newtool/.well-known/x", ".newtool/**"),
+            ("newtool.config.ts", "*.config.*"),
+            ("newtool.conf.json", "*.conf.*"),
+            ("Newfile", "*file"),
+            (".git/newly-obeyed", ".git/**"),
+            (".git/modules/a/b/newly-obeyed", ".git/**"),
+            (".git/worktrees/a/newly-obeyed", ".git/**"),
+            ("any/HEAD", "head"),
         ] {
+            assert_eq!(rule_of(path, &file).as_deref(), Some(rule), "{path}");
+        }
+        let executable = item(ItemKind::File, 0o755, None);
+        for path in ["run.sh", "tool", "src/main.py"] {
+            assert_eq!(rule_of(path, &executable).as_deref(), Some("*"), "{path}");
+            let path = RelPath::parse(path).unwrap();
+            assert!(of(&path, Some(&file), Some(&executable)).is_some());
+            assert_eq!(of(&path, Some(&executable), Some(&executable)), None);
+        }
+    }
+
+    /// A list that flags everything is not read.
+    #[test]
+    fn ordinary_files_need_not_be_named() {
+        let file = item(ItemKind::File, 0o644, None);
+        for path in include_str!("risk_ordinary.txt").lines().filter(|line| !line.is_empty()) {
             assert_eq!(rule_of(path, &file), None, "{path}");
         }
-        assert!(rule_of("run.sh", &item(ItemKind::File, 0o755, None)).is_some());
+    }
+
+    /// Every line of the tables is in force: no other line before it, and no step of the search,
+    /// hides it.
+    #[test]
+    fn every_rule_is_in_force() {
+        let file = item(ItemKind::File, 0o644, None);
+        for rule in RULES.iter().copied().flatten() {
+            assert_eq!(rule.pattern, rule.pattern.to_lowercase());
+            assert!(!rule.program.is_empty() && !rule.action.is_empty());
+            let path = rule.pattern.replace("**", "q/q").replace('*', "q");
+            assert!(rule_of(&path, &file).is_some(), "{path}");
+            let deep = format!("a/b/{path}");
+            assert!(rule_of(&deep, &file).is_some(), "{deep}");
+        }
+        let mut patterns: Vec<&str> =
+            RULES.iter().copied().flatten().map(|rule| rule.pattern).collect();
+        patterns.sort_unstable();
+        let doubled = patterns.windows(2).find(|pair| pair[0] == pair[1]);
+        assert_eq!(doubled, None);
     }
 
     #[test]

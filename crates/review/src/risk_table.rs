@@ -1,214 +1,47 @@
-//! Paths that make the host run something later, each with what would run it.
+//! Paths that make the host run something later, each with the program that runs it.
 //!
-//! A table and no code: to know one more path is to add one line. A pattern is matched against the
+//! Tables and no code: to know one more path is to add one line. A pattern is matched against the
 //! end of a path, name by name and without regard to case; `*` stands for any part of a name and
 //! `**` for any number of names. Directories are never meant, only what is in them; a link that takes
 //! the place of one is.
+//!
+//! The tables come from a survey of version control, build tools, package managers, linters, editors,
+//! agents, shells and services: an entry is a file that a program executes, or that names what it
+//! executes, fetches or loads, without being named itself. What no table knows and looks like
+//! configuration is flagged as well; see `risk.rs` and docs/storage.md.
 
-/// When a rule counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    /// Whatever was done to the path.
-    Always,
-    /// Only if it can be executed now and could not before.
-    MadeExecutable,
-}
+mod agents;
+mod builds;
+mod data;
+mod editors;
+mod languages;
+mod services;
+mod version_control;
 
-/// One line of the table.
+pub(crate) use data::{GIT_DATA, HIDDEN_DATA};
+pub(crate) use version_control::GIT_DIRECTORY;
+
+/// One line of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
     pub(crate) pattern: &'static str,
-    pub(crate) when: When,
-    pub(crate) reason: &'static str,
+    /// The program that runs, loads or obeys it.
+    pub(crate) program: &'static str,
+    /// What the program does with it.
+    pub(crate) action: &'static str,
 }
 
-const fn rule(pattern: &'static str, reason: &'static str) -> Rule {
-    Rule { pattern, when: When::Always, reason }
+const fn rule(pattern: &'static str, program: &'static str, action: &'static str) -> Rule {
+    Rule { pattern, program, action }
 }
 
-/// Everything that is known to be run by something else than the person who names it.
-pub(crate) const RULES: &[Rule] = &[
-    rule(".git", "git reads its settings where this leads"),
-    rule(".git/config", "git runs programs that its settings name"),
-    rule(".git/config.worktree", "git runs programs that its settings name"),
-    rule(".git/hooks/**", "git runs its hooks"),
-    rule(".git/info/attributes", "git runs filters that attributes name"),
-    rule(".git/commondir", "git reads its settings where this leads"),
-    rule(".git/objects/info/alternates", "git reads objects where this leads"),
-    rule(".git/modules/**/config", "git runs programs that its settings name"),
-    rule(".git/modules/**/hooks/**", "git runs its hooks"),
-    rule(".git/worktrees/**/config.worktree", "git runs programs that its settings name"),
-    rule(".git/worktrees/**/gitdir", "git reads its settings where this leads"),
-    rule(".git/worktrees/**/commondir", "git reads its settings where this leads"),
-    rule(".gitmodules", "git fetches what submodules name"),
-    rule(".gitattributes", "git runs filters that attributes name"),
-    rule(".gitconfig", "git settings that may be included"),
-    rule(".hg/hgrc", "mercurial runs hooks"),
-    rule(".jj/repo/config.toml", "jj runs programs that its settings name"),
-    rule(".husky/**", "git hooks of husky"),
-    rule(".githooks/**", "git hooks, where settings point there"),
-    rule("lefthook.y*ml", "git hooks of lefthook"),
-    rule(".lefthook/**", "git hooks of lefthook"),
-    rule(".pre-commit-config.yaml", "pre-commit runs it at every commit"),
-    rule(".pre-commit-hooks.yaml", "pre-commit runs it at every commit"),
-    rule(".lintstagedrc*", "lint-staged runs it at every commit"),
-    rule(".envrc", "direnv runs it when the directory is entered"),
-    rule(".env", "tools and shells load it when they start there"),
-    rule(".tool-versions", "asdf and mise choose programs by it"),
-    rule(".mise.toml", "mise runs it when the directory is entered"),
-    rule("mise.toml", "mise runs it when the directory is entered"),
-    rule(".mise/**", "mise runs it when the directory is entered"),
-    rule(".vscode/**", "the editor runs tasks and programs that its settings name"),
-    rule("*.code-workspace", "the editor runs tasks and programs that its settings name"),
-    rule(".devcontainer/**", "editors build and run it"),
-    rule(".devcontainer.json", "editors build and run it"),
-    rule(".idea/**", "the editor runs what its settings name"),
-    rule(".fleet/**", "the editor runs what its settings name"),
-    rule(".zed/**", "the editor runs what its settings name"),
-    rule(".vim/**", "the editor runs it"),
-    rule(".vimrc", "the editor runs it"),
-    rule(".exrc", "the editor runs it"),
-    rule(".nvim.lua", "the editor runs it"),
-    rule(".nvimrc", "the editor runs it"),
-    rule(".dir-locals.el", "the editor runs it"),
-    rule(".helix/**", "the editor runs what its settings name"),
-    rule(".sublime-project", "the editor runs what its settings name"),
-    rule("*.sublime-project", "the editor runs what its settings name"),
-    rule(".agents/**", "skills and rules that agents obey"),
-    rule(".claude/**", "settings, hooks and commands of an agent"),
-    rule(".claude.json", "settings of an agent"),
-    rule("claude.md", "an agent obeys it"),
-    rule("claude.local.md", "an agent obeys it"),
-    rule("agents.md", "an agent obeys it"),
-    rule("agents.override.md", "an agent obeys it"),
-    rule("gemini.md", "an agent obeys it"),
-    rule("skill.md", "an agent obeys it"),
-    rule(".mcp.json", "an agent starts the servers that it names"),
-    rule("mcp.json", "an agent starts the servers that it names"),
-    rule(".copilot/**", "settings and skills of an agent"),
-    rule(".cursor/**", "settings and rules of an agent"),
-    rule(".cursorrules", "an agent obeys it"),
-    rule(".windsurf/**", "settings and rules of an agent"),
-    rule(".windsurfrules", "an agent obeys it"),
-    rule(".clinerules", "an agent obeys it"),
-    rule(".clinerules/**", "an agent obeys it"),
-    rule(".roo/**", "settings and rules of an agent"),
-    rule(".continue/**", "settings and rules of an agent"),
-    rule(".aider*", "settings of an agent"),
-    rule(".codex/**", "settings of an agent"),
-    rule(".gemini/**", "settings of an agent"),
-    rule(".goose/**", "settings of an agent"),
-    rule(".goosehints", "an agent obeys it"),
-    rule(".opencode/**", "settings of an agent"),
-    rule("opencode.json*", "settings of an agent"),
-    rule(".amp/**", "settings of an agent"),
-    rule(".kiro/**", "settings of an agent"),
-    rule(".github/workflows/**", "run with the repository's secrets once pushed"),
-    rule(".github/actions/**", "run with the repository's secrets once pushed"),
-    rule(".github/agents/**", "an agent obeys it"),
-    rule(".github/instructions/**", "an agent obeys it"),
-    rule(".github/prompts/**", "an agent obeys it"),
-    rule(".github/skills/**", "an agent obeys it"),
-    rule(".github/copilot-instructions.md", "an agent obeys it"),
-    rule(".github/dependabot.yml", "a service acts on it once pushed"),
-    rule(".gitlab-ci.yml", "runs with the repository's secrets once pushed"),
-    rule(".circleci/**", "runs with the repository's secrets once pushed"),
-    rule(".travis.yml", "runs with the repository's secrets once pushed"),
-    rule(".drone.yml", "runs with the repository's secrets once pushed"),
-    rule(".buildkite/**", "runs with the repository's secrets once pushed"),
-    rule("azure-pipelines.yml", "runs with the repository's secrets once pushed"),
-    rule("bitbucket-pipelines.yml", "runs with the repository's secrets once pushed"),
-    rule("jenkinsfile", "runs with the repository's secrets once pushed"),
-    rule("package.json", "npm runs its scripts, some while installing"),
-    rule(".npmrc", "npm fetches and runs what it names"),
-    rule(".yarnrc*", "yarn runs the program that it names"),
-    rule(".yarn/**", "yarn runs what is in it"),
-    rule(".pnpmfile.*js", "pnpm runs it while installing"),
-    rule("pnpmfile.*js", "pnpm runs it while installing"),
-    rule("bunfig.toml", "bun runs what it names"),
-    rule("deno.json*", "deno runs its tasks"),
-    rule("node_modules/.bin/**", "scripts and tools run it by name"),
-    rule("makefile", "make runs it"),
-    rule("gnumakefile", "make runs it"),
-    rule("*.mk", "make runs it"),
-    rule("cmakelists.txt", "cmake runs it, and editors run cmake"),
-    rule("cmakepresets.json", "cmake runs it, and editors run cmake"),
-    rule("meson.build", "meson runs it, and editors run meson"),
-    rule("justfile", "just runs it"),
-    rule(".justfile", "just runs it"),
-    rule("taskfile.y*ml", "task runs it"),
-    rule("rakefile", "rake runs it"),
-    rule("gemfile", "bundler runs it"),
-    rule("*.gemspec", "bundler runs it"),
-    rule(".irbrc", "irb runs it"),
-    rule(".pryrc", "pry runs it"),
-    rule("build.rs", "cargo runs it, and editors run cargo"),
-    rule(".cargo/config", "cargo runs programs that it names"),
-    rule(".cargo/config.toml", "cargo runs programs that it names"),
-    rule("rust-toolchain", "rustup fetches and runs what it names"),
-    rule("rust-toolchain.toml", "rustup fetches and runs what it names"),
-    rule("go.work", "go builds what it names"),
-    rule("setup.py", "pip runs it"),
-    rule("setup.cfg", "pip and test tools read it"),
-    rule("pyproject.toml", "pip runs the build that it names"),
-    rule("conftest.py", "pytest runs it"),
-    rule("noxfile.py", "nox runs it"),
-    rule("tox.ini", "tox and pytest run what it names"),
-    rule("pytest.ini", "pytest runs what it names"),
-    rule("sitecustomize.py", "python runs it at every start"),
-    rule("usercustomize.py", "python runs it at every start"),
-    rule("*.pth", "python runs it at every start"),
-    rule("pyvenv.cfg", "names the interpreter of a virtual environment"),
-    rule(".venv/bin/**", "the interpreter and tools of a virtual environment"),
-    rule("venv/bin/**", "the interpreter and tools of a virtual environment"),
-    rule("env/bin/**", "the interpreter and tools of a virtual environment"),
-    rule("bin/activate*", "sourced to enter a virtual environment"),
-    rule("bin/python*", "the interpreter of a virtual environment"),
-    rule(".python-version", "names the interpreter that is run"),
-    rule("pip.conf", "pip fetches from where it says"),
-    rule("build.gradle*", "gradle runs it, and editors run gradle"),
-    rule("settings.gradle*", "gradle runs it, and editors run gradle"),
-    rule("init.gradle*", "gradle runs it, and editors run gradle"),
-    rule("gradlew", "started in place of gradle"),
-    rule("gradlew.bat", "started in place of gradle"),
-    rule("gradle/wrapper/**", "names what gradle is fetched and run"),
-    rule("pom.xml", "maven runs plugins that it names"),
-    rule(".mvn/**", "maven runs what it names"),
-    rule("mvnw", "started in place of maven"),
-    rule("build.sbt", "sbt runs it, and editors run sbt"),
-    rule("workspace.bazel", "bazel runs it"),
-    rule(".bazelrc", "bazel runs programs that it names"),
-    rule("flake.nix", "nix and direnv evaluate it"),
-    rule("shell.nix", "nix and direnv evaluate it"),
-    rule("dockerfile", "built by docker and by editors"),
-    rule("dockerfile.*", "built by docker and by editors"),
-    rule("containerfile", "built by podman and by editors"),
-    rule("docker-compose*.y*ml", "started by compose"),
-    rule("compose*.y*ml", "started by compose"),
-    rule("vagrantfile", "vagrant runs it"),
-    rule("procfile", "process managers start what it names"),
-    rule(".bashrc", "a shell runs it"),
-    rule(".bash_profile", "a shell runs it"),
-    rule(".profile", "a shell runs it"),
-    rule(".zshrc", "a shell runs it"),
-    rule(".zshenv", "a shell runs it"),
-    rule(".zprofile", "a shell runs it"),
-    rule(".config/fish/**", "a shell runs it"),
-    rule(".ssh/**", "decides who may log in, and what ssh runs"),
-    rule(".gdbinit", "gdb runs it"),
-    rule(".lldbinit", "lldb runs it"),
-    rule(".inputrc", "shells read it"),
-    rule(".netrc", "logins of programs"),
-    rule("*.desktop", "desktops start it"),
-    rule("*.service", "systemd starts it"),
-    Rule {
-        pattern: "*.sh",
-        when: When::MadeExecutable,
-        reason: "a script that can be executed now",
-    },
-    Rule {
-        pattern: "*.command",
-        when: When::MadeExecutable,
-        reason: "a script that can be executed now",
-    },
+/// Everything that is known to be run by a program that nobody has told to. The first that matches
+/// counts.
+pub(crate) const RULES: &[&[Rule]] = &[
+    version_control::RULES,
+    agents::RULES,
+    editors::RULES,
+    builds::RULES,
+    languages::RULES,
+    services::RULES,
 ];

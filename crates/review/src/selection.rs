@@ -52,21 +52,17 @@ impl<'a> Chooser<'a> {
         if let Some(only) = &self.selection.only {
             return (!only.contains_key(path)).then_some(LeftOut::NotIncluded);
         }
-        let fitting: Vec<&str> = self
-            .include
-            .iter()
-            .filter(|(pattern, _)| pattern.fits(path))
-            .map(|(_, text)| text.as_str())
-            .collect();
+        let fitting: Vec<&(Pattern, String)> =
+            self.include.iter().filter(|(pattern, _)| pattern.fits(path)).collect();
         if fitting.is_empty() && !self.include.is_empty() {
             return Some(LeftOut::NotIncluded);
         }
         if let Some(risk) = &change.risk
-            && !fitting.iter().any(|text| names(text, risk))
+            && !fitting.iter().any(|(pattern, text)| names(text, risk, pattern.is_whole(path)))
         {
             return Some(LeftOut::Risk);
         }
-        let is_wanted = self.selection.ignored || fitting.iter().any(|text| is_specific(text));
+        let is_wanted = self.selection.ignored || fitting.iter().any(|(_, text)| is_specific(text));
         (change.ignored && !is_wanted).then_some(LeftOut::Ignored)
     }
 
@@ -84,12 +80,13 @@ fn is_specific(pattern: &str) -> bool {
     pattern.chars().any(char::is_alphanumeric)
 }
 
-/// Whether a pattern names what has to be named: by its last name, or by the directory that makes
-/// it so. `src/**` does not mean the `package.json` in it.
-fn names(pattern: &str, risk: &Risk) -> bool {
+/// Whether a pattern names what has to be named: by its last name, if it fits the `whole` path and not
+/// only a directory of it, or by the directory that makes it so. Neither `src` nor `src/**` means the
+/// `package.json` in it.
+fn names(pattern: &str, risk: &Risk, whole: bool) -> bool {
     let parts: Vec<&str> = pattern.trim_end_matches('/').split('/').collect();
     let last = parts.last().copied().unwrap_or_default();
-    if is_specific(last) {
+    if whole && is_specific(last) {
         return true;
     }
     let special = risk.rule.split('/').next().unwrap_or_default();
@@ -120,6 +117,11 @@ impl Pattern {
             builder.build().map(|glob| glob.compile_matcher()).map_err(|error| wrong(&error.kind()))
         };
         Ok(Self(forms.iter().map(build).collect::<Result<_>>()?))
+    }
+
+    /// Whether it is the path itself that fits, and not a directory that it is in.
+    fn is_whole(&self, path: &RelPath) -> bool {
+        self.0.first().is_some_and(|matcher| matcher.is_match(path.as_path()))
     }
 
     fn fits(&self, path: &RelPath) -> bool {
@@ -160,14 +162,15 @@ mod tests {
     fn what_has_to_be_named_is_not_meant_by_everything() {
         let rule = |rule: &str| Risk { rule: rule.to_owned(), reason: String::new() };
         for pattern in ["*", "**", "src/**", "src/*", "**/*", ".*"] {
-            assert!(!names(pattern, &rule("package.json")), "{pattern}");
-            assert!(!names(pattern, &rule(".git/hooks/**")), "{pattern}");
+            assert!(!names(pattern, &rule("package.json"), true), "{pattern}");
+            assert!(!names(pattern, &rule(".git/hooks/**"), true), "{pattern}");
         }
         for pattern in ["package.json", "web/package.json", "*.json"] {
-            assert!(names(pattern, &rule("package.json")), "{pattern}");
+            assert!(names(pattern, &rule("package.json"), true), "{pattern}");
+            assert!(!names(pattern, &rule("package.json"), false), "{pattern}");
         }
-        for pattern in [".git/**", ".git/hooks/*", ".GIT/**"] {
-            assert!(names(pattern, &rule(".git/hooks/**")), "{pattern}");
+        for pattern in [".git", ".git/**", ".git/hooks/*", ".GIT/**"] {
+            assert!(names(pattern, &rule(".git/hooks/**"), false), "{pattern}");
         }
     }
 }

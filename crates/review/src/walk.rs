@@ -8,6 +8,7 @@ use msb_api::{Change, Conflict, Item, ItemKind, What};
 use msb_api::{RelPath, spelled};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Stat};
+use std::collections::HashMap;
 
 /// What overlayfs marks a directory with that hides what lies below it.
 pub(crate) const OPAQUE: &str = "user.overlay.opaque";
@@ -84,6 +85,7 @@ pub(crate) fn changes(
     }
     let mut changes = walk.changes;
     changes.sort_by(|one, other| one.path.cmp(&other.path));
+    flag_repositories(&mut changes, upper, host)?;
     Ok(changes)
 }
 
@@ -206,7 +208,7 @@ impl Walk<'_> {
         let Some(host) = before else {
             let removed = self.is_removed(sides, name, &path, stat)?;
             let conflict = sides.conflict.or(removed.then_some(Conflict::RemovedOnHost));
-            return self.push_leaf(sides, What::Added, path, None, after, stat, conflict);
+            return self.push_leaf(What::Added, path, None, after, stat, conflict);
         };
         let before = self.item(sides.host, name, &host)?;
         let what = match (before.kind, after.kind) {
@@ -227,13 +229,11 @@ impl Walk<'_> {
             self.leaving.push((path.clone(), sides.conflict));
         }
         let conflict = self.judged(&path, &host).or(sides.conflict);
-        self.push_leaf(sides, what, path, Some(before), after, stat, conflict)
+        self.push_leaf(what, path, Some(before), after, stat, conflict)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is one field of what is made")]
     fn push_leaf(
         &mut self,
-        sides: &Sides<'_>,
         what: What,
         path: RelPath,
         before: Option<Item>,
@@ -241,10 +241,7 @@ impl Walk<'_> {
         stat: &Stat,
         conflict: Option<Conflict>,
     ) -> Result<()> {
-        let mut made = stripped(change(path, before, Some(after)), stat);
-        if made.risk.is_none() && is_bare_config(sides, &made)? {
-            made.risk = Some(risk::bare_repository());
-        }
+        let made = stripped(change(path, before, Some(after)), stat);
         self.push(Change { what, conflict, ..made })
     }
 
@@ -329,17 +326,33 @@ impl Walk<'_> {
     }
 }
 
-/// Whether it is the settings of a repository without a work tree, which git finds by its files.
-fn is_bare_config(sides: &Sides<'_>, change: &Change) -> Result<bool> {
-    let name = change.path.parts().last().unwrap_or_default();
-    if risk::folded(name) != "config" {
-        return Ok(false);
+/// Flags what git obeys in a directory that has a `HEAD`, on the host or in the sandbox: settings that
+/// come in one apply make a repository with the `HEAD` that has come in another.
+fn flag_repositories(changes: &mut [Change], upper: &Directory, host: &Directory) -> Result<()> {
+    let mut known: HashMap<Option<RelPath>, bool> = HashMap::new();
+    for change in changes.iter_mut().filter(|change| change.risk.is_none()) {
+        let is_directory = |item: &Item| item.kind == ItemKind::Directory;
+        if change.after.as_ref().or(change.before.as_ref()).is_some_and(is_directory) {
+            continue;
+        }
+        for directory in risk::repositories(&change.path) {
+            let is_one = match known.get(&directory) {
+                Some(is_one) => *is_one,
+                None => has_head(upper, directory.as_ref())? || has_head(host, directory.as_ref())?,
+            };
+            known.insert(directory, is_one);
+            if is_one {
+                change.risk = Some(risk::bare_repository(&change.path));
+                break;
+            }
+        }
     }
-    let beside = match sides.host {
-        Some(host) => host.stat(b"HEAD")?,
-        None => None,
-    };
-    Ok(beside.is_some() || sides.upper.stat(b"HEAD")?.is_some())
+    Ok(())
+}
+
+fn has_head(root: &Directory, directory: Option<&RelPath>) -> Result<bool> {
+    let Some(directory) = root.below(directory)? else { return Ok(false) };
+    Ok(directory.stat(b"HEAD")?.is_some())
 }
 
 fn change(path: RelPath, before: Option<Item>, after: Option<Item>) -> Change {

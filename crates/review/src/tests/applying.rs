@@ -29,7 +29,7 @@ fn everything_that_was_changed_comes_to_the_host() {
     bench.inside("mode", "x");
     fs::set_permissions(bench.upper().join("mode"), Permissions::from_mode(0o4751)).unwrap();
     bench.inside("new/tool", "#!x");
-    bench.apply(&[]).unwrap();
+    bench.apply(&["**", "tool", "mode"]).unwrap();
     assert_eq!(
         bench.tree(),
         [

@@ -159,6 +159,36 @@ fn a_bare_repository_is_known_by_its_files() {
     assert_eq!(bench.told(), ["added a/config risk", "changed b/config"]);
 }
 
+/// Attack 45: the parts of a repository that come one after the other are judged together.
+#[test]
+fn a_repository_is_not_built_over_several_applies() {
+    let parts = ["config", "HEAD", "hooks/post-checkout", "objects/info/alternates", "refs/x"];
+    // Whatever comes first: with the HEAD left out there is none.
+    for first in parts {
+        let bench = Bench::with(&[("a", "x")]);
+        bench.inside(&format!("bare/{first}"), "evil");
+        bench.apply(&[]).unwrap();
+        for next in parts.into_iter().filter(|part| *part != first) {
+            bench.inside(&format!("bare/{next}"), "evil");
+            bench.apply(&[]).unwrap();
+        }
+        assert!(!bench.workspace.host.join("bare/HEAD").exists(), "{first}");
+    }
+    // Where one is already, on the host or brought by name, nothing that git obeys comes.
+    let bench = Bench::with(&[("bare/HEAD", "ref: refs/heads/main"), ("HEAD", "x")]);
+    for part in parts.into_iter().filter(|part| *part != "HEAD") {
+        bench.inside(&format!("bare/{part}"), "evil");
+        bench.inside(part, "evil");
+    }
+    bench.apply(&[]).unwrap();
+    for root in ["", "bare/"] {
+        for part in ["config", "hooks/post-checkout", "objects/info/alternates"] {
+            assert!(!bench.workspace.host.join(format!("{root}{part}")).exists(), "{root}{part}");
+        }
+        assert!(bench.workspace.host.join(format!("{root}refs/x")).exists(), "{root}");
+    }
+}
+
 #[test]
 fn differences_and_digests_are_found_where_they_are_asked_for() {
     let bench = Bench::with(&[("text", "a\nb\n"), ("bytes", "\0one")]);

@@ -21,7 +21,7 @@ fn prepared() -> Bench {
     bench.inside("full", "a file");
     bench.inside("mode", "x");
     bench.inside("link", "-> file");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(bench.upper().join("mode"), mode).unwrap();
     bench
 }

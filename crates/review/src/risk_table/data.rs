@@ -1,0 +1,53 @@
+//! Hidden files that hold data only. All other names that begin with a dot are taken for
+//! configuration.
+
+/// Hidden names that no program executes anything for. From the first hidden name to the end of a
+/// path.
+pub(crate) const HIDDEN_DATA: &[&str] = &[
+    ".*ignore",
+    ".changeset/*.md",
+    ".ds_store",
+    ".editorconfig",
+    ".empty",
+    ".env.example",
+    ".env.sample",
+    ".env.template",
+    ".git-blame-ignore-revs",
+    ".gitkeep",
+    ".github/*_template.md",
+    ".github/codeowners",
+    ".github/funding.yml",
+    ".github/issue_template/*.md",
+    ".github/pull_request_template/*.md",
+    ".keep",
+    ".mailmap",
+    ".nojekyll",
+    ".placeholder",
+    ".well-known/**",
+];
+
+/// What git keeps in its directory without obeying it: from there, or from that of a submodule or
+/// work tree in it, to the end of a path. Everything else in there is flagged.
+pub(crate) const GIT_DATA: &[&str] = &[
+    "*_head",
+    "auto_merge",
+    "branches/**",
+    "commit_editmsg",
+    "description",
+    "head",
+    "index",
+    "info/exclude",
+    "info/refs",
+    "lfs/objects/**",
+    "logs/**",
+    "merge_mode",
+    "merge_msg",
+    "merge_rr",
+    "objects/**",
+    "packed-refs",
+    "refs/**",
+    "rr-cache/**",
+    "shallow",
+    "squash_msg",
+    "tag_editmsg",
+];
