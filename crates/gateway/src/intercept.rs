@@ -9,12 +9,14 @@
 
 mod authority;
 mod body;
+mod escapes;
 mod event;
 mod exchange;
 pub(crate) mod fuzz;
 mod guarded;
 mod head;
 mod line;
+mod message_end;
 mod path;
 pub(crate) mod patterns;
 pub(crate) mod refusal;
@@ -26,6 +28,7 @@ mod stall;
 #[cfg(test)]
 mod tests;
 mod upstream;
+mod value_search;
 mod websocket;
 
 use crate::proxy::Proxy;

@@ -120,4 +120,27 @@ def stream(name, word):
         print("second" if b"data: second" in everything(one) else "nothing")
 
 
+def guesses(name, value):
+    """Has guesses echoed that are right up to each letter; the sizes in which each came back."""
+    with trusted(name, 443) as one:
+        file = one.makefile("rb")
+        for right in range(len(value)):
+            for guess in [value[:right].ljust(len(value), "#"), value[:right],
+                          value[-right:].rjust(len(value), "#") if right else "#" * len(value)]:
+                text = f"data: x\n{guess}".encode()
+                one.sendall(f"POST /echo HTTP/1.1\r\nHost: {name}\r\n"
+                            f"Content-Length: {len(text)}\r\n\r\n".encode() + text)
+                while file.readline().strip():
+                    pass
+                sizes, answer = [], b""
+                while size := int(file.readline(), 16):
+                    sizes.append(size)
+                    answer += file.read(size)
+                    file.readline()
+                file.readline()
+                assert answer == text, answer
+                # One row of sizes for all guesses of one length.
+                print(len(text), *sizes)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])

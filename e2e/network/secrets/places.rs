@@ -151,6 +151,24 @@ fn answers_are_scrubbed_however_they_say_it() {
     }
 }
 
+/// A host that echoes does not tell how much of a guess is right.
+#[test]
+fn a_guess_is_echoed_the_same_however_much_of_it_is_right() {
+    for person in World::people() {
+        let value = value(&person, "guess");
+        let script = format!("/usr/bin/python3 /world/web.py guesses api.example.com '{value}'");
+        let gave = with_value(&person, &value, &FLAGS, &script).ok();
+        let mut rows: Vec<&str> = gave.stdout.lines().collect();
+        assert_eq!(rows.len(), 3 * value.len(), "{gave:#?}");
+        rows.sort_unstable();
+        rows.dedup();
+        // Of each length of a guess one row.
+        let mut lengths: Vec<_> = rows.iter().map(|row| row.split(' ').next()).collect();
+        lengths.dedup();
+        assert_eq!(lengths.len(), rows.len(), "{rows:#?}");
+    }
+}
+
 /// What goes on as a WebSocket began as a request.
 #[test]
 fn websockets_carry_it_and_do_not_say_it_back() {

@@ -187,6 +187,13 @@ class Tells(http.server.BaseHTTPRequestHandler):
             for byte in secret.encode():
                 self.chunk(bytes([byte]))
             self.wfile.write(b"0\r\n\r\n")
+        elif path == "/echo":
+            # What was sent, in one chunk; its end comes behind it.
+            self.send_response(200)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            self.chunk(body)
+            self.wfile.write(b"0\r\n\r\n")
         elif path == "/zipped":
             if "gzip" in self.headers.get("accept-encoding", ""):
                 self.answer(200, gzip.compress(data), [("content-encoding", "gzip")])

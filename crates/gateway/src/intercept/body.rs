@@ -1,9 +1,11 @@
 //! Bodies on their way through: watched for placeholders outwards, scrubbed of values inwards.
 
-use super::patterns::{Patterns, Watch};
+use super::message_end::MessageEnd;
+use super::patterns::Watch;
 use super::scrub::{PAUSE, Scrubber, scrub_headers};
 use super::secrets::Scope;
 use super::stall::Stall;
+use super::value_search::ValueSearch;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::HeaderMap;
 use std::io;
@@ -124,7 +126,7 @@ pub(crate) enum Reply {
 pub(crate) struct Scrubbed<B> {
     body: B,
     scrubber: Option<Scrubber>,
-    values: Arc<Patterns>,
+    values: Arc<ValueSearch>,
     trailers: Option<HeaderMap>,
     over: bool,
     stall: Stall,
@@ -132,11 +134,13 @@ pub(crate) struct Scrubbed<B> {
 }
 
 impl Reply {
-    pub(crate) fn passing(body: Incoming, scope: &Scope) -> Self {
+    /// Passes `body` on; `headers` are those that came with it.
+    pub(crate) fn passing(body: Incoming, headers: &HeaderMap, scope: &Scope) -> Self {
         if body.is_end_stream() {
             return Self::Whole(None);
         }
-        Self::Passing(Box::new(Scrubbed::new(body, Arc::clone(scope.values()))))
+        let messages = MessageEnd::of_body(headers, scope.values());
+        Self::Passing(Box::new(Scrubbed::new(body, Arc::clone(scope.values()), messages)))
     }
 }
 
@@ -179,8 +183,8 @@ impl<B> Scrubbed<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
-    fn new(body: B, values: Arc<Patterns>) -> Self {
-        let scrubber = (!values.is_empty()).then(|| Scrubber::new(Arc::clone(&values)));
+    fn new(body: B, values: Arc<ValueSearch>, messages: MessageEnd) -> Self {
+        let scrubber = (!values.is_empty()).then(|| Scrubber::new(Arc::clone(&values), messages));
         Self {
             body,
             scrubber,
@@ -218,7 +222,10 @@ where
                     match frame.into_data() {
                         Ok(piece) => {
                             let out = match &mut self.scrubber {
-                                Some(scrubber) => scrubber.push(piece),
+                                Some(scrubber) if self.body.is_end_stream() => {
+                                    scrubber.push_last(&piece)
+                                }
+                                Some(scrubber) => scrubber.push(&piece),
                                 None => piece,
                             };
                             if !out.is_empty() {
@@ -308,8 +315,9 @@ mod tests {
 
     fn dripping() -> (mpsc::UnboundedSender<Bytes>, Shown) {
         let (pieces, body) = mpsc::unbounded_channel();
-        let values = Arc::new(Patterns::of([(0, VALUE)]));
-        (pieces, Shown(Scrubbed::new(Dripping(body), values)))
+        let values = Arc::new(ValueSearch::of([VALUE]));
+        let messages = MessageEnd::of_body(&HeaderMap::new(), &values);
+        (pieces, Shown(Scrubbed::new(Dripping(body), values, messages)))
     }
 
     #[test]
@@ -327,17 +335,48 @@ mod tests {
         });
     }
 
-    #[test]
-    fn what_is_held_comes_when_nothing_follows() {
+    /// What comes until the peer is silent for good, and when.
+    fn heard(sent: &'static [&'static [u8]]) -> Vec<(usize, Duration)> {
+        let mut heard = Vec::new();
         paused(async {
             let (pieces, mut body) = dripping();
-            pieces.send(Bytes::from_static(b"yes")).unwrap();
+            tokio::spawn(async move {
+                for piece in sent {
+                    pieces.send(Bytes::from_static(piece)).unwrap();
+                    sleep(PAUSE / 5).await;
+                }
+                sleep(4 * PAUSE).await;
+            });
             let begin = Instant::now();
-            let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert_eq!((&first[..], begin.elapsed()), (&b"ye"[..], Duration::ZERO));
-            let held = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert_eq!(&held[..], b"s");
-            assert!(begin.elapsed() >= PAUSE && begin.elapsed() < 2 * PAUSE);
+            while let Some(frame) = body.frame().await {
+                heard.push((frame.unwrap().into_data().unwrap().len(), begin.elapsed()));
+            }
         });
+        heard
+    }
+
+    #[test]
+    fn the_end_of_a_line_comes_at_once_and_the_rest_when_nothing_follows() {
+        let step = PAUSE / 5;
+        let quiet = step * 2 + PAUSE;
+        let first = heard(&[b"data: yes\n\n", b"data: y", b"es"]);
+        assert_eq!(first[0], (11, Duration::ZERO));
+        assert_eq!(first[1].0, 9);
+        assert!(first[1].1 >= quiet && first[1].1 < quiet + step, "{first:?}");
+        assert_eq!(first.len(), 2);
+    }
+
+    /// The attack: guesses whose letters are right, some of them, all but one.
+    #[test]
+    fn a_guess_comes_back_the_same_however_much_of_it_is_right() {
+        let wrong = heard(&[b"say ", b"xx-xxxx-xxxxxxxxxx/x", b"\nbye", b"xx-xxxx-xxxxxxxxxx"]);
+        const GUESSES: [[&[u8]; 4]; 3] = [
+            [b"say ", b"sk-live-xxxxxxxxxx/x", b"\nbye", b"sk-live-0123456789"],
+            [b"say ", b"sk-live-012345678x/x", b"\nbye", b"sk-live-0123456789"],
+            [b"say ", b"xk-live-0123456789/x", b"\nbye", b"sxxxxxxxxxxxxxxxxx"],
+        ];
+        for guess in &GUESSES {
+            assert_eq!(heard(guess), wrong, "{guess:?}");
+        }
     }
 }

@@ -367,7 +367,8 @@ impl Flow {
             );
             return Err(self.troubled(&trouble));
         }
-        Ok(Response::from_parts(head, Reply::passing(body, &self.scope)))
+        let body = Reply::passing(body, &head.headers, &self.scope);
+        Ok(Response::from_parts(head, body))
     }
 
     pub(crate) fn record(

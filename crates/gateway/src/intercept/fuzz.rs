@@ -1,14 +1,16 @@
 //! What is promised of any bytes that a client may send; see `crates/gateway/fuzz`.
 
 use super::head::Framing;
+use super::message_end::MessageEnd;
 use super::path::Views;
-use super::patterns::{Patterns, Watch};
+use super::patterns::Watch;
 use super::request::{self, Peer};
 use super::scrub::{Scrubber, scrub_headers};
 use super::secrets::{Secrets, Used};
+use super::value_search::ValueSearch;
 use crate::SecretValue;
 use hyper::Request;
-use hyper::body::Bytes;
+use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 use msb_spec::{
     Decision, DomainName, NamePattern, PlannedSecret, Policy, Rule, Secret, SecretPlace,
@@ -123,12 +125,13 @@ fn replaced(head: &Parts, body: &[u8], peer: &Peer) {
 }
 
 /// In pieces or as a whole, nothing of the value is left, and nothing else changes its place.
-fn scrubbed(values: &Arc<Patterns>, body: &[u8]) {
+fn scrubbed(values: &Arc<ValueSearch>, body: &[u8]) {
     for size in [1, 6, body.len().max(1)] {
-        let mut scrubber = Scrubber::new(Arc::clone(values));
+        let messages = MessageEnd::of_body(&HeaderMap::new(), values);
+        let mut scrubber = Scrubber::new(Arc::clone(values), messages);
         let mut out = Vec::new();
         for piece in body.chunks(size) {
-            out.extend_from_slice(&scrubber.push(Bytes::copy_from_slice(piece)));
+            out.extend_from_slice(&scrubber.push(piece));
         }
         out.extend_from_slice(&scrubber.release());
         assert_eq!(out.len(), body.len(), "another length");

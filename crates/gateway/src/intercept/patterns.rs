@@ -1,4 +1,7 @@
 //! The ways one text can be written inside another: itself, percent-encoded, in base64.
+//!
+//! For placeholders, which are no secret: how long a search takes tells what it searches for. Values are
+//! searched for by `value_search`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -24,7 +27,7 @@ struct Pattern {
 
 impl std::fmt::Debug for Patterns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // They may be values.
+        // They are long, and nobody is helped by them.
         f.write_str("Patterns")
     }
 }
@@ -91,19 +94,6 @@ impl Patterns {
             }
             start += 1;
         }
-    }
-
-    /// Where in `bytes` something begins that could become a pattern with what comes next, and
-    /// the length of the shortest pattern it could become.
-    pub(crate) fn unfinished(&self, bytes: &[u8]) -> Option<(usize, usize)> {
-        let first = bytes.len().saturating_sub(self.longest.saturating_sub(1));
-        (first..bytes.len()).filter(|at| self.begins[usize::from(bytes[*at])]).find_map(|at| {
-            let tail = &bytes[at..];
-            let fits = |pattern: &&Pattern| {
-                pattern.bytes.len() > tail.len() && pattern.bytes.starts_with(tail)
-            };
-            self.list.iter().rev().find(fits).map(|pattern| (at, pattern.bytes.len()))
-        })
     }
 }
 
@@ -209,7 +199,7 @@ pub(crate) fn json_escaped(text: &[u8]) -> Zeroizing<Vec<u8>> {
 
 /// The letters of base64 that `text` alone decides when `before` bytes (modulo three) and any
 /// others behind stand beside it; in both alphabets.
-fn base64_core(text: &[u8], before: usize) -> (Zeroizing<Vec<u8>>, Zeroizing<Vec<u8>>) {
+pub(crate) fn base64_core(text: &[u8], before: usize) -> (Zeroizing<Vec<u8>>, Zeroizing<Vec<u8>>) {
     let mut padded = Zeroizing::new(vec![0; before]);
     padded.reserve_exact(text.len());
     padded.extend_from_slice(text);

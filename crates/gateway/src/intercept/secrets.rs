@@ -1,6 +1,7 @@
 //! Puts values where placeholders stand, and finds placeholders where none may stand.
 
 use super::patterns::{Patterns, json_escaped, percent_encoded};
+use super::value_search::ValueSearch;
 use crate::proxy::percent_decoded;
 use crate::secret_value::SecretValue;
 use base64::Engine as _;
@@ -58,9 +59,9 @@ impl Secrets {
             .collect();
         let values = self.list.iter().enumerate().filter_map(|(of, (_, value))| {
             let long = value.bytes().len() >= SHORTEST_SCRUBBED;
-            (here[of] && tls && long).then_some((of, value.bytes()))
+            (here[of] && tls && long).then_some(value.bytes())
         });
-        let values = Arc::new(Patterns::of(values));
+        let values = Arc::new(ValueSearch::of(values));
         Scope { secrets: Arc::clone(self), here, tls, values }
     }
 }
@@ -103,7 +104,7 @@ pub(crate) struct Scope {
     /// For each Secret, whether it is for this host.
     here: Vec<bool>,
     tls: bool,
-    values: Arc<Patterns>,
+    values: Arc<ValueSearch>,
 }
 
 /// Which Secrets were put into a request, by number.
@@ -111,7 +112,7 @@ pub(crate) type Used = BTreeSet<usize>;
 
 impl Scope {
     /// The values that answers are scrubbed of.
-    pub(crate) fn values(&self) -> &Arc<Patterns> {
+    pub(crate) fn values(&self) -> &Arc<ValueSearch> {
         &self.values
     }
 

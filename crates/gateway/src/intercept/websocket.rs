@@ -1,11 +1,11 @@
 //! What follows a granted request for WebSocket: bytes both ways, values starred on the way in.
 //!
-//! Frames of servers are not masked and stars keep their length, so nothing has to be parsed.
+//! Frames of servers are not masked and stars keep their length, so only the ends of frames are read.
 
-use super::patterns::Patterns;
+use super::message_end::MessageEnd;
 use super::scrub::{PAUSE, Scrubber};
 use super::secrets::Scope;
-use hyper::body::Bytes;
+use super::value_search::ValueSearch;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub(crate) async fn pass(own: OnUpgrade, other: OnUpgrade, scope: Scope) {
 async fn inwards(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    values: &Arc<Patterns>,
+    values: &Arc<ValueSearch>,
 ) {
-    let mut scrubber = Scrubber::new(Arc::clone(values));
+    let mut scrubber = Scrubber::new(Arc::clone(values), MessageEnd::of_websocket());
     let mut piece = vec![0; PIECE];
     loop {
         let read = from.read(&mut piece);
@@ -54,7 +54,7 @@ async fn inwards(
             },
         };
         let Ok(length @ 1..) = read else { break };
-        let out = scrubber.push(Bytes::copy_from_slice(&piece[..length]));
+        let out = scrubber.push(&piece[..length]);
         if to.write_all(&out).await.is_err() || to.flush().await.is_err() {
             return;
         }
@@ -77,18 +77,20 @@ mod tests {
         builder.enable_all().start_paused(true).build().unwrap().block_on(async {
             let (mut server, other) = tokio::io::duplex(64);
             let (own, mut client) = tokio::io::duplex(64);
-            let values = Arc::new(Patterns::of([(0, VALUE)]));
+            let values = Arc::new(ValueSearch::of([VALUE]));
             let speak = async move {
-                for byte in [b"key ", VALUE, b"."].concat() {
+                for byte in [b"\x81\x20key ", VALUE, b".\x81\x05never"].concat() {
                     server.write_all(&[byte]).await.unwrap();
                     sleep(PAUSE - Duration::from_millis(1)).await;
                 }
             };
-            let mut shown = String::new();
-            let read = client.read_to_string(&mut shown);
+            let mut shown = Vec::new();
+            let read = client.read_to_end(&mut shown);
             let (_, _, read) = tokio::join!(speak, inwards(other, own, &values), read);
             read.unwrap();
-            assert_eq!(shown, format!("key {}.", "*".repeat(VALUE.len())));
+            let stars = "*".repeat(VALUE.len());
+            let wanted = [b"\x81\x20key ", stars.as_bytes(), b".\x81\x05never"].concat();
+            assert_eq!(shown, wanted);
         });
     }
 }
