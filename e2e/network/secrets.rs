@@ -158,3 +158,28 @@ fn requests_without_the_placeholder_are_refused_where_it_is_required() {
         assert_eq!(requests.len(), 1, "{requests:#?}");
     }
 }
+
+/// What nobody reads is not held for the sandbox without bound.
+#[test]
+fn unread_answers_take_little_of_the_hosts_memory() {
+    for person in World::people() {
+        let value = value(&person, "unread");
+        lasting(&person, &value, "net", &["--secret", "API_KEY@h2.example.com"]);
+        let script = "/usr/bin/python3 /world/web.py unread h2.example.com 80";
+        assert_eq!(person.within("net", script).line(), "all");
+        let processes = person.msb.processes("net");
+        let gateway = processes.iter().find(|process| process.name == "msb-gateway").unwrap();
+        let told = |file: &str, line: &str| -> u64 {
+            let text = std::fs::read_to_string(format!("/proc/{}/{file}", gateway.pid)).unwrap();
+            let rest = text.lines().find_map(|one| one.strip_prefix(line)).unwrap();
+            rest.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let peak = told("status", "VmHWM:");
+        assert!(peak < 128 << 10, "{peak} KiB");
+        // The kernel holds it to what the Plan says.
+        let inspected = person.json(["inspect", "net"]);
+        let limit = &inspected["plan"]["network"]["gateway_memory"];
+        let wanted = told("limits", "Max data size").to_string();
+        assert_eq!(limit.as_str(), Some(wanted.as_str()), "{inspected:#}");
+    }
+}

@@ -73,7 +73,10 @@ fn serve(
         link,
         device: plan.isolation == Isolation::Process,
         control,
-        confine: Box::new(msb_jail::confine_gateway),
+        confine: Box::new({
+            let memory = network.gateway_memory;
+            move || msb_jail::confine_gateway(memory)
+        }),
     })
 }
 

@@ -137,6 +137,7 @@ fn network_lines(network: &Network, line: &mut impl FnMut(&str, String)) {
         line("network", format!("never looks into {name}"));
     }
     line("connections", format!("{} at a time", network.max_connections));
+    line("gateway", format!("{} of memory at most", network.gateway_memory));
     if let Some(rate) = network.egress_rate {
         line("rate out", format!("{} a second", msb_spec::Bytes(rate)));
     }

@@ -283,11 +283,13 @@ pub(crate) struct Records {
     answers: Vec<ResourceRecord<'static>>,
     /// For how long it counts that there is nothing.
     authority: Vec<ResourceRecord<'static>>,
+    /// The length of the message that it was read from.
+    size: usize,
 }
 
 impl Default for Records {
     fn default() -> Self {
-        Self { outcome: Outcome::Fine, answers: Vec::new(), authority: Vec::new() }
+        Self { outcome: Outcome::Fine, answers: Vec::new(), authority: Vec::new(), size: 0 }
     }
 }
 
@@ -326,7 +328,8 @@ pub(crate) fn read_answer(message: &[u8], id: u16, name: &DomainName, kind: u16)
     };
     let mut authority = own(packet.name_servers);
     authority.retain(|record| matches!(record.rdata, RData::SOA(_)));
-    Said::Records(Records { outcome, answers: own(packet.answers), authority })
+    let answers = own(packet.answers);
+    Said::Records(Records { outcome, answers, authority, size: message.len() })
 }
 
 impl Records {
@@ -340,6 +343,11 @@ impl Records {
         let before = self.addresses().count();
         self.answers.retain(|record| address(record).is_none_or(&may));
         before > 0 && self.addresses().count() == 0
+    }
+
+    /// The length of the message that it was read from.
+    pub(crate) fn size(&self) -> usize {
+        self.size
     }
 
     /// For how many seconds all of it counts.

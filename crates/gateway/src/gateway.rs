@@ -1,5 +1,6 @@
 //! The loop: one thread that waits for the sandbox, the host's sockets, the worker and the clock.
 
+use crate::budget::Budget;
 use crate::control::Control;
 use crate::datagrams::Datagrams;
 use crate::events::Events;
@@ -61,6 +62,8 @@ pub(crate) struct Gateway {
     settings: Option<Settings>,
     pub(crate) proxy: Option<Arc<Proxy>>,
     pub(crate) most: usize,
+    /// For what is intercepted.
+    pub(crate) budget: Budget,
     flows: u64,
     pub(crate) authority: bool,
     frame: Vec<u8>,
@@ -77,11 +80,13 @@ pub(crate) fn run(start: Start) -> i32 {
     let Start { network, values, resolvers, host_addresses, proxy, roots, link, .. } = start;
     let Ok(mut control) = Control::new(start.control) else { return 1 };
     let proxy = proxy.map(Arc::new);
+    let budget = Budget::new(network.gateway_memory.0);
     let mut settings = Some(Settings {
         policy: network.policy.clone(),
         secrets: network.secrets.iter().cloned().zip(values).collect(),
         proxy: proxy.clone(),
         roots,
+        budget: budget.clone(),
     });
     allow_sockets();
     let ready = open_doors(&network.ports).and_then(|doors| {
@@ -157,6 +162,7 @@ pub(crate) fn run(start: Start) -> i32 {
         settings,
         proxy,
         most: network.max_connections as usize,
+        budget,
         flows: 0,
         authority: trusted,
         frame: vec![0; LONGEST],

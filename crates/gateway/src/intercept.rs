@@ -31,6 +31,7 @@ mod upstream;
 mod value_search;
 mod websocket;
 
+use crate::budget::{Budget, REQUEST, Reserved, Share};
 use crate::proxy::Proxy;
 use crate::secret_value::SecretValue;
 pub(crate) use authority::Authority;
@@ -46,8 +47,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
 use upstream::{Protocol, Upstream};
 
-/// Bodies that are read whole at a time, which bounds the memory for it.
-const BUFFERS: usize = 4;
+/// Bodies that are read whole at a time: others wait, instead of being refused for want of memory.
+const BUFFERS: usize = 2;
 
 /// What interception is to do.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) proxy: Option<Arc<Proxy>>,
     /// Authorities that the other side is verified with, in DER.
     pub(crate) roots: Vec<Vec<u8>>,
+    /// The memory that all of it may take.
+    pub(crate) budget: Budget,
 }
 
 /// A flow to be looked into.
@@ -77,6 +80,8 @@ pub(crate) struct Intercepted {
     pub(crate) is_host: bool,
     /// Whether the client speaks TLS.
     pub(crate) tls: bool,
+    /// The memory that it gets.
+    pub(crate) share: Share,
 }
 
 /// What is handed over.
@@ -84,7 +89,7 @@ enum Work {
     /// To be looked into.
     Look(Intercepted),
     /// To be joined to the proxy of the host, which is spoken to in TLS; a unix stream.
-    Secure(OwnedFd),
+    Secure(OwnedFd, Reserved),
 }
 
 /// The thread that looks into flows. It ends when this is dropped.
@@ -92,6 +97,7 @@ pub(crate) struct Interceptor {
     flows: mpsc::UnboundedSender<Work>,
     policy: watch::Sender<Arc<Policy>>,
     happened: Happened,
+    budget: Budget,
 }
 
 /// What all flows share.
@@ -103,6 +109,7 @@ struct Shared {
     issuing: Option<Mutex<Issuing>>,
     events: Events,
     buffers: Semaphore,
+    budget: Budget,
 }
 
 impl Shared {
@@ -129,6 +136,7 @@ impl Interceptor {
     fn begin(settings: Settings, issuing: Option<Issuing>) -> Result<Self> {
         let failed = |cause: std::io::Error| Error::host("cannot start to look into flows", cause);
         let (events, happened) = event::queue()?;
+        let budget = settings.budget.clone();
         let (policy, rules) = watch::channel(Arc::new(settings.policy));
         let (flows, mut taken) = mpsc::unbounded_channel::<Work>();
         let shared = Arc::new(Shared {
@@ -138,6 +146,7 @@ impl Interceptor {
             issuing: issuing.map(Mutex::new),
             events,
             buffers: Semaphore::new(BUFFERS),
+            budget: settings.budget,
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -153,13 +162,15 @@ impl Interceptor {
                     let shared = Arc::clone(&shared);
                     match work {
                         Work::Look(flow) => tokio::spawn(serve::serve(shared, flow)),
-                        Work::Secure(socket) => tokio::spawn(serve::secure(shared, socket)),
+                        Work::Secure(socket, memory) => {
+                            tokio::spawn(serve::secure(shared, socket, memory))
+                        }
                     };
                 }
             });
         };
         std::thread::Builder::new().name("intercept".to_owned()).spawn(serve).map_err(failed)?;
-        Ok(Self { flows, policy, happened })
+        Ok(Self { flows, policy, happened, budget })
     }
 
     /// Looks into a flow from now on. Never waits: who hands flows over bounds their number.
@@ -170,7 +181,10 @@ impl Interceptor {
 
     /// Has TLS spoken between this stream and the proxy of the host. Its end is the stream's.
     pub(crate) fn secure(&self, socket: OwnedFd) {
-        let _ = self.flows.send(Work::Secure(socket));
+        // Without memory for it the socket is closed, which ends the flow.
+        if let Some(memory) = self.budget.reserve(REQUEST) {
+            let _ = self.flows.send(Work::Secure(socket, memory));
+        }
     }
 
     /// Decides by these rules from the next request on.

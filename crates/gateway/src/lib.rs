@@ -4,6 +4,7 @@
 //! through sockets of the host. No routes, no NAT, no root. It executes nothing and opens no
 //! files once it serves.
 
+mod budget;
 mod control;
 mod datagrams;
 mod dns;

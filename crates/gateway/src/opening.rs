@@ -1,5 +1,6 @@
 //! How TCP flows begin and end: a Verdict first, then somebody outside, then the sandbox.
 
+use crate::budget::Share;
 use crate::frames::{Packet, Segment, read_packet};
 use crate::gateway::Gateway;
 use crate::intercept::Intercepted;
@@ -11,7 +12,7 @@ use crate::policy::{Flow, Judgement, Proof, Seen};
 use crate::slots::Key;
 use crate::sniff::{LIMIT, Sniffed, sniff};
 use crate::source::Source;
-use crate::streams::{Ending, Ends, Stage, Stream};
+use crate::streams::{BUFFERS, Ending, Ends, Stage, Stream};
 use hyper::StatusCode;
 use msb_spec::{Decision, Direction};
 use msb_wire::{FlowKind, NetEvent, Verdict};
@@ -141,6 +142,11 @@ impl Gateway {
     /// Gives a flow its socket of the host.
     fn attach(&mut self, key: Key, socket: OwnedFd) -> bool {
         let watched = self.watch(&socket, Source::Tcp(key), ONCE);
+        // Few flows may hold as much as the kernel likes, for the sake of long ways.
+        let (usual, large) = (BUFFERS[1].0, BUFFERS[0].1 + BUFFERS[1].1);
+        if self.streams.flows.len() > large {
+            outside::bound_unread(&socket, usual);
+        }
         if let Some(stream) = self.streams.flows.get_mut(key) {
             stream.host = Some(socket);
         }
@@ -264,6 +270,8 @@ impl Gateway {
         let Some(stream) = self.streams.flows.get_mut(key) else { return };
         let ended = stream.has_ended();
         let Some(socket) = stream.socket() else { return };
+        // Nothing more fits: it is longer than any hello or head that is waited for.
+        let full = socket.recv_queue() == socket.recv_capacity();
         let (sniffed, begun, web) = match socket.peek(LIMIT) {
             Ok(bytes) => (sniff(bytes), !bytes.is_empty(), is_of_the_web(bytes)),
             Err(_) => (Sniffed::More, false, false),
@@ -272,7 +280,7 @@ impl Gateway {
         let must_show = strict && matches!(stream.ends.remote.port(), 80 | 443);
         let sniffed = match sniffed {
             // Nothing more comes: it is what it is.
-            Sniffed::More if ended => Sniffed::Other,
+            Sniffed::More if ended || full => Sniffed::Other,
             // Servers of HTTP and TLS never speak first.
             Sniffed::More if begun && !must_show && stream.received > 0 => Sniffed::Other,
             Sniffed::More if begun && !must_show && !web => {
@@ -312,20 +320,20 @@ impl Gateway {
                 stream.tied = vec![name.clone()];
                 let tls = matches!(sniffed, Sniffed::Tls { .. });
                 let possible = (self.has_authority() || !tls) && !late;
-                match possible && self.interceptor().is_some() {
-                    true => self.divert(key, tls),
-                    false => {
-                        let judgement = Judgement::refused("it cannot be looked into");
-                        self.refuse(key, Judgement { name: Some(name), ..judgement }, &sniffed);
-                    }
-                }
+                let share = self.budget.share();
+                let judgement = match (possible && self.interceptor().is_some(), share) {
+                    (true, Some(share)) => return self.divert(key, tls, share),
+                    (true, None) => Judgement::refused("the memory of the gateway is in use"),
+                    (false, _) => Judgement::refused("it cannot be looked into"),
+                };
+                self.refuse(key, Judgement { name: Some(name), ..judgement }, &sniffed);
             }
             Seen::Refuse(judgement) => self.refuse(key, judgement, &sniffed),
         }
     }
 
     /// Hands a flow over to be looked into.
-    fn divert(&mut self, key: Key, tls: bool) {
+    fn divert(&mut self, key: Key, tls: bool, share: Share) {
         self.announce(key);
         let Ok((ours, theirs)) = outside::pair() else { return self.streams.abort(key) };
         let Some(stream) = self.streams.flows.get_mut(key) else { return };
@@ -341,7 +349,15 @@ impl Gateway {
             return self.streams.abort(key);
         }
         if let Some(interceptor) = self.interceptor() {
-            interceptor.take(Intercepted { flow, socket: theirs, name, address, is_host, tls });
+            interceptor.take(Intercepted {
+                flow,
+                socket: theirs,
+                name,
+                address,
+                is_host,
+                tls,
+                share,
+            });
         }
         self.streams.queue(key);
     }

@@ -5,6 +5,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+/// What the kernel holds between the two ends of a stream inside this process, either way.
+const PAIR: usize = 64 << 10;
+
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 fn family(address: IpAddr) -> AddressFamily {
@@ -64,7 +67,17 @@ pub(crate) fn address_of(socket: &OwnedFd) -> Option<SocketAddr> {
 
 /// Two ends of a stream inside this process.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    for end in [&pair.0, &pair.1] {
+        sockopt::set_socket_send_buffer_size(end, PAIR)?;
+    }
+    Ok(pair)
+}
+
+/// Bounds what the kernel holds of a stream that nobody reads.
+pub(crate) fn bound_unread(socket: &impl std::os::fd::AsFd, bytes: usize) {
+    // Refused, it is what the system gives to everybody.
+    let _ = sockopt::set_socket_recv_buffer_size(socket, bytes);
 }
 
 /// Random bytes as a number.

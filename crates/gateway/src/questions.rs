@@ -27,7 +27,9 @@ const MOST_OPEN: usize = 512;
 /// Who may wait for the same answer.
 const MOST_ASKERS: usize = 64;
 /// Answers that are remembered.
-const MOST_REMEMBERED: usize = 4096;
+const MOST_REMEMBERED: usize = 1024;
+/// The longest answer that is remembered: what a datagram is advised to hold.
+const LONGEST_REMEMBERED: usize = 1232;
 /// The longest question that a stream may hold: a name has 255 bytes, the rest is options.
 const LONGEST_QUESTION: usize = 4096;
 /// Questions of one stream that may be open at once.
@@ -88,7 +90,8 @@ impl Questions {
 
     fn remember(&mut self, question: &Question, records: &Records, now: u64) {
         let ttl = u64::from(records.ttl());
-        if ttl == 0 {
+        // A server of the sandbox's own can make its answers as long as a stream allows.
+        if ttl == 0 || records.size() > LONGEST_REMEMBERED {
             return;
         }
         if self.remembered.len() >= MOST_REMEMBERED {

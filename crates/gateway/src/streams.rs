@@ -23,9 +23,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How much is on its way in each direction, at most, and how many flows have that much: a
-/// sandbox that opens every flow it may gets no more of the host's memory than a few hundred MiB.
-const BUFFERS: [(usize, usize); 3] = [(1 << 19, 48), (1 << 17, 256), (1 << 15, usize::MAX)];
+/// How much is on its way in each direction, at most, and how many flows have that much. With
+/// `DEFAULT_CONNECTIONS` flows that is a quarter of `GATEWAY_MEMORY`.
+pub(crate) const BUFFERS: [(usize, usize); 3] =
+    [(1 << 19, 32), (1 << 17, 128), (1 << 13, usize::MAX)];
 /// Sockets of each size that are kept for the next flows. Making the buffers of one costs more
 /// than all else that a short flow does.
 const KEPT: usize = 32;
@@ -110,7 +111,11 @@ impl End {
     fn new(size: usize, wire: Wire) -> Self {
         let (bytes, _) = BUFFERS[size];
         // Whole segments, so that a ring that is used up segment by segment never cuts one in two.
-        let buffer = |mtu: usize| SocketBuffer::new(vec![0; bytes.div_ceil(mtu - 40) * (mtu - 40)]);
+        // The smallest hold less than one; then what is sent is cut to fit.
+        let buffer = |mtu: usize| {
+            let segments = (bytes / (mtu - 40)).max(1) * (mtu - 40);
+            SocketBuffer::new(vec![0; segments.min(bytes)])
+        };
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let socket = Socket::new(buffer(wire.largest_taken()), buffer(wire.mtu()));
         let handle = sockets.add(socket);

@@ -71,6 +71,7 @@ fn start(link: OwnedFd, control: OwnedFd) -> Start {
             secrets: Vec::new(),
             bypass: Vec::new(),
             max_connections: 4096,
+            gateway_memory: msb_spec::GATEWAY_MEMORY,
             egress_rate: None,
             join: None,
         },

@@ -9,7 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreated,
     RulesetError, Scope,
 };
-use msb_spec::{Error, Result, Stage};
+use msb_spec::{Bytes, Error, Result, Stage};
 use msb_sys::process;
 use msb_sys::root_dir::RootDir;
 use rustix::fs::{Mode, OFlags};
@@ -100,11 +100,14 @@ const APART: u64 = (libc::CLONE_NEWUSER
 
 /// Confines this process for good. It has one thread, and everything open that it needs.
 /// Names of sockets are looked up in the directory that it is in.
-pub fn confine_gateway() -> Result<()> {
-    confine().map_err(|error| error.at(Stage::Network))
+///
+/// `memory` is what it may have: an allocation beyond it ends the process. What a sandbox makes it
+/// hold is bounded well below that, so this is for what was not thought of.
+pub fn confine_gateway(memory: Bytes) -> Result<()> {
+    confine(memory).map_err(|error| error.at(Stage::Network))
 }
 
-fn confine() -> Result<()> {
+fn confine(memory: Bytes) -> Result<()> {
     let failed = |what: &'static str| move |error: rustix::io::Errno| Error::host(what, error);
     let hidden = rustix::process::DumpableBehavior::NotDumpable;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -119,6 +122,8 @@ fn confine() -> Result<()> {
     leave_files(&layers::make_stage("4k")?)?;
     process::set_rlimit(libc::RLIMIT_CORE, 0, 0)
         .map_err(|error| Error::host("cannot forbid core files", error))?;
+    process::set_rlimit(libc::RLIMIT_DATA, memory.0, memory.0)
+        .map_err(|error| Error::host("cannot limit the gateway's memory", error))?;
     inside::leave_keyrings()?;
     rustix::process::set_dumpable_behavior(hidden)
         .map_err(failed("cannot hide the gateway's memory"))?;

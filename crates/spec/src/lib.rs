@@ -69,8 +69,8 @@ pub use modify::{Modification, Modify};
 pub use mount::{GuestPath, Mount, MountSource, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use network::{
-    DEFAULT_CONNECTIONS, Network, NetworkSpec, PlannedSecret, Protocol, Published, Reach, Resolver,
-    Secret, SecretPlace, SecretSource,
+    DEFAULT_CONNECTIONS, GATEWAY_MEMORY, Network, NetworkSpec, PlannedSecret, Protocol, Published,
+    Reach, Resolver, Secret, SecretPlace, SecretSource, gateway_memory,
 };
 pub use patch::{Patch, Script};
 pub use plan::{

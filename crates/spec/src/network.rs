@@ -303,6 +303,20 @@ pub struct NetworkSpec {
 /// Enough for any build; a flood stops here.
 pub const DEFAULT_CONNECTIONS: u32 = 4096;
 
+/// The memory that a gateway has for that many flows.
+pub const GATEWAY_MEMORY: Bytes = Bytes::mib(512);
+
+/// The memory that a gateway needs for this many flows at a time.
+pub fn gateway_memory(max_connections: u32) -> Bytes {
+    // Twice the smallest buffers of a flow, in both directions.
+    let more = u64::from(max_connections.saturating_sub(DEFAULT_CONNECTIONS)) * (64 << 10);
+    Bytes(GATEWAY_MEMORY.0 + more)
+}
+
+fn default_gateway_memory() -> Bytes {
+    GATEWAY_MEMORY
+}
+
 impl NetworkSpec {
     /// Whether there is a network at all.
     pub fn is_wanted(&self) -> bool {
@@ -425,6 +439,10 @@ pub struct Network {
     pub bypass: Vec<NamePattern>,
     /// Flows at a time.
     pub max_connections: u32,
+    /// The memory that its gateway may have: the kernel gives it no more, and flows that need more
+    /// are refused.
+    #[serde(default = "default_gateway_memory")]
+    pub gateway_memory: Bytes,
     /// Bytes a second that may go out.
     pub egress_rate: Option<u64>,
     /// The named network whose sandboxes reach each other.

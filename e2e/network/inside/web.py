@@ -1,6 +1,7 @@
 """Requests that curl does not make; prints what became of each."""
 import base64
 import os
+import select
 import socket
 import ssl
 import struct
@@ -118,6 +119,45 @@ def stream(name, word):
         with trusted(name, 443) as other:
             print(get(other, name, f"/open?{word}"))
         print("second" if b"data: second" in everything(one) else "nothing")
+
+
+def unread(name, count):
+    """Asks for much on many connections of HTTP/2, reads nothing until all have begun, then all."""
+    def text(prefix, value):
+        return prefix + bytes([len(value)]) + value.encode()
+
+    def frame(kind, flags, stream, payload):
+        return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+    context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
+    context.set_alpn_protocols(["h2"])
+    # Windows as large as they may be, so that nobody waits for this end.
+    begin = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
+             + frame(8, 0, 0, struct.pack(">I", 1 << 30))
+             + frame(1, 5, 1, b"\x82\x87" + text(b"\x04", "/big") + text(b"\x01", name)))
+    all_of_them = []
+    for _ in range(int(count)):
+        one = context.wrap_socket(connect(name, 443), server_hostname=name)
+        one.sendall(begin)
+        all_of_them.append(one)
+    waiting = list(all_of_them)
+    while waiting:
+        ready = select.select(waiting, [], [], HANG)[0]
+        assert ready
+        waiting = [one for one in waiting if one not in ready]
+    for one in all_of_them:
+        length, ended = 0, False
+        file = one.makefile("rb")
+        while not ended:
+            head = file.read(9)
+            size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+            body = file.read(size)
+            if kind == 0:
+                length += len(body)
+                ended = bool(flags & 1)
+        assert length == 4 << 20, length
+        one.close()
+    print("all")
 
 
 def guesses(name, value):

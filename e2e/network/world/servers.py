@@ -194,6 +194,9 @@ class Tells(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.chunk(body)
             self.wfile.write(b"0\r\n\r\n")
+        elif path == "/big":
+            # More than anybody on the way should hold.
+            self.answer(200, bytes(4 << 20))
         elif path == "/zipped":
             if "gzip" in self.headers.get("accept-encoding", ""):
                 self.answer(200, gzip.compress(data), [("content-encoding", "gzip")])

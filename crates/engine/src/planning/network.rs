@@ -3,7 +3,7 @@
 use crate::host::random;
 use msb_spec::{
     DEFAULT_CONNECTIONS, Error, Isolation, Network, PlannedSecret, Result, SecretPlace,
-    SecretSource, Spec, Stage, addresses, env,
+    SecretSource, Spec, Stage, addresses, env, gateway_memory,
 };
 
 /// Decides on the network; none if none was asked for.
@@ -23,13 +23,15 @@ pub(super) fn network(spec: &Spec, isolation: Isolation) -> Result<Option<Networ
         }
         Ok(PlannedSecret { secret, placeholder: placeholder() })
     };
+    let max_connections = asked.max_connections.unwrap_or(DEFAULT_CONNECTIONS);
     Ok(Some(Network {
         policy: asked.policy(),
         dns: asked.dns.clone(),
         ports: asked.ports.clone(),
         secrets: asked.secrets.iter().map(secret).collect::<Result<_>>()?,
         bypass: asked.bypass.clone(),
-        max_connections: asked.max_connections.unwrap_or(DEFAULT_CONNECTIONS),
+        max_connections,
+        gateway_memory: gateway_memory(max_connections),
         egress_rate: asked.egress_rate.map(|rate| rate.0),
         join: asked.join.clone(),
     }))

@@ -6,6 +6,7 @@ use super::scrub::{PAUSE, Scrubber, scrub_headers};
 use super::secrets::Scope;
 use super::stall::Stall;
 use super::value_search::ValueSearch;
+use crate::budget::Reserved;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::HeaderMap;
 use std::io;
@@ -127,6 +128,8 @@ pub(crate) struct Scrubbed<B> {
     body: B,
     scrubber: Option<Scrubber>,
     values: Arc<ValueSearch>,
+    /// In use until all of it has gone on.
+    memory: Option<Reserved>,
     trailers: Option<HeaderMap>,
     over: bool,
     stall: Stall,
@@ -134,13 +137,20 @@ pub(crate) struct Scrubbed<B> {
 }
 
 impl Reply {
-    /// Passes `body` on; `headers` are those that came with it.
-    pub(crate) fn passing(body: Incoming, headers: &HeaderMap, scope: &Scope) -> Self {
+    /// Passes `body` on, in this memory; `headers` are those that came with it.
+    pub(crate) fn passing(
+        body: Incoming,
+        headers: &HeaderMap,
+        scope: &Scope,
+        memory: Reserved,
+    ) -> Self {
         if body.is_end_stream() {
             return Self::Whole(None);
         }
         let messages = MessageEnd::of_body(headers, scope.values());
-        Self::Passing(Box::new(Scrubbed::new(body, Arc::clone(scope.values()), messages)))
+        let mut scrubbed = Scrubbed::new(body, Arc::clone(scope.values()), messages);
+        scrubbed.memory = Some(memory);
+        Self::Passing(Box::new(scrubbed))
     }
 }
 
@@ -189,6 +199,7 @@ where
             body,
             scrubber,
             values,
+            memory: None,
             trailers: None,
             over: false,
             stall: Stall::new(BODY_LIMIT),

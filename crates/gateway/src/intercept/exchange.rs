@@ -11,6 +11,7 @@ use super::scrub::scrub_headers;
 use super::secrets::{Misplaced, Scope, Used, Why};
 use super::upstream::{Protocol, Trouble};
 use super::websocket;
+use crate::budget::{REQUEST, Reserved, Share};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST,
@@ -37,6 +38,8 @@ pub(crate) struct Flow {
     pub(crate) peer: Peer,
     pub(crate) scope: Scope,
     pub(crate) line: Line,
+    /// The memory of its two connections.
+    pub(crate) share: Arc<Share>,
     pub(crate) gate: Arc<Gate>,
     /// Why there was no other side at first: told to the first request, the next tries again.
     pub(crate) trouble: Mutex<Option<Trouble>>,
@@ -102,11 +105,12 @@ impl Flow {
     ) -> Result<Response<Reply>, Refused> {
         self.check(&head)?;
         let decided = self.decide(&head)?;
+        let mut memory = self.shared.budget.reserve(REQUEST).ok_or_else(|| self.crowded())?;
         let mut used = Used::new();
         self.scope.put_in(&mut head, &mut used).map_err(|misplaced| self.misplaced(misplaced))?;
         let found = Arc::new(OnceLock::new());
         let report = self.reporting(shown, &found);
-        let body = self.outgoing(&mut head, body, &mut used, report).await?;
+        let body = self.outgoing(&mut head, body, (&mut used, &mut memory), report).await?;
         if let Some(missing) = self.scope.missing(&used) {
             return Err(self.misplaced(missing));
         }
@@ -138,7 +142,7 @@ impl Flow {
             }
         };
         let response = answered.map_err(|trouble| self.troubled(&trouble))?;
-        self.returned(response, upgrade, !used.is_empty())
+        self.returned(response, upgrade, (!used.is_empty(), memory))
     }
 
     /// What is done when a placeholder comes in a body that is already on its way. The answer may
@@ -182,6 +186,13 @@ impl Flow {
                 Err(Refused::new(StatusCode::FORBIDDEN, text, decided.rule))
             }
         }
+    }
+
+    /// The sandbox has all the memory of its gateway in use.
+    fn crowded(&self) -> Refused {
+        let why = "the memory of the gateway is in use";
+        let text = refusal::because(&self.peer.name, why, Some("close other connections first"));
+        Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, why)
     }
 
     fn misplaced(&self, misplaced: Misplaced) -> Refused {
@@ -235,7 +246,7 @@ impl Flow {
         &self,
         head: &mut Parts,
         body: Incoming,
-        used: &mut Used,
+        (used, memory): (&mut Used, &mut Reserved),
         report: Report,
     ) -> Result<Outgoing, Refused> {
         if !self.scope.wants_body() || body.is_end_stream() {
@@ -243,7 +254,7 @@ impl Flow {
         }
         let closed = |_| Refused::new(StatusCode::BAD_GATEWAY, String::new(), "the end");
         let _room = self.shared.buffers.acquire().await.map_err(closed)?;
-        let bytes = self.collected(body).await?;
+        let bytes = self.collected(body, memory).await?;
         let replaced = self.scope.put_in_body(&head.headers, &bytes, used);
         let whole = match replaced.map_err(|misplaced| self.misplaced(misplaced))? {
             Some(replaced) => Bytes::from_owner(replaced),
@@ -253,7 +264,11 @@ impl Flow {
         Ok(Outgoing::Whole(Some(whole)))
     }
 
-    async fn collected(&self, mut body: Incoming) -> Result<Zeroizing<Vec<u8>>, Refused> {
+    async fn collected(
+        &self,
+        mut body: Incoming,
+        memory: &mut Reserved,
+    ) -> Result<Zeroizing<Vec<u8>>, Refused> {
         let name = &self.peer.name;
         let mut whole = Zeroizing::new(Vec::new());
         loop {
@@ -270,6 +285,10 @@ impl Flow {
             let Some(frame) = next.transpose().map_err(broken)? else { return Ok(whole) };
             match frame.into_data() {
                 Ok(piece) if whole.len() + piece.len() <= MOST_BUFFERED => {
+                    // Once as it came, and once with values in it.
+                    if !memory.grow(2 * piece.len()) {
+                        return Err(self.crowded());
+                    }
                     whole.extend_from_slice(&piece);
                 }
                 Ok(_) => {
@@ -338,7 +357,7 @@ impl Flow {
         &self,
         mut response: Response<Incoming>,
         upgrade: Option<OnUpgrade>,
-        with_secret: bool,
+        (with_secret, memory): (bool, Reserved),
     ) -> Result<Response<Reply>, Refused> {
         let switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let other = switching.then(|| hyper::upgrade::on(&mut response));
@@ -357,7 +376,11 @@ impl Flow {
             };
             head.headers.insert("connection", HeaderValue::from_static("upgrade"));
             head.headers.insert("upgrade", HeaderValue::from_static("websocket"));
-            tokio::spawn(websocket::pass(own, other, self.scope.clone()));
+            let (scope, share) = (self.scope.clone(), Arc::clone(&self.share));
+            tokio::spawn(async move {
+                websocket::pass(own, other, scope).await;
+                drop((share, memory));
+            });
             return Ok(Response::from_parts(head, Reply::Whole(None)));
         }
         if with_secret && self.scope.is_scrubbing() && is_compressed(&head.headers) {
@@ -367,7 +390,7 @@ impl Flow {
             );
             return Err(self.troubled(&trouble));
         }
-        let body = Reply::passing(body, &head.headers, &self.scope);
+        let body = Reply::passing(body, &head.headers, &self.scope, memory);
         Ok(Response::from_parts(head, body))
     }
 

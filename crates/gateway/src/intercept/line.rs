@@ -5,6 +5,7 @@
 
 use super::body::Outgoing;
 use super::request::Peer;
+use super::serve::WAITING;
 use super::upstream::{Connected, Offer, Protocol, Trouble, Upstream};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -19,7 +20,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(900);
 /// A connection that was just made is ready; one that is used by a forgotten answer is not.
 const READY_LIMIT: Duration = Duration::from_secs(1);
 /// The head of an answer: as long as that of a request may be, and room for what servers add.
-const HEAD: usize = 256 << 10;
+const HEAD: usize = 128 << 10;
 
 /// Something that requests are sent with.
 enum Sender {
@@ -32,19 +33,26 @@ pub(crate) struct Line {
     upstream: Arc<Upstream>,
     peer: Peer,
     protocol: Protocol,
+    /// Of HTTP/2: what may come before it is read.
+    window: u32,
     /// Never held while waiting.
     idle: Mutex<Option<Sender>>,
 }
 
 impl Line {
     /// A connection that is made when it is needed.
-    pub(crate) fn new(upstream: Arc<Upstream>, peer: Peer, protocol: Protocol) -> Self {
-        Self { upstream, peer, protocol, idle: Mutex::new(None) }
+    pub(crate) fn new(
+        upstream: Arc<Upstream>,
+        peer: Peer,
+        protocol: Protocol,
+        window: u32,
+    ) -> Self {
+        Self { upstream, peer, protocol, window, idle: Mutex::new(None) }
     }
 
     /// Takes a connection over that was made before.
     pub(crate) async fn begin(&self, connected: Connected) -> Result<(), Trouble> {
-        let sender = greet(connected).await?;
+        let sender = self.greet(connected).await?;
         self.put_back(sender);
         Ok(())
     }
@@ -65,7 +73,8 @@ impl Line {
                 None => {
                     old = false;
                     let only = Offer::Only(self.protocol);
-                    greet(self.upstream.connect(&self.peer, only).await?).await?
+                    let connected = self.upstream.connect(&self.peer, only, self.window).await?;
+                    self.greet(connected).await?
                 }
             };
             if !matches!(timeout(READY_LIMIT, sender.ready()).await, Ok(true)) {
@@ -94,6 +103,35 @@ impl Line {
                     }
                     _ => return Err(Trouble::Broken(chain(error.error()))),
                 },
+            }
+        }
+    }
+
+    /// Begins to speak HTTP; the connection then lives as long as its sender.
+    async fn greet(&self, connected: Connected) -> Result<Sender, Trouble> {
+        let io = TokioIo::new(connected.stream);
+        let broken = |error: hyper::Error| Trouble::Broken(chain(&error));
+        match connected.protocol {
+            Protocol::One => {
+                let mut builder = http1::Builder::new();
+                builder.max_buf_size(HEAD).max_headers(1024);
+                let (sender, connection) = builder.handshake(io).await.map_err(broken)?;
+                tokio::spawn(connection.with_upgrades());
+                Ok(Sender::One(sender))
+            }
+            Protocol::Two => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder
+                    .timer(TokioTimer::new())
+                    .max_header_list_size(HEAD as u32)
+                    .initial_connection_window_size(self.window)
+                    .initial_stream_window_size(self.window)
+                    .max_send_buf_size(WAITING)
+                    .keep_alive_interval(Duration::from_secs(60))
+                    .keep_alive_timeout(Duration::from_secs(30));
+                let (sender, connection) = builder.handshake(io).await.map_err(broken)?;
+                tokio::spawn(connection);
+                Ok(Sender::Two(sender))
             }
         }
     }
@@ -130,32 +168,6 @@ impl Sender {
         match self {
             Self::One(sender) => sender.try_send_request(request).await,
             Self::Two(sender) => sender.try_send_request(request).await,
-        }
-    }
-}
-
-/// Begins to speak HTTP; the connection then lives as long as its sender.
-async fn greet(connected: Connected) -> Result<Sender, Trouble> {
-    let io = TokioIo::new(connected.stream);
-    let broken = |error: hyper::Error| Trouble::Broken(chain(&error));
-    match connected.protocol {
-        Protocol::One => {
-            let mut builder = http1::Builder::new();
-            builder.max_buf_size(HEAD).max_headers(1024);
-            let (sender, connection) = builder.handshake(io).await.map_err(broken)?;
-            tokio::spawn(connection.with_upgrades());
-            Ok(Sender::One(sender))
-        }
-        Protocol::Two => {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder
-                .timer(TokioTimer::new())
-                .max_header_list_size(HEAD as u32)
-                .keep_alive_interval(Duration::from_secs(60))
-                .keep_alive_timeout(Duration::from_secs(30));
-            let (sender, connection) = builder.handshake(io).await.map_err(broken)?;
-            tokio::spawn(connection);
-            Ok(Sender::Two(sender))
         }
     }
 }

@@ -7,6 +7,7 @@ use super::line::Line;
 use super::request::Peer;
 use super::upstream::{Connected, Offer, Protocol, Stream};
 use super::{Intercepted, Shared};
+use crate::budget::Reserved;
 use crate::sniff;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -30,19 +31,25 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
 /// Between two requests.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 /// Requests of one connection at a time.
-const MOST_STREAMS: u32 = 128;
+const MOST_STREAMS: u32 = 64;
+/// What waits to be written of each, beyond the window of the client.
+pub(crate) const WAITING: usize = 16 << 10;
 /// A client that does not answer to a ping within this has gone.
 const PING: Duration = Duration::from_secs(60);
 
 /// Serves until either side is done. Whatever goes wrong ends the flow; there is nobody to tell.
 pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
     let Some(stream) = waited_for(taken.socket) else { return };
-    let Intercepted { name, address, tls, is_host, .. } = taken;
+    let Intercepted { name, address, tls, is_host, share, .. } = taken;
     let peer = Peer { name, address, tls, is_host };
+    // In use until the last of its tasks has ended.
+    let share = Arc::new(share);
+    let window = share.window;
     let flow = |protocol, trouble| Flow {
         number: taken.flow,
         scope: shared.secrets.towards(&peer.name, peer.tls),
-        line: Line::new(Arc::clone(&shared.upstream), peer.clone(), protocol),
+        line: Line::new(Arc::clone(&shared.upstream), peer.clone(), protocol, window),
+        share: Arc::clone(&share),
         gate: Arc::new(Gate::default()),
         shared: Arc::clone(&shared),
         peer: peer.clone(),
@@ -65,7 +72,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
         flow(Protocol::One, None).record(Decision::Deny, rule, "TLS".to_owned(), Vec::new());
         return;
     };
-    let flow = match shared.upstream.connect(&peer, offer).await {
+    let flow = match shared.upstream.connect(&peer, offer, window).await {
         Ok(connected) => joined(flow(connected.protocol, None), connected).await,
         // Told inside of TLS, where it can be read.
         Err(trouble) => flow(preferred(offer), Some(trouble)),
@@ -76,11 +83,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
 }
 
 /// Speaks TLS with the proxy of the host, for a stream that goes through it as it is.
-pub(crate) async fn secure(shared: Arc<Shared>, socket: OwnedFd) {
+pub(crate) async fn secure(shared: Arc<Shared>, socket: OwnedFd, memory: Reserved) {
     let Some(mut stream) = waited_for(socket) else { return };
     // Whoever waits for the proxy's answer sees an end instead.
     let Ok(mut proxy) = shared.upstream.reach_proxy().await else { return };
     let _ = tokio::io::copy_bidirectional(&mut stream, &mut proxy).await;
+    drop(memory);
 }
 
 fn waited_for(socket: OwnedFd) -> Option<UnixStream> {
@@ -125,7 +133,7 @@ fn preferred(offer: Offer) -> Protocol {
 
 async fn speak(stream: impl Stream + 'static, flow: Arc<Flow>) {
     let protocol = flow.line.protocol();
-    let gate = Arc::clone(&flow.gate);
+    let (gate, window) = (Arc::clone(&flow.gate), flow.share.window);
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = Arc::clone(&flow).answer(request);
         async { Ok::<_, Infallible>(answer.await) }
@@ -150,6 +158,9 @@ async fn speak(stream: impl Stream + 'static, flow: Arc<Flow>) {
                 .timer(TokioTimer::new())
                 .max_header_list_size(sniff::LIMIT as u32)
                 .max_concurrent_streams(MOST_STREAMS)
+                .initial_connection_window_size(window)
+                .initial_stream_window_size(window)
+                .max_send_buf_size(WAITING)
                 .keep_alive_interval(PING)
                 .keep_alive_timeout(PING)
                 .auto_date_header(false);

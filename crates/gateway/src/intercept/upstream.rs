@@ -2,6 +2,8 @@
 //! certificate that was verified.
 
 use super::request::Peer;
+use crate::budget::LARGEST_WINDOW;
+use crate::outside;
 use crate::proxy::{self, Answer, Proxy};
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -128,11 +130,17 @@ impl Upstream {
         proxy.is_for(Some(&peer.name), peer.address).then_some(proxy)
     }
 
-    /// Connects to `peer`, in TLS if that is what its client speaks.
-    pub(crate) async fn connect(&self, peer: &Peer, offer: Offer) -> Result<Connected, Trouble> {
+    /// Connects to `peer`, in TLS if that is what its client speaks. `window` is what its
+    /// connection may hold unread.
+    pub(crate) async fn connect(
+        &self,
+        peer: &Peer,
+        offer: Offer,
+        window: u32,
+    ) -> Result<Connected, Trouble> {
         let proxy = self.proxy_for(peer);
         let stream = match proxy {
-            None => Box::new(dial(&[peer.address]).await?),
+            None => Box::new(dial(&[peer.address], Some(window)).await?),
             Some(_) => self.reach_proxy().await?,
         };
         let stream = match proxy.filter(|proxy| peer.tls || !proxy.takes_requests()) {
@@ -153,7 +161,7 @@ impl Upstream {
     /// Connects to the proxy, in TLS if that is what it speaks.
     pub(crate) async fn reach_proxy(&self) -> Result<Box<dyn Stream>, Trouble> {
         let proxy = self.proxy.as_deref().ok_or(Trouble::Proxy(None))?;
-        let stream: Box<dyn Stream> = Box::new(dial(&proxy.addresses).await?);
+        let stream: Box<dyn Stream> = Box::new(dial(&proxy.addresses, None).await?);
         if !proxy.tls {
             return Ok(stream);
         }
@@ -162,7 +170,7 @@ impl Upstream {
     }
 }
 
-async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, Trouble> {
+async fn dial(addresses: &[SocketAddr], window: Option<u32>) -> Result<TcpStream, Trouble> {
     let mut last = Trouble::Connect("no address".to_owned());
     for address in addresses {
         match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
@@ -170,6 +178,10 @@ async fn dial(addresses: &[SocketAddr]) -> Result<TcpStream, Trouble> {
                 // Requests are short and waited for.
                 let _ = stream.set_nodelay(true);
                 let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+                // While few are open, the kernel may hold as much as a long way needs.
+                if let Some(window) = window.filter(|window| *window < LARGEST_WINDOW) {
+                    outside::bound_unread(&stream, window as usize);
+                }
                 return Ok(stream);
             }
             Ok(Err(error)) => last = Trouble::Connect(error.to_string()),

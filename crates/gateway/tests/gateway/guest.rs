@@ -41,6 +41,7 @@ impl Setup {
             secrets: Vec::new(),
             bypass: Vec::new(),
             max_connections: 4096,
+            gateway_memory: msb_spec::GATEWAY_MEMORY,
             egress_rate: None,
             join: None,
         };

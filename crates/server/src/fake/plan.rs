@@ -26,6 +26,7 @@ pub(crate) fn of(spec: &Spec) -> Plan {
         secrets: Vec::new(),
         bypass: Vec::new(),
         max_connections: 1,
+        gateway_memory: msb_spec::GATEWAY_MEMORY,
         egress_rate: None,
         join: network.join.clone(),
     });

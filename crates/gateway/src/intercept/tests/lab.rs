@@ -2,6 +2,7 @@
 
 use super::super::upstream::Protocol;
 use super::super::{Authority, Intercepted, Interceptor, Settings};
+use crate::budget::Budget;
 use crate::{Proxy, SecretValue};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -180,6 +181,7 @@ pub(super) fn policy(rules: &[&str], default: Decision) -> Policy {
 pub(super) struct Lab {
     pub(super) interceptor: Interceptor,
     roots: RootCertStore,
+    pub(super) budget: Budget,
     next: AtomicU64,
 }
 
@@ -190,17 +192,19 @@ impl Lab {
         roots: &[&Root],
         proxy: Option<Proxy>,
     ) -> Self {
+        let budget = Budget::new(msb_spec::GATEWAY_MEMORY.0);
         let (interceptor, authority) = Interceptor::start(Settings {
             policy: policy(rules, Decision::Deny),
             secrets,
             proxy: proxy.map(Arc::new),
             roots: roots.iter().map(|root| root.der.clone()).collect(),
+            budget: budget.clone(),
         })
         .unwrap();
         let Authority { pem } = authority;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
-        Self { interceptor, roots, next: AtomicU64::new(1) }
+        Self { interceptor, roots, budget, next: AtomicU64::new(1) }
     }
 
     /// A flow, as the client inside holds it.
@@ -213,6 +217,7 @@ impl Lab {
             is_host: address.ip().is_loopback(),
             address,
             tls,
+            share: self.budget.share().unwrap(),
         });
         own.set_nonblocking(true).unwrap();
         UnixStream::from_std(own).unwrap()

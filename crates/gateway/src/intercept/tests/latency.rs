@@ -62,6 +62,7 @@ fn cost_of_a_start() {
         secrets: Vec::new(),
         proxy: None,
         roots: roots.clone(),
+        budget: crate::budget::Budget::new(msb_spec::GATEWAY_MEMORY.0),
     };
     let median = |start: &dyn Fn(Settings)| {
         let mut times: Vec<Duration> = (0..STARTS)
