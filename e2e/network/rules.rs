@@ -188,6 +188,49 @@ fn a_denied_name_is_not_reached_by_its_address() {
     }
 }
 
+/// Nothing that hides whom it is for leads round a rule about a name.
+#[test]
+fn a_denied_name_is_not_reached_by_what_hides_it() {
+    for person in World::people() {
+        let word = format!("hides-{}", person.msb.uid());
+        let (other, api) = ("Host: other.example.com", "Host: api.example.com");
+        let requests = [
+            format!("GET /{word} HTTP/1.1\\r\\n{other}\\r\\n{api}\\r\\n\\r\\n"),
+            format!("GET /{word} HTTP/1.1\\r\\n{api}\\r\\n{other}\\r\\n\\r\\n"),
+            format!(
+                "GET /fine HTTP/1.1\\r\\n{other}\\r\\n\\r\\n\
+                 GET /{word} HTTP/1.1\\r\\n{api}\\r\\nConnection: close\\r\\n\\r\\n"
+            ),
+            format!("GET http://api.example.com/{word} HTTP/1.1\\r\\n{other}\\r\\n\\r\\n"),
+            format!("GET /{word} HTTP/1.0\\r\\n\\r\\n"),
+            format!("GET /{word} HTTP/1.1\\r\\nHost: 203.0.113.11\\r\\n\\r\\n"),
+            format!("GET  /{word} HTTP/1.1\\r\\n{api}\\r\\nConnection: close\\r\\n\\r\\n"),
+            format!("GET /{word} HTTP/1.1\\r\\n{api}\\r\\n"),
+            format!(" GET /{word} HTTP/1.1\\r\\n{api}\\r\\nConnection: close\\r\\n\\r\\n"),
+        ];
+        let mut script = "cd /world; python=/usr/bin/python3; ".to_owned();
+        for port in [443, 8443] {
+            script += &format!("$python web.py sni 203.0.113.11 {port} - api.example.com; ");
+        }
+        for request in &requests {
+            for port in [80, 8080] {
+                script += &format!("$python web.py say 203.0.113.11 {port} '{request}'; ");
+            }
+        }
+        for rule in ["deny@api.example.com", "deny@api.example.com:http:*:/"] {
+            let gave = person.inside(&["--net-rule", rule], &script).ok();
+            assert!(gave.stdout.starts_with("refused\nrefused\n"), "{gave:#?}");
+            let arrived = person.world.requests(&word);
+            assert!(arrived.is_empty(), "{rule}: {arrived:#?}");
+        }
+        // Who names the address means whatever is there.
+        let flags = ["--net-rule", "allow@203.0.113.11", "--net-rule", "deny@api.example.com"];
+        let script = format!("curl -sS -o /dev/null http://203.0.113.11/{word}");
+        person.inside(&flags, &script).ok();
+        assert_eq!(person.world.requests(&word).len(), 1);
+    }
+}
+
 #[test]
 fn rules_come_from_files_too() {
     let probes = ["tcp 203.0.113.10 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];

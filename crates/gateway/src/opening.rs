@@ -10,7 +10,7 @@ use crate::outside;
 use crate::place::is_gateway;
 use crate::policy::{Flow, Judgement, Proof, Seen};
 use crate::slots::Key;
-use crate::sniff::{LIMIT, Sniffed, sniff};
+use crate::sniff::{LIMIT, Sniffed, sniff, sniff_all};
 use crate::source::Source;
 use crate::streams::{BUFFERS, Ending, Ends, Stage, Stream};
 use hyper::StatusCode;
@@ -272,18 +272,22 @@ impl Gateway {
         let Some(socket) = stream.socket() else { return };
         // Nothing more fits: it is longer than any hello or head that is waited for.
         let full = socket.recv_queue() == socket.recv_capacity();
+        let look = if ended || full { sniff_all } else { sniff };
         let (sniffed, begun, web) = match socket.peek(LIMIT) {
-            Ok(bytes) => (sniff(bytes), !bytes.is_empty(), is_of_the_web(bytes)),
+            Ok(bytes) => (look(bytes), !bytes.is_empty(), is_of_the_web(bytes)),
             Err(_) => (Sniffed::More, false, false),
         };
-        let strict = matches!(stream.proof, Proof::Name | Proof::Requests);
-        let must_show = strict && matches!(stream.ends.remote.port(), 80 | 443);
+        let (address, port) = (stream.ends.remote.ip(), stream.ends.remote.port());
+        let shows = self.rules.must_show(Flow::Tcp(port), address, stream.proof);
+        let must_show = shows && matches!(port, 80 | 443);
+        // Elsewhere, what is allowed by its name is for that address, whatever it is.
+        let guesses = !shows || matches!(stream.proof, Proof::Name | Proof::Requests);
         let sniffed = match sniffed {
             // Nothing more comes: it is what it is.
-            Sniffed::More if ended || full => Sniffed::Other,
+            Sniffed::More if ended => Sniffed::Other,
             // Servers of HTTP and TLS never speak first.
             Sniffed::More if begun && !must_show && stream.received > 0 => Sniffed::Other,
-            Sniffed::More if begun && !must_show && !web => {
+            Sniffed::More if begun && !must_show && !web && guesses => {
                 let Some(since) = stream.held_since else {
                     stream.held_since = Some(self.now);
                     self.timers.set(self.now + GUESSING, Source::Tcp(key));
@@ -297,7 +301,6 @@ impl Gateway {
             Sniffed::More => return,
             other => other,
         };
-        let (address, port) = (stream.ends.remote.ip(), stream.ends.remote.port());
         let seen = self.rules.look(port, address, &stream.tied, stream.proof, &sniffed);
         match seen {
             Seen::Pass(name) => {

@@ -266,6 +266,28 @@ impl Rules {
         Judgement::new(self.policy.default, "default")
     }
 
+    /// Whether a stream must show whom it is for, though an address is what allowed it: a rule
+    /// about a name or about requests stands before the one that did, and could say otherwise.
+    pub(crate) fn must_show(&self, flow: Flow, address: IpAddr, proof: Proof) -> bool {
+        match (proof, self.place(address)) {
+            (Proof::Name | Proof::Requests, _) => true,
+            (Proof::None, _) | (_, None) => false,
+            (Proof::Harmless, Some(place)) => {
+                for rule in self.egress().filter(|rule| covers(rule, flow)) {
+                    let allows = rule.decision == Decision::Allow;
+                    let requests = matches!(rule.traffic, Traffic::Http { .. });
+                    match &rule.target {
+                        Target::Name(_) if !allows || requests => return true,
+                        Target::Name(_) => {}
+                        target if place.is_covered(target, rule.decision) => return false,
+                        _ => {}
+                    }
+                }
+                false
+            }
+        }
+    }
+
     fn is_bypassed(&self, name: &DomainName) -> bool {
         self.bypass.iter().any(|pattern| pattern.matches(name))
     }
@@ -304,13 +326,14 @@ impl Rules {
         sniffed: &Sniffed,
     ) -> Seen {
         let strict = matches!(proof, Proof::Name | Proof::Requests);
+        let shows = self.must_show(Flow::Tcp(port), address, proof);
         let refuse = |why: &str| Seen::Refuse(Judgement::refused(why));
         let name = match sniffed {
             Sniffed::Tls { name: Some(name) } | Sniffed::Http { host: Some(name) } => name,
-            Sniffed::Tls { .. } if strict => return refuse("no server name was shown"),
-            Sniffed::Http { .. } if strict => return refuse("no host was named"),
-            _ if strict && port == 443 => return refuse("not TLS"),
-            _ if strict && port == 80 => return refuse("not HTTP"),
+            Sniffed::Tls { .. } if shows => return refuse("no server name was shown"),
+            Sniffed::Http { .. } if shows => return refuse("no host was named"),
+            _ if shows && port == 443 => return refuse("not TLS"),
+            _ if shows && port == 80 => return refuse("not HTTP"),
             _ if proof == Proof::Requests => return refuse("not HTTP"),
             _ => return Seen::Pass(tied.first().cloned()),
         };
@@ -327,7 +350,7 @@ impl Rules {
         }
         // A request shows its name, and the next one on the same stream may show another: where
         // names decide, each has to be read.
-        let each = strict && matches!(sniffed, Sniffed::Http { .. });
+        let each = shows && matches!(sniffed, Sniffed::Http { .. });
         match self.interest.must_intercept(name) || (each && !self.is_bypassed(name)) {
             true => Seen::Intercept(name.clone()),
             false => Seen::Pass(Some(name.clone())),

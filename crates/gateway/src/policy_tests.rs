@@ -290,8 +290,36 @@ fn what_was_allowed_by_address_may_be_anything_but_refused() {
     assert!(matches!(look(tls("bad.example")), Seen::Refuse(_)));
     assert_eq!(look(tls("good.example")), Seen::Pass(Some(name("good.example"))));
     assert_eq!(look(tls("ruled.example")), Seen::Intercept(name("ruled.example")));
-    assert_eq!(look(Sniffed::Other), Seen::Pass(None));
-    assert_eq!(look(Sniffed::Tls { name: None }), Seen::Pass(None));
+    // What hides its name could be for one that a rule is about.
+    assert!(matches!(look(Sniffed::Tls { name: None }), Seen::Refuse(_)));
+    assert!(matches!(look(Sniffed::Other), Seen::Refuse(_)));
+    let on = |port, sniffed| own.look(port, address, &[], Proof::Harmless, &sniffed);
+    assert_eq!(on(22, Sniffed::Other), Seen::Pass(None));
+    for port in [80, 8080] {
+        assert!(matches!(on(port, Sniffed::Http { host: None }), Seen::Refuse(_)));
+        let good = Sniffed::Http { host: Some(name("good.example")) };
+        assert_eq!(on(port, good), Seen::Intercept(name("good.example")), "each request is read");
+    }
+}
+
+#[test]
+fn only_rules_about_names_make_a_stream_show_one() {
+    let address = "1.1.1.1".parse().unwrap();
+    let harmless = |texts: &[&str]| closed(texts).must_show(HTTPS, address, Proof::Harmless);
+    for (texts, shows) in [
+        (&["deny@bad.example", "allow@public"][..], true),
+        (&["allow@a.example:http:GET:/", "allow@public"], true),
+        (&["deny@bad.example:tcp:443", "allow@public"], true),
+        (&["deny@bad.example:tcp:22", "allow@public"], false),
+        (&["deny@bad.example:udp", "allow@public"], false),
+        (&["allow@good.example", "allow@public"], false),
+        // Who names the address means whatever is there.
+        (&["allow@1.1.1.1", "deny@bad.example", "allow@public"], false),
+        (&["allow@2.2.2.2", "deny@bad.example", "allow@public"], true),
+        (&["deny@2.2.2.2", "allow@public", "deny@bad.example"], false),
+    ] {
+        assert_eq!(harmless(texts), shows, "{texts:?}");
+    }
 }
 
 #[test]

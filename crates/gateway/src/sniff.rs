@@ -35,8 +35,32 @@ pub(crate) fn sniff(bytes: &[u8]) -> Sniffed {
         Some(_) => http(bytes),
     };
     match found {
-        Sniffed::More if bytes.len() >= LIMIT => Sniffed::Other,
+        Sniffed::More if bytes.len() >= LIMIT => begun(bytes),
         found => found,
+    }
+}
+
+/// Looks at all that a client will have sent before somebody answers.
+pub(crate) fn sniff_all(bytes: &[u8]) -> Sniffed {
+    match sniff(bytes) {
+        Sniffed::More => begun(bytes),
+        found => found,
+    }
+}
+
+/// What it is that has begun and does not end: some servers answer to it nevertheless, and whom it
+/// is for cannot be told.
+fn begun(bytes: &[u8]) -> Sniffed {
+    if bytes.first() == Some(&HANDSHAKE) {
+        return Sniffed::Tls { name: None };
+    }
+    let start = bytes.iter().position(|byte| !is_space(*byte) && *byte != b'\n');
+    let bytes = &bytes[start.unwrap_or(bytes.len())..];
+    let method = bytes.iter().take_while(|byte| is_token(**byte)).count();
+    let target = bytes[method..].iter().find(|byte| !is_space(**byte));
+    match target {
+        Some(b'/' | b'h' | b'*') if method > 0 => Sniffed::Http { host: None },
+        _ => line(bytes).map_or(Sniffed::Other, |(first, _)| unusual(first)),
     }
 }
 
@@ -160,26 +184,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Longer than any method there is, and than a placeholder that stands for one: else a request
-/// with it would be no request, and not be searched.
-const METHOD: usize = 64;
-
 fn http(bytes: &[u8]) -> Sniffed {
-    // Servers skip empty lines in front of a request.
-    let start = bytes.iter().position(|byte| !b"\r\n".contains(byte));
-    let Some(bytes) = start.map(|start| &bytes[start..]) else { return Sniffed::More };
+    // Servers skip empty lines in front of a request, and some of them other spaces.
+    let start = bytes.iter().position(|byte| !is_space(*byte) && *byte != b'\n');
+    let (skipped, bytes) = match start {
+        Some(start) => bytes.split_at(start),
+        None => return Sniffed::More,
+    };
     let method = bytes.iter().take_while(|byte| is_token(**byte)).count();
     match bytes.get(method) {
-        _ if method == 0 || method > METHOD => return Sniffed::Other,
+        _ if method == 0 => return Sniffed::Other,
         None => return Sniffed::More,
-        Some(b' ') => {}
+        Some(byte) if is_space(*byte) => {}
         Some(_) => return Sniffed::Other,
     }
-    let Some((first, rest)) = line(bytes) else {
-        // Control bytes are in no request line, and are at the begin of much that is no text.
-        let text = bytes.iter().all(|byte| !byte.is_ascii_control() || *byte == b'\r');
-        return if text { Sniffed::More } else { Sniffed::Other };
-    };
+    let found = line(bytes);
+    let so_far = found.map_or(bytes, |(first, _)| first);
+    if so_far.iter().any(|byte| byte.is_ascii_control() && !is_space(*byte)) {
+        // Control bytes are in no request line, and are at the begin of much that is no text. Some
+        // servers take them nevertheless.
+        let target = so_far[method..].iter().find(|byte| !is_space(**byte));
+        return match target {
+            Some(b'/' | b'h' | b'*') => Sniffed::Http { host: None },
+            _ => Sniffed::Other,
+        };
+    }
+    let Some((first, rest)) = found else { return Sniffed::More };
     if first == b"PRI * HTTP/2.0" {
         // HTTP/2 without TLS: it is HTTP, and whom it is for is hidden from here.
         return Sniffed::Http { host: None };
@@ -188,17 +218,33 @@ fn http(bytes: &[u8]) -> Sniffed {
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Sniffed::Other;
+        return unusual(first);
     };
-    let plain = !first.iter().any(u8::is_ascii_control);
+    let begins = skipped.iter().all(|byte| b"\r\n".contains(byte));
+    let plain = begins && !first.iter().any(u8::is_ascii_control);
     if !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") || target.is_empty() || !plain {
-        return Sniffed::Other;
+        return unusual(first);
     }
     match host_line(rest) {
         Err(Stop::Short) => Sniffed::More,
         Err(Stop::Wrong) => Sniffed::Http { host: None },
         Ok(host) => Sniffed::Http { host: named(method, target, host) },
     }
+}
+
+/// What a line is that is no request line as it should be: to a server that is more forgiving it
+/// may be one, for a host that cannot be told here.
+fn unusual(line: &[u8]) -> Sniffed {
+    let mut parts = line.windows(5);
+    match parts.any(|part| part.eq_ignore_ascii_case(b"HTTP/")) {
+        true => Sniffed::Http { host: None },
+        false => Sniffed::Other,
+    }
+}
+
+/// What some servers take for a space.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c)
 }
 
 /// The line that `bytes` begin with, without its end, and what follows.
@@ -380,6 +426,14 @@ mod tests {
             "GET a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
             "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example\r\n\r\n",
             "PRI * HTTP/2.0\r\n",
+            // To some servers.
+            "GET  / HTTP/1.1\r\n",
+            "GET /a b HTTP/1.1\r\n",
+            "GET\t/\tHTTP/1.1\r\n",
+            "GET / HTTP/1.2\r\n",
+            "GET / http/1.1\r\n",
+            "  GET / HTTP/1.1\r\n",
+            "GET / \u{1}",
         ] {
             assert_eq!(sniff(head.as_bytes()), http(None), "{head}");
         }
@@ -392,12 +446,10 @@ mod tests {
             "EHLO me\r\n",
             "*1\r\n$4\r\nPING\r\n",
             "GET /\r\n",
-            "GET  / HTTP/1.1\r\n",
-            "GET / HTTP/3.0\r\n",
-            "GET / x\0",
+            "GET x\0",
             "{\"a\": 1",
             "\0\0\0\x08",
-            "a-word-that-is-longer-than-any-method-there-is-and-any-placeholder",
+            "a word\r\n",
         ] {
             assert_eq!(sniff(text.as_bytes()), Sniffed::Other, "{text}");
         }
@@ -405,7 +457,21 @@ mod tests {
         for end in 0..head.len() {
             assert_eq!(sniff(&head[..end]), Sniffed::More, "{end}");
         }
-        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(LIMIT));
-        assert_eq!(sniff(endless.as_bytes()), Sniffed::Other);
+    }
+
+    #[test]
+    fn what_begins_and_does_not_end_has_no_name() {
+        let http = Sniffed::Http { host: None };
+        for begin in ["GET / HTTP/1.1\r\nx: ", "GET /", "\r\n x https://a.example/"] {
+            let endless = format!("{begin}{}", "y".repeat(LIMIT));
+            assert_eq!(sniff(endless.as_bytes()), http, "{begin}");
+            assert_eq!(sniff_all(begin.as_bytes()), http, "{begin}");
+        }
+        assert_eq!(sniff(&b"x".repeat(LIMIT)), Sniffed::Other);
+        assert_eq!(sniff_all(b"\r\n"), Sniffed::Other);
+        assert_eq!(sniff_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n"), http);
+        assert_eq!(sniff_all(b"\x16\x03\x01\x02"), Sniffed::Tls { name: None });
+        let whole = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        assert_eq!(sniff_all(whole), Sniffed::Http { host: name("a.example") });
     }
 }
