@@ -80,6 +80,25 @@ fn the_proxy_is_told_who_we_are_and_the_sandbox_is_not() {
     }
 }
 
+/// Nor by way of those who say back what they were sent.
+#[test]
+fn the_credentials_of_the_proxy_do_not_come_back() {
+    for person in World::people() {
+        let proxy = [("HTTPS_PROXY", "http://worker:pass%20word@127.0.0.1:3129")];
+        let flags = ["--net-rule", "allow@web.example.com:http"];
+        let script = "curl -sS -X TRACE http://web.example.com/trace; \
+                      curl -sS http://web.example.com/heads";
+        let gave = behind(&person, &proxy, &flags, script).ok();
+        // worker:pass word
+        assert!(!gave.stdout.contains("d29ya2VyOnBhc3Mgd29yZA"), "{gave:#?}");
+        assert!(
+            gave.stdout.to_lowercase().contains("proxy-authorization: basic ****"),
+            "{gave:#?}"
+        );
+        assert!(!person.world.log("proxy").contains("TRACE"));
+    }
+}
+
 /// What the proxy is told is nobody else's business: not on the way to it either.
 #[test]
 fn a_proxy_may_be_spoken_to_in_tls() {

@@ -159,6 +159,39 @@ fn requests_without_the_placeholder_are_refused_where_it_is_required() {
     }
 }
 
+/// The server could take the other credential, or get none.
+#[test]
+fn a_required_secret_is_the_only_credential_that_goes_out() {
+    for person in World::people() {
+        let value = value(&person, "rival");
+        let word = format!("rival-{}", person.msb.uid());
+        let flags = [&FLAGS[..], &["--secret-require"]].concat();
+        let own = "-H \"Authorization: Bearer $API_KEY\"";
+        let curls: String = [
+            format!("{own} -H 'Authorization: Bearer mine'"),
+            format!("-H 'Authorization: Bearer mine' {own}"),
+            format!("{own} -H 'x-api-key: mine'"),
+            format!("{own} -H 'Private-Token: mine'"),
+            "-H \"Authorization: Bearer mine, Bearer $API_KEY\"".to_owned(),
+            "-H \"x-api-key: $API_KEY\" -H 'Connection: x-api-key'".to_owned(),
+            "-H \"x-api-key: $API_KEY\" -H 'Connection: close, X-Api-Key'".to_owned(),
+            format!("-X TRACE {own}"),
+            format!("-X trace {own}"),
+        ]
+        .iter()
+        .map(|how| {
+            let url = format!("https://api.example.com/{word}");
+            format!("curl -s -o /dev/null -w '%{{http_code}}\\n' {how} {url}; ")
+        })
+        .collect();
+        let gave = with_value(&person, &value, &flags, &format!("{curls} true")).ok();
+        let wanted = [vec!["403"; 7], vec!["405"; 2]].concat();
+        assert_eq!(gave.stdout.lines().collect::<Vec<_>>(), wanted, "{gave:#?}");
+        let arrived = person.world.requests(&word);
+        assert!(arrived.is_empty(), "{arrived:#?}");
+    }
+}
+
 /// What nobody reads is not held for the sandbox without bound.
 #[test]
 fn unread_answers_take_little_of_the_hosts_memory() {

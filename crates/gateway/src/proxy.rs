@@ -139,6 +139,16 @@ impl Proxy {
         zeroize::Zeroizing::new(head)
     }
 
+    /// What must not be shown to anybody: user and password as they are sent, and as they are.
+    pub(crate) fn credentials(&self) -> Vec<zeroize::Zeroizing<Vec<u8>>> {
+        let Some(encoded) = self.credentials.as_ref().map(SecretValue::bytes) else {
+            return Vec::new();
+        };
+        let mut all = vec![zeroize::Zeroizing::new(encoded.to_vec())];
+        all.extend(STANDARD.decode(encoded).ok().map(zeroize::Zeroizing::new));
+        all
+    }
+
     /// The value of `Proxy-Authorization`, for requests that are not joined but passed on.
     pub(crate) fn authorization(&self) -> Option<zeroize::Zeroizing<Vec<u8>>> {
         let credentials = self.credentials.as_ref()?;

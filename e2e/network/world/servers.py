@@ -221,7 +221,7 @@ class Tells(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(200, data)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = do_any
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = do_TRACE = do_any
 
     def upload(self):
         """A body of any size, of which the sum is told."""
@@ -389,6 +389,11 @@ def proxy(password, tls=None):
             return
         note("proxy", first_line)
         method, target, _version = first_line.split(" ")
+        if method == "TRACE" or target.endswith("/heads"):
+            # All that it was told, as TRACE asks for and as careless servers do.
+            told = "\n".join(heads).encode()
+            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(told), told))
+            return
         if method != "CONNECT":
             peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nby proxy\r\n")
             return

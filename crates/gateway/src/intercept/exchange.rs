@@ -106,6 +106,14 @@ impl Flow {
         self.check(&head)?;
         let decided = self.decide(&head)?;
         let mut memory = self.shared.budget.reserve(REQUEST).ok_or_else(|| self.crowded())?;
+        // What is asked of the headers is asked of those that go on.
+        let mut passed = head.headers.clone();
+        request::drop_hop_headers(&mut passed);
+        let misplaced = self.scope.lost(&head.headers, &passed);
+        if let Some(misplaced) = misplaced.or_else(|| self.scope.rival(&passed)) {
+            return Err(self.misplaced(misplaced));
+        }
+        head.headers = passed;
         let mut used = Used::new();
         self.scope.put_in(&mut head, &mut used).map_err(|misplaced| self.misplaced(misplaced))?;
         let found = Arc::new(OnceLock::new());
@@ -142,7 +150,8 @@ impl Flow {
             }
         };
         let response = answered.map_err(|trouble| self.troubled(&trouble))?;
-        self.returned(response, upgrade, (!used.is_empty(), memory))
+        let with_secret = !used.is_empty() || self.passed_to_proxy().is_some();
+        self.returned(response, upgrade, (with_secret, memory))
     }
 
     /// What is done when a placeholder comes in a body that is already on its way. The answer may
@@ -210,6 +219,10 @@ impl Flow {
             Why::Missing => {
                 let hint = format!("send what the variable `{secret}` holds in `authorization`");
                 ("a request without its secret".to_owned(), Some(hint))
+            }
+            Why::Rival(header) => {
+                let hint = format!("send nothing but what the variable `{secret}` holds");
+                (format!("another credential in the header `{header}`"), Some(hint))
             }
             Why::Unfit => ("a secret whose value cannot stand there".to_owned(), None),
         };

@@ -35,6 +35,10 @@ pub(crate) fn check(head: &Parts, peer: &Peer) -> Result<(), Wrong> {
     if head.method == Method::CONNECT {
         return wrong(StatusCode::FORBIDDEN, "CONNECT inside of an intercepted connection");
     }
+    // The answer to it is the request, with all that was put in on the way.
+    if ["TRACE", "TRACK"].iter().any(|method| head.method.as_str().eq_ignore_ascii_case(method)) {
+        return wrong(StatusCode::METHOD_NOT_ALLOWED, "a request to be shown itself");
+    }
     let mut named = false;
     if let Some(authority) = head.uri.authority() {
         named = true;

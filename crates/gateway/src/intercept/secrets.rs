@@ -19,6 +19,30 @@ use zeroize::Zeroizing;
 /// The usual headers of API keys, beside `Authorization`.
 const KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
 
+/// Headers by which servers know their clients: where a Secret is required, none may hold another.
+const CREDENTIALS: [&str; 20] = [
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "x-goog-api-key",
+    "apikey",
+    "x-apikey",
+    "x-auth-key",
+    "x-auth-token",
+    "x-access-token",
+    "x-authorization",
+    "x-forwarded-authorization",
+    "x-original-authorization",
+    "authentication",
+    "private-token",
+    "job-token",
+    "deploy-token",
+    "x-token",
+    "x-vault-token",
+    "x-amz-security-token",
+    "x-shopify-access-token",
+];
+
 /// Shorter values are in everything, so taking them out of answers would leave nothing of them.
 const SHORTEST_SCRUBBED: usize = 4;
 
@@ -77,6 +101,8 @@ pub(crate) enum Why {
     Place(Cow<'static, str>),
     /// It has to be there and is not.
     Missing,
+    /// It has to be there, and another credential is as well, in this header.
+    Rival(&'static str),
     /// The value has bytes that cannot stand there.
     Unfit,
 }
@@ -119,6 +145,11 @@ impl Scope {
     /// Whether answers have to be readable.
     pub(crate) fn is_scrubbing(&self) -> bool {
         !self.values.is_empty()
+    }
+
+    /// Has answers scrubbed of these instead.
+    pub(crate) fn hiding(self, values: ValueSearch) -> Self {
+        Self { values: Arc::new(values), ..self }
     }
 
     /// Whether there are Secrets at all, for this host or another.
@@ -209,8 +240,13 @@ impl Scope {
         Ok(())
     }
 
-    /// Refuses placeholders in trailers, where nothing is replaced.
+    /// Refuses placeholders in trailers, where nothing is replaced, and other credentials, which
+    /// some servers take from there.
     pub(crate) fn check_trailers(&self, trailers: &HeaderMap) -> Option<usize> {
+        let credential = CREDENTIALS.iter().any(|name| trailers.contains_key(*name));
+        if let Some(of) = self.required().filter(|_| credential) {
+            return Some(of);
+        }
         trailers.iter().find_map(|(name, value)| {
             self.hidden_in_name(name).or_else(|| self.hidden_in(value.as_bytes()))
         })
@@ -239,6 +275,56 @@ impl Scope {
         let of = (0..self.here.len()).find(|of| required(of) && !used.contains(of))?;
         let why = if self.tls { Why::Missing } else { Why::NotEncrypted };
         Some(Misplaced { secret: self.name(of), why })
+    }
+
+    /// The first Secret that requests to this host must have.
+    fn required(&self) -> Option<usize> {
+        (0..self.here.len()).find(|of| self.here[*of] && self.secrets.list[*of].0.secret.require)
+    }
+
+    /// Another credential in a request that must have a Secret: the server could take that one.
+    /// Asked before values are put in.
+    pub(crate) fn rival(&self, headers: &HeaderMap) -> Option<Misplaced> {
+        let of = self.required()?;
+        let name = CREDENTIALS.into_iter().find(|name| {
+            let mut values = headers.get_all(*name).iter();
+            let own = values.next().is_none_or(|value| self.is_own(value.as_bytes()));
+            !own || values.next().is_some()
+        })?;
+        Some(Misplaced { secret: self.name(of), why: Why::Rival(name) })
+    }
+
+    /// Whether a credential is the placeholder of a Secret for this host and nothing else: alone,
+    /// behind its scheme, or as user or password of `Basic`.
+    fn is_own(&self, value: &[u8]) -> bool {
+        let (scheme, token) = match value.iter().position(|byte| *byte == b' ') {
+            Some(at) => (&value[..at], value[at..].trim_ascii()),
+            None => (&b""[..], value.trim_ascii()),
+        };
+        let placeholders = self.secrets.list.iter().zip(&self.here).filter(|(_, here)| **here);
+        let is_one = |text: &[u8]| {
+            let mut own =
+                placeholders.clone().map(|((planned, _), _)| planned.placeholder.as_bytes());
+            own.any(|placeholder| placeholder == text)
+        };
+        if scheme.eq_ignore_ascii_case(b"basic") {
+            let Ok(decoded) = LENIENT.decode(token) else { return false };
+            let colon = decoded.iter().position(|byte| *byte == b':').unwrap_or(decoded.len());
+            let (user, password) = decoded.split_at(colon);
+            return is_one(user) || is_one(password.get(1..).unwrap_or_default());
+        }
+        // `Token token="…"` and its like.
+        let equals = token.iter().position(|byte| *byte == b'=').map_or(0, |at| at + 1);
+        let quoted = token[equals..].strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+        is_one(token) || is_one(&token[equals..]) || quoted.is_some_and(is_one)
+    }
+
+    /// Whose placeholder is in a header of `before` that is not in `after`.
+    pub(crate) fn lost(&self, before: &HeaderMap, after: &HeaderMap) -> Option<Misplaced> {
+        let gone = before.iter().filter(|(name, _)| !after.contains_key(*name));
+        let mut gone =
+            gone.filter_map(|(name, value)| Some((name, self.hidden_in(value.as_bytes())?)));
+        gone.next().map(|(name, of)| self.misplaced(of, format!("the header `{name}`")))
     }
 
     fn unfit(&self, used: &Used) -> Misplaced {

@@ -6,6 +6,7 @@ use super::head::MOST_HEADERS;
 use super::line::Line;
 use super::request::Peer;
 use super::upstream::{Connected, Offer, Protocol, Stream};
+use super::value_search::ValueSearch;
 use super::{Intercepted, Shared};
 use crate::budget::Reserved;
 use crate::sniff;
@@ -42,12 +43,17 @@ pub(crate) async fn serve(shared: Arc<Shared>, taken: Intercepted) {
     let Some(stream) = waited_for(taken.socket) else { return };
     let Intercepted { name, address, tls, is_host, share, .. } = taken;
     let peer = Peer { name, address, tls, is_host };
+    let mut scope = shared.secrets.towards(&peer.name, peer.tls);
+    // The credentials of the host's proxy go out with plain requests, and must not come back.
+    if let Some(proxy) = shared.upstream.proxy_for(&peer).filter(|_| !peer.tls) {
+        scope = scope.hiding(ValueSearch::of(proxy.credentials().iter().map(|own| &own[..])));
+    }
     // In use until the last of its tasks has ended.
     let share = Arc::new(share);
     let window = share.window;
     let flow = |protocol, trouble| Flow {
         number: taken.flow,
-        scope: shared.secrets.towards(&peer.name, peer.tls),
+        scope: scope.clone(),
         line: Line::new(Arc::clone(&shared.upstream), peer.clone(), protocol, window),
         share: Arc::clone(&share),
         gate: Arc::new(Gate::default()),

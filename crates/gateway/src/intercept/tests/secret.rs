@@ -201,6 +201,43 @@ fn a_host_that_requires_the_secret_gets_no_request_without() {
 }
 
 #[test]
+fn a_required_secret_stands_alone() {
+    run(async {
+        let root = Root::new();
+        let echo = Echo::start(Some(root.server(NAME, &BOTH))).await;
+        let lab = Lab::new(&RULES, vec![secret(&[], true)], &[&root], None);
+        let bearer = format!("Bearer {PLACEHOLDER}");
+        let quoted = format!("Token token=\"{PLACEHOLDER}\"");
+        let basic = format!("Basic {}", STANDARD.encode(format!("me:{PLACEHOLDER}")));
+        let both = format!("Bearer mine, {bearer}");
+        for protocol in [Protocol::One, Protocol::Two] {
+            let mut client = lab.client(echo.address, protocol).await;
+            for (headers, status) in [
+                (&[("authorization", bearer.as_str())][..], 200),
+                (&[("authorization", &quoted)], 200),
+                (&[("authorization", &basic)], 200),
+                (&[("x-api-key", PLACEHOLDER), ("cookie", "a=b")], 200),
+                (&[("authorization", &bearer), ("authorization", "Bearer mine")], 403),
+                (&[("authorization", "Bearer mine"), ("authorization", &bearer)], 403),
+                (&[("authorization", &bearer), ("authorization", &bearer)], 403),
+                (&[("authorization", &bearer), ("x-api-key", "mine")], 403),
+                (&[("authorization", &both)], 403),
+            ] {
+                let (got, _, text) = client.ask(get("/", headers)).await;
+                assert_eq!(got, status, "{headers:?}: {text}");
+            }
+        }
+        let mut client = lab.client(echo.address, Protocol::One).await;
+        let listed = [("connection", "x-api-key"), ("x-api-key", PLACEHOLDER)];
+        assert_eq!(client.ask(get("/", &listed)).await.0, 403);
+        let mut trace = get("/", &[("authorization", &bearer)]);
+        *trace.method_mut() = hyper::Method::TRACE;
+        assert_eq!(client.ask(trace).await.0, 405);
+        assert_eq!(echo.seen().len(), 8);
+    });
+}
+
+#[test]
 fn an_answer_that_cannot_be_read_does_not_come_in() {
     run(async {
         let root = Root::new();
