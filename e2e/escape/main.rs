@@ -13,4 +13,5 @@ mod protocol;
 mod resources;
 mod sync;
 mod volumes;
+mod worker;
 mod workspace;

@@ -42,3 +42,19 @@ pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(refused)
 }
+
+/// The same as [`keep_only`] for a process that may have none: it gets no more than it has. The bounding
+/// set is left to the kernel where it cannot be changed; without capabilities and with no_new_privs it
+/// gives nothing.
+pub(crate) fn give_up_but(kept: CapabilitySet) -> Result<()> {
+    let refused = |error| Error::host("cannot drop capabilities", error);
+    let now = rustix::thread::capabilities(None).map_err(refused)?;
+    let kept = kept.intersection(now.permitted);
+    if now.effective.contains(CapabilitySet::SETPCAP) {
+        return keep_only(kept);
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(refused)?;
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(refused)
+}

@@ -146,6 +146,12 @@ impl Group {
         self.number(controller, "pids.current").and_then(|n| u32::try_from(n).ok())
     }
 
+    /// Whether processor time, memory and processes are counted here, so that nobody has to look
+    /// for the processes.
+    pub fn counts_all(&self) -> bool {
+        self.cpu_us().is_some() && self.memory().is_some() && self.pids().is_some()
+    }
+
     /// Bytes read from disks and written to them, if a controller counts them.
     pub fn disk_traffic(&self) -> Option<(u64, u64)> {
         match self.version {

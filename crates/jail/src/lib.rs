@@ -4,6 +4,7 @@
 //! an error; nothing is skipped silently.
 
 mod beside;
+mod calls;
 mod capabilities;
 pub mod cgroup;
 mod devices;
@@ -28,5 +29,5 @@ pub use gateway::confine_gateway;
 pub use inside::{Become, Confined, start};
 pub use machine::{Ids as ShownIds, Shown, start as start_machine};
 pub use network::Outward;
-pub use own::confine_worker;
+pub use own::{WorkerNeeds, confine_worker};
 pub use storage::serve as serve_volume;

@@ -10,8 +10,8 @@ pub const ISOLATION: &str = "MSB_ISOLATION";
 pub const NET: &str = "MSB_NET";
 /// The kernel of microVMs: the directory of a flat image, or an ELF `vmlinux`.
 pub const KERNEL: &str = "MSB_KERNEL";
-/// For the test of a microVM's jail: instead of being the machine, its process tries to reach this
-/// file and much else from inside the jail, and fails with what it found.
+/// For the tests of the jails of microVMs and workers: instead of being the machine, or of serving the
+/// sandbox, the confined process tries to reach this file and much else, and fails with what it reached.
 pub const TEST_COMPROMISED: &str = "MSB_TEST_COMPROMISED";
 /// The msb server that the CLI asks instead of this machine, as in `https://box.example:5555`.
 pub const REMOTE: &str = "MSB_REMOTE";

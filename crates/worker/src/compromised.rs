@@ -1,5 +1,5 @@
-//! A VMM that was taken over, for the test of its jail: runs in the place of the machine, after
-//! the jail is shut, and tells what it could reach.
+//! A VMM or a worker that was taken over, for the tests of their jails: runs in the place of the
+//! machine or of the loop, after the jail is shut, and tells what it could reach.
 
 use msb_sys::intrusion;
 use std::ffi::OsStr;
@@ -21,6 +21,31 @@ pub(crate) fn report(canary: &OsStr) -> String {
         ("the memory of others", readable(Path::new("/proc/2/mem"))),
     ];
     tried.extend(intrusion::attempts());
+    told(&tried)
+}
+
+/// The same for a worker, which has the directory of its sandbox.
+pub(crate) fn report_worker(canary: &OsStr, directory: &Path) -> String {
+    let readable = |path: &Path| File::open(path).is_ok();
+    let beside = directory.parent().unwrap_or(directory);
+    let mut tried = vec![
+        ("/etc/passwd", readable(Path::new("/etc/passwd"))),
+        ("other sandboxes", fs::read_dir(beside).is_ok()),
+        ("making a file beside", File::create(beside.join("new")).is_ok()),
+        ("the environment of init", fs::read("/proc/1/environ").is_ok()),
+        ("the root of init", fs::read_dir("/proc/1/root").is_ok()),
+        (
+            "a setting of the host",
+            File::options().write(true).open("/proc/sys/kernel/panic").is_ok(),
+        ),
+    ];
+    // A pidfd alone does nothing; what can be done with it is tried below.
+    tried.extend(intrusion::attempts().into_iter().filter(|(name, _)| *name != "pidfd"));
+    tried.extend(intrusion::attempts_on(Path::new(canary), directory));
+    told(&tried)
+}
+
+fn told(tried: &[(&str, bool)]) -> String {
     let reached: Vec<&str> =
         tried.iter().filter(|(_, done)| *done).map(|(name, _)| *name).collect();
     match reached.is_empty() {

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::borrow::Cow;
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,8 @@ fn program(directory: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A connection to whoever answers outside.
+/// The connection of a machine's worker to the process that answers. It is made before the worker is
+/// confined, which then has no right to connect; each connection from inside goes over it.
 pub(crate) fn connect(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -64,7 +65,14 @@ pub(crate) fn connect(directory: &Path) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), state::CTL);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Where too many wait already this one is sent away: the worker waits for nobody.
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// One more connection with the process that answers; it is given the other end. Where too many wait
+/// already this fails: the worker waits for nobody.
+pub(crate) fn open(answers: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (ours, theirs) = msb_sys::socket::pair()?;
+    msb_sys::socket::send_all(answers, b"+", &[theirs.as_fd()])?;
+    Ok(ours)
 }

@@ -12,9 +12,8 @@ use msb_wire::record::{ExecRecord, Happened, Woken};
 use msb_wire::{Reply, Stopped, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -213,17 +212,18 @@ impl Worker {
         }
         if let Some(gone) = gone {
             if self.plan.workspace.is_some() {
-                open_up(&gone);
+                remove_work(&gone);
             }
             let _ = std::fs::remove_dir_all(gone);
         }
     }
 }
 
-/// overlayfs leaves a directory that not even its owner may list.
-fn open_up(gone: &Path) {
+/// overlayfs leaves an empty directory that not even its owner may list. The worker may change no
+/// permissions; where the directory is not empty, the next `msb` removes it.
+fn remove_work(gone: &Path) {
     let left = gone.join(state::WORKSPACE).join(PlannedWorkspace::WORK).join("work");
-    let _ = std::fs::set_permissions(left, Permissions::from_mode(0o700));
+    let _ = std::fs::remove_dir(left);
 }
 
 /// Whether somebody has to look at what was written into the workspace before it goes.

@@ -130,8 +130,7 @@ impl Life {
         }
         let largest = found.iter().skip(1).max_by_key(|process| process.resident);
         if let Some(process) = largest {
-            let pid = i32::try_from(process.pid).unwrap_or(0);
-            if pid > 1 && msb_sys::signal::send(pid, msb_sys::signal::SIGKILL).is_ok() {
+            if processes::kill(process.pid).is_ok() {
                 self.memory_kills += 1;
             }
         }

@@ -82,7 +82,7 @@ pub(crate) struct Machine {
     /// Connections that are for whoever answers about children.
     ctl: VecDeque<Wired>,
     /// Where that one listens, if the sandbox may ask.
-    answered_at: Option<PathBuf>,
+    answers: Option<OwnedFd>,
     boot: Boot,
     tail: VecDeque<u8>,
     said: u64,
@@ -112,6 +112,7 @@ impl Machine {
             rustix::net::sockopt::set_socket_timeout(&ours, way, Some(LINK_LIMIT))
                 .map_err(|error| broken(error.into()))?;
         }
+        let answers = laid.boot.ctl.then(|| ctl::connect(directory)).transpose().map_err(broken)?;
         let machine = laid.machine;
         let canary = std::env::var_os(env::TEST_COMPROMISED);
         let confined = msb_jail::start_machine(plan, &laid.shown, theirs.as_fd(), move |link| {
@@ -135,7 +136,7 @@ impl Machine {
             spares: VecDeque::new(),
             asked: VecDeque::new(),
             ctl: VecDeque::new(),
-            answered_at: laid.boot.ctl.then(|| directory.to_owned()),
+            answers,
             boot: laid.boot,
             tail: VecDeque::new(),
             said: 0,
@@ -252,7 +253,7 @@ impl Machine {
 
     /// Joins somebody inside with whoever answers about children; who cannot be is sent away.
     fn answered(&self, mut wired: Wired) -> Option<Relay> {
-        let outside = ctl::connect(self.answered_at.as_ref()?).ok()?;
+        let outside = ctl::open(self.answers.as_ref()?.as_fd()).ok()?;
         wired.send(b"+");
         Relay::new(outside, wired.into_socket()?).ok()
     }

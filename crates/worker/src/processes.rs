@@ -32,6 +32,14 @@ pub(crate) fn below(guest: u32) -> Vec<Process> {
     found
 }
 
+/// Kills one process, through a descriptor.
+pub(crate) fn kill(pid: u32) -> rustix::io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid.filter(|pid| !pid.is_init()).ok_or(rustix::io::Errno::SRCH)?;
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL)
+}
+
 /// Bytes of all of them together with `files` in memory, each page once: slower than the sum of
 /// what is resident, and never too much.
 pub(crate) fn proportional(processes: &[Process], files: u64) -> u64 {

@@ -1,6 +1,7 @@
 //! The loop: everything that can happen to a sandbox, one thing at a time.
 
 use crate::client::{Client, Role};
+use crate::compromised;
 use crate::events::Events;
 use crate::exec::{Exec, Stream};
 use crate::guest::Guest;
@@ -16,7 +17,8 @@ use crate::pausing::Pausing;
 use crate::relay::Relay;
 use crate::service::Service;
 use crate::streams::Streams;
-use msb_spec::{Command, Ending, Error, Plan, Result, Stage, state};
+use msb_jail::WorkerNeeds;
+use msb_spec::{Command, Ending, Error, Kind, Plan, Result, Stage, env, state};
 use msb_sys::signal::{self, Signals};
 use msb_sys::socket;
 use msb_wire::record::Happened;
@@ -268,6 +270,13 @@ impl Worker {
             self.guest.kill();
             return Err(Box::new((caller, error)));
         }
+        if let Some(canary) = std::env::var_os(env::TEST_COMPROMISED)
+            && self.guest.machine().is_none()
+        {
+            self.guest.kill();
+            let report = compromised::report_worker(&canary, &self.directory);
+            return Err(Box::new((caller, Error::new(Kind::State, report))));
+        }
         self.clients.insert(CALLER, caller);
         if self.plan.patches.is_empty() && self.plan.init.is_none() {
             self.start_first();
@@ -305,17 +314,18 @@ impl Worker {
     }
 
     /// What the guest sends is read from here on: nobody of our user can read our memory or take
-    /// our descriptors, and we can touch nothing but sandboxes.
+    /// our descriptors, and we can touch nothing but our own sandbox.
     fn confine(&self) -> Result<()> {
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden)
             .map_err(|error| Error::host("cannot hide the worker's memory", error))?;
-        let sandboxes = self.directory.parent().unwrap_or(&self.directory).to_owned();
-        let mut writable = vec![sandboxes];
-        writable.extend(self.plan.limits.cgroup_directories(&self.plan.name).into_values());
-        let parents = writable[1..].iter().filter_map(|group| group.parent().map(Path::to_owned));
-        let emptied: Vec<PathBuf> = parents.collect();
-        msb_jail::confine_worker(&writable, &emptied).map_err(|error| error.at(Stage::Boot))
+        let groups = self.plan.limits.cgroup_directories(&self.plan.name);
+        let needs = WorkerNeeds {
+            directory: self.directory.clone(),
+            cgroups: groups.into_values().collect(),
+            watches: self.guest.confined.group.as_ref().is_none_or(|group| !group.counts_all()),
+        };
+        msb_jail::confine_worker(&needs).map_err(|error| error.at(Stage::Boot))
     }
 
     /// Whether the caller waits for its command and for nothing before it.

@@ -5,9 +5,10 @@ use crate::children::namespace;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store::Home;
-use msb_spec::{Asker, Name, Result};
+use msb_spec::{Asker, Isolation, Name, Result};
 use rustix::io::Errno;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -55,7 +56,11 @@ fn apart(home: &Path, name: &str, listener: UnixListener) -> Result<()> {
         freed: Condvar::new(),
         allowance: Mutex::new(Allowance { left: BURST, at: Instant::now() }),
     });
-    thread::spawn(move || accept(&listener, &desk));
+    let machine = engine.home().plan(&name).is_ok_and(|plan| plan.isolation == Isolation::Vm);
+    thread::spawn(move || match machine {
+        true => accept_from_worker(&listener, &desk),
+        false => accept(&listener, &desk),
+    });
     while engine.wait(&name).is_err() && engine.home().is_running(&name) {
         thread::sleep(PAUSE);
     }
@@ -142,6 +147,34 @@ fn accept(listener: &UnixListener, desk: &Arc<Desk>) {
             Ok((stream, _)) => answer(stream, place),
             Err(error) if is_passing(&error) => thread::sleep(PAUSE),
             Err(_) => return,
+        }
+    }
+}
+
+/// The connections from a machine, which its worker hands over one by one on a connection of its own.
+fn accept_from_worker(listener: &UnixListener, desk: &Arc<Desk>) {
+    loop {
+        match listener.accept() {
+            Ok((worker, _)) => take_handed_over(&worker, desk),
+            Err(error) if is_passing(&error) => thread::sleep(PAUSE),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Answers on each descriptor that comes, until no more can.
+fn take_handed_over(worker: &UnixStream, desk: &Arc<Desk>) {
+    loop {
+        let place = Place::take(desk);
+        let mut streams = Vec::new();
+        match msb_sys::socket::receive(worker.as_fd(), &mut [0], &mut streams) {
+            Ok(1) => {
+                if let Some(stream) = streams.pop() {
+                    answer(UnixStream::from(stream), place);
+                }
+            }
+            Err(error) if is_passing(&error) => thread::sleep(PAUSE),
+            _ => return,
         }
     }
 }
