@@ -91,8 +91,8 @@ fn without_a_policy_there_is_nobody_to_ask() {
     parent(&msb, &format!("{POLICY},nested"));
     assert_eq!(inside(&msb, "lead", look).line(), "2");
     assert_eq!(inside(&msb, "lead", "sandbox-ctl spawn --name child").line(), "child");
-    assert_eq!(inside(&msb, "child", "sandbox-ctl spawn --name grand").line(), "grand");
-    assert_eq!(inside(&msb, "grand", look).line(), "0");
+    assert_eq!(inside(&msb, "lead-child-0001", "sandbox-ctl spawn --name grand").line(), "grand");
+    assert_eq!(inside(&msb, "lead-child-0001-child-0001", look).line(), "0");
     // It is no child of hers.
     assert_eq!(inside(&msb, "lead", "sandbox-ctl exec grand -- true").code, 1);
     // Nor is there anything of it in what is kept.
@@ -107,7 +107,7 @@ fn who_hangs_up_inside_ends_the_command() {
     let msb = Msb::new();
     parent(&msb, POLICY);
     inside(&msb, "lead", "sandbox-ctl spawn --name k").ok();
-    let runs = || msb.words("ps --execs k").stdout.contains("sleep 4321");
+    let runs = || msb.words("ps --execs lead-child-0001").stdout.contains("sleep 4321");
     msb.words("exec -d lead -- sandbox-ctl exec k --timeout 600 -- sleep 4321").ok();
     eventually("it runs", runs);
     inside(&msb, "lead", "kill -9 $(cat /proc/[0-9]*/stat | grep '(sandbox-ctl)' | cut -d' ' -f1)");
@@ -116,7 +116,35 @@ fn who_hangs_up_inside_ends_the_command() {
     msb.words("exec -d lead -- sandbox-ctl run --timeout 600 -- sleep 4321").ok();
     eventually("there is one more", || msb.words("children -q lead").line().lines().count() == 2);
     inside(&msb, "lead", "kill -9 $(cat /proc/[0-9]*/stat | grep '(sandbox-ctl)' | cut -d' ' -f1)");
-    eventually("it is gone", || msb.words("children -q lead").line() == "k");
+    eventually("it is gone", || msb.words("children -q lead").line() == "lead-child-0001");
+}
+
+/// Names of the host are nothing that is learnt or taken from inside.
+#[test]
+fn a_name_that_is_chosen_inside_is_the_parents_own() {
+    for msb in Msb::each() {
+        parent(&msb, POLICY);
+        msb.words("create -q -n taken host").ok();
+        for name in ["taken", "free"] {
+            let gave = inside(&msb, "lead", &format!("sandbox-ctl spawn --name {name}"));
+            assert_eq!(
+                (gave.code, gave.stdout, gave.stderr),
+                (0, format!("{name}\n"), String::new())
+            );
+            let gave = inside(&msb, "lead", &format!("sandbox-ctl spawn --name {name}"));
+            let said = format!("sandbox-ctl: INVALID_REQUEST: Sandbox '{name}' already exists\n");
+            assert_eq!((gave.code, gave.stderr), (1, said));
+        }
+        assert_eq!(msb.words("children -q lead").line(), "lead-child-0001\nlead-child-0002");
+        msb.words("create -q -n free host").ok();
+        let said = inside(&msb, "lead", "sandbox-ctl exec taken -- echo child").line();
+        assert_eq!(said, "child");
+        inside(&msb, "lead", "sandbox-ctl destroy taken && sandbox-ctl destroy free").ok();
+        for name in ["taken", "free"] {
+            assert_eq!(msb.run(["exec", name, "--", "echo", "here"]).line(), "here");
+        }
+        msb.words("rm -f lead taken free").ok();
+    }
 }
 
 /// Nobody inside knows of namespaces, nor gets out of one.
@@ -134,7 +162,7 @@ fn names_are_those_of_the_namespace() {
     assert_eq!(msb.words("children -q team--lead").line(), "team--lead-child-0002");
     inside(&msb, "team--lead", "sandbox-ctl spawn --name other--k").ok();
     let names = msb.words("children -q team--lead").line();
-    assert_eq!(names, "team--lead-child-0002\nteam--other--k");
+    assert_eq!(names, "team--lead-child-0002\nteam--lead-child-0003");
 }
 
 /// The process outside that answers a sandbox.
@@ -160,7 +188,7 @@ fn whoever_answers_is_killed_and_comes_back_with_the_next_start() {
     eventually("it is dead", || answering(&msb).is_empty());
     assert_eq!(inside(&msb, "lead", "sandbox-ctl ping").code, 1);
     // What there is goes on, and is counted.
-    assert_eq!(msb.words("exec k -- echo on").line(), "on");
+    assert_eq!(msb.words("exec lead-child-0001 -- echo on").line(), "on");
     msb.words("spawn -q -n l lead").ok();
     msb.words("stop -f lead").ok();
     msb.words("start -q lead").ok();
@@ -180,12 +208,14 @@ fn a_parent_that_is_gone_takes_its_children_along() {
         let mut command = msb.command(words.into_iter().chain(["sh", "-c", script]));
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         let mut run = command.spawn().expect("msb can be executed");
-        eventually("the child is there", || msb.words("children -q lead").stdout == "k\n");
-        let processes = msb.processes("k");
+        eventually("the child is there", || {
+            msb.words("children -q lead").stdout == "lead-child-0001\n"
+        });
+        let processes = msb.processes("lead-child-0001");
         drop(run.stdin.take());
         run.wait().expect("it ends");
         eventually("it is gone", || !processes.iter().any(Process::is_alive));
-        eventually("nothing is left", || !msb.home().join("sandboxes/k").exists());
+        eventually("nothing is left", || !msb.home().join("sandboxes/lead-child-0001").exists());
         eventually("nobody answers any more", || answering(&msb).is_empty());
     }
 }

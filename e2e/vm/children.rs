@@ -14,7 +14,7 @@ fn a_machine_has_children_within_its_budget() {
     assert_eq!(inside("sandbox-ctl ping").line(), "ok (parent: lead)");
     assert_eq!(inside("sandbox-ctl spawn --name k").line(), "k");
     let child = &msb.json(["children", "--json", "lead"])["children"][0];
-    assert_eq!((&child["name"], &child["isolation"]), (&"k".into(), &"vm".into()));
+    assert_eq!((&child["name"], &child["isolation"]), (&"lead-child-0001".into(), &"vm".into()));
     let gave = inside("sandbox-ctl exec k -- sh -c 'echo out; echo err >&2; exit 7'");
     assert_eq!(
         (gave.code, gave.stdout.as_str(), gave.stderr.as_str()),

@@ -85,6 +85,9 @@ pub(crate) fn written(plan: &Plan) -> String {
     }
     if let Some(family) = &plan.family {
         line("child of", family.parent.to_string());
+        if let Some(alias) = &family.alias {
+            line("called", format!("{alias} by its parent"));
+        }
     }
     if let Some(network) = plan.family_network() {
         line("joined", format!("the family of {}", network.root));

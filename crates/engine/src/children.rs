@@ -15,8 +15,8 @@ use crate::sandboxes::Engine;
 use crate::store::create_private;
 use msb_api::{Brood, Child, ChildSpec};
 use msb_spec::{
-    Bytes, Cpus, DEEPEST, Error, Family, ImageRef, Isolation, IsolationChoice, Kind, Name, Peers,
-    Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
+    Bytes, Cpus, DEEPEST, Error, Family, Hostname, ImageRef, Isolation, IsolationChoice, Kind,
+    Name, Peers, Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
 };
 use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,18 @@ struct Record {
 impl Engine {
     /// Makes a child of a running sandbox and starts it, with a say in how images are fetched.
     pub fn spawn(&self, parent: &Name, ask: &ChildSpec, fetching: &Fetching<'_>) -> Result<Child> {
+        self.spawn_called(parent, ask, None, fetching)
+    }
+
+    /// The same for somebody inside, who calls it by an alias. What it is called outside does not
+    /// depend on that, so that nobody inside learns of names that are taken there, or takes any.
+    pub(crate) fn spawn_called(
+        &self,
+        parent: &Name,
+        ask: &ChildSpec,
+        alias: Option<&Name>,
+        fetching: &Fetching<'_>,
+    ) -> Result<Child> {
         let about = |error: Error| error.under(format!("sandbox `{parent}` gets no child"));
         let (plan, policy) = self.may_spawn(parent).map_err(about)?;
         let mut spec = child_of(&plan, &policy, ask).map_err(about)?;
@@ -55,11 +67,13 @@ impl Engine {
             let record = self.record(parent)?.unwrap_or_else(Record::new);
             let kin = self.kin();
             self.check_budget(parent, &policy, &record, &kin, &spec).map_err(about)?;
+            check_alias(parent, alias, &kin).map_err(about)?;
             let name = self.child_name(parent, ask, &record).map_err(about)?;
             let network = network::shared(&plan, &policy, &name);
             let join = network::joined(&plan, &policy, &name);
             spec.network = network::asked(&plan, &policy, network.is_some(), join);
             spec.name = Some(name);
+            spec.hostname = alias.map(Hostname::of);
             let mut child = self.plan(&spec)?;
             // Not by its name, which may come from inside.
             child.spawn.clone_from(&spec.spawn);
@@ -68,6 +82,7 @@ impl Engine {
             let life = record.life.clone();
             child.family = Some(Family {
                 parent: parent.clone(),
+                alias: alias.cloned(),
                 life,
                 generation,
                 network,
@@ -408,6 +423,23 @@ fn image(parent: &Plan, policy: &SpawnPolicy, asked: Option<&ImageRef>) -> Resul
     }
 }
 
+/// Whether a sandbox has no other child that it calls so.
+fn check_alias(parent: &Name, alias: Option<&Name>, kin: &[Plan]) -> Result<()> {
+    let Some(alias) = alias else { return Ok(()) };
+    // These are names that nobody chose.
+    if alias.as_str().starts_with(&format!("{}-child-", within(parent, parent))) {
+        return Err(Error::invalid(format!("not a name for a child: `{alias}`")));
+    }
+    let has = |plan: &Plan| {
+        let other = plan.family.as_ref().and_then(|family| family.alias.as_ref());
+        other.map_or_else(|| within(parent, &plan.name), Name::as_str) == alias.as_str()
+    };
+    match kin.iter().any(|plan| is_child_of(plan, parent) && has(plan)) {
+        true => Err(Error::new(Kind::Exists, format!("child `{alias}` already exists"))),
+        false => Ok(()),
+    }
+}
+
 fn parent_of(plan: &Plan) -> Option<&Name> {
     plan.family.as_ref().map(|family| &family.parent)
 }
@@ -433,6 +465,14 @@ fn descends(plan: &Plan, from: &Name, kin: &[Plan]) -> bool {
         }
     }
     false
+}
+
+/// A name as it is known to a sandbox, where nobody knows of namespaces.
+pub(crate) fn within<'a>(sandbox: &Name, name: &'a Name) -> &'a str {
+    let whole = name.as_str();
+    let inner =
+        namespace(sandbox).and_then(|namespace| whole.strip_prefix(namespace)?.strip_prefix("--"));
+    inner.unwrap_or(whole)
 }
 
 /// What stands before `--` in the names of sandboxes of one namespace.

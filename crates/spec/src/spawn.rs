@@ -172,6 +172,9 @@ impl std::str::FromStr for SpawnPolicy {
 pub struct Family {
     /// The sandbox that it was made for.
     pub parent: Name,
+    /// What its parent calls it, if that chose a name from inside. Nobody else knows it by that.
+    #[serde(default)]
+    pub alias: Option<Name>,
     /// Which life of that: one that was reset has another.
     pub life: String,
     /// How far it is from a sandbox that is nobody's child.

@@ -56,10 +56,10 @@ impl Refusal {
 }
 
 /// A child as it is listed.
-pub(super) fn listed(name: &str, child: &Child) -> Value {
+pub(super) fn listed((name, container): &(String, &str), child: &Child) -> Value {
     json!({
         "name": name,
-        "container": name,
+        "container": container,
         "image": familiar(&child.image),
         "cpus": cpus(child),
         "memory_mb": child.memory.0 >> 20,
@@ -75,8 +75,8 @@ pub(super) fn familiar(image: &ImageRef) -> String {
 }
 
 /// A child as it is told of when it is made.
-pub(super) fn spawned(name: &str, child: &Child) -> Value {
-    let mut said = listed(name, child);
+pub(super) fn spawned(names: &(String, &str), child: &Child) -> Value {
+    let mut said = listed(names, child);
     said["ip"] = Value::Null;
     said
 }

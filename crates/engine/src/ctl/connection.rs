@@ -4,7 +4,8 @@
 use super::answers::{self, MOST_SAID, Refusal};
 use super::process::Desk;
 use super::requests::{Ask, LINE_LIMIT, Method, Request};
-use msb_api::{Child, ChildSpec, Children, Exec, ExecEvent, ExecInput, Execs, Unwatched};
+use crate::images::Fetching;
+use msb_api::{Child, ChildSpec, Exec, ExecEvent, ExecInput, Execs};
 use msb_spec::{Command, Ending, Error, Kind, Name, Result, Span, Stdin};
 use msb_sys::signal::SIGKILL;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -111,11 +112,11 @@ fn done(
     match method {
         Method::Ping => Ok(json!({ "ok": true, "parent": desk.inner(parent) })),
         Method::Spawn(spec) => {
-            spawn(desk, spec).map(|child| answers::spawned(desk.inner(&child.name), &child))
+            spawn(desk, spec).map(|child| answers::spawned(&names(desk, &child), &child))
         }
         Method::List => {
             let brood = desk.engine.children(parent).map_err(|error| Refusal::of(&error))?;
-            let listed = |child: &Child| answers::listed(desk.inner(&child.name), child);
+            let listed = |child: &Child| answers::listed(&names(desk, child), child);
             let children: Vec<Value> = brood.children.iter().map(listed).collect();
             Ok(json!({ "children": children }))
         }
@@ -139,11 +140,16 @@ fn done(
     }
 }
 
+/// What a child is called inside, and by whom it is reached there.
+fn names<'a>(desk: &Desk, child: &'a Child) -> (String, &'a str) {
+    (desk.called(&child.name), desk.inner(&child.name))
+}
+
 /// A child of this sandbox; others are as if there were none.
 fn own(desk: &Desk, name: &str) -> std::result::Result<Child, Refusal> {
     let nobody = || Refusal::no_child(name, desk.inner(&desk.parent));
     let brood = desk.engine.children(&desk.parent).map_err(|error| Refusal::of(&error))?;
-    brood.children.into_iter().find(|child| desk.inner(&child.name) == name).ok_or_else(nobody)
+    brood.children.into_iter().find(|child| desk.called(&child.name) == name).ok_or_else(nobody)
 }
 
 /// A child that ended meanwhile is none.
@@ -157,9 +163,9 @@ fn gone(desk: &Desk, error: &Error, name: &str) -> Refusal {
 fn spawn(desk: &Desk, mut spec: ChildSpec) -> std::result::Result<Child, Refusal> {
     let parent = desk.inner(&desk.parent);
     let asked = spec.name.take();
-    let name = asked.as_ref().map(|name| desk.outer(name.as_str())).transpose();
-    spec.name = name.map_err(|error| Refusal::of(&error))?;
-    desk.engine.child_spawn(&desk.parent, &spec, &Unwatched).map_err(|error| match error.kind() {
+    let spawned =
+        desk.engine.spawn_called(&desk.parent, &spec, asked.as_ref(), &Fetching::default());
+    spawned.map_err(|error| match error.kind() {
         Kind::Denied if spec.image.is_some() => {
             let image = spec.image.as_ref().map(answers::familiar).unwrap_or_default();
             let message = format!("Image '{image}' not allowed for children of '{parent}'");

@@ -1,7 +1,7 @@
 //! The life of the process that answers a sandbox.
 
 use super::connection;
-use crate::children::namespace;
+use crate::children::within;
 use crate::launch::{Launcher, silence};
 use crate::sandboxes::Engine;
 use crate::store::Home;
@@ -81,18 +81,14 @@ pub(super) struct Desk {
 impl Desk {
     /// A name as it is known inside, where nobody knows of namespaces.
     pub(super) fn inner<'a>(&self, name: &'a Name) -> &'a str {
-        let whole = name.as_str();
-        let inner = namespace(&self.parent)
-            .and_then(|namespace| whole.strip_prefix(namespace)?.strip_prefix("--"));
-        inner.unwrap_or(whole)
+        within(&self.parent, name)
     }
 
-    /// The same name as it is known outside.
-    pub(super) fn outer(&self, inner: &str) -> Result<Name> {
-        match namespace(&self.parent) {
-            Some(namespace) => Name::parse(&format!("{namespace}--{inner}")),
-            None => Name::parse(inner),
-        }
+    /// What a child is called inside: as was asked for there, or by its name.
+    pub(super) fn called(&self, child: &Name) -> String {
+        let plan = self.engine.home().plan(child).ok();
+        let alias = plan.and_then(|plan| plan.family?.alias);
+        alias.map_or_else(|| self.inner(child).to_owned(), |alias| alias.to_string())
     }
 
     /// Whether one more request may be made now.
