@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What came while somebody waited.
 #[derive(Debug)]
@@ -21,6 +21,10 @@ pub(crate) enum Waited {
     /// Nothing, in that time.
     TooLong,
 }
+
+/// A guest that serves files says or takes something at least this often, unless something inside
+/// has stopped it. To remove a large tree takes it a while, too.
+const GUEST_SILENCE: Duration = Duration::from_secs(120);
 
 /// One request and what comes back.
 #[derive(Debug)]
@@ -142,8 +146,8 @@ impl Connection {
     }
 
     /// The same, but no longer than this.
-    pub(crate) fn reply_within(&mut self, limit: std::time::Duration) -> Result<Reply> {
-        let limit = limit.max(std::time::Duration::from_millis(1));
+    pub(crate) fn reply_within(&mut self, limit: Duration) -> Result<Reply> {
+        let limit = limit.max(Duration::from_millis(1));
         self.stream.set_read_timeout(Some(limit)).map_err(gone)?;
         let reply = self.reply();
         self.stream.set_read_timeout(None).map_err(gone)?;
@@ -151,8 +155,14 @@ impl Connection {
     }
 
     /// From now on nobody waits longer than this for the next bytes.
-    pub(crate) fn wait_at_most(&self, limit: std::time::Duration) -> Result<()> {
+    pub(crate) fn wait_at_most(&self, limit: Duration) -> Result<()> {
         self.stream.set_read_timeout(Some(limit)).map_err(gone)
+    }
+
+    /// From now on nobody waits for ever for a guest that is hostile, to hear it or to be heard.
+    pub(crate) fn limit_silence(&self) -> Result<()> {
+        self.wait_at_most(GUEST_SILENCE)?;
+        self.stream.set_write_timeout(Some(GUEST_SILENCE)).map_err(gone)
     }
 
     /// Sends bytes that are frames already.
@@ -176,5 +186,9 @@ impl From<Malformed> for Streaming {
 }
 
 fn gone(error: io::Error) -> Error {
+    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        return Error::new(Kind::Timeout, "the sandbox does not answer")
+            .hint("something in it may have stopped its guest; `msb stop -f` ends it");
+    }
     Error::new(Kind::Protocol, "the worker went away").cause(error)
 }

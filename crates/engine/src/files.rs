@@ -8,7 +8,9 @@ use crate::volumes::Served;
 use crate::{pull, push};
 pub use msb_api::Copied;
 use msb_spec::{Error, Kind, Patch, Result};
-use msb_wire::{FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header};
+use msb_wire::{
+    EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
+};
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +18,14 @@ use std::path::Path;
 
 /// Told of every piece of a copy, for a progress bar.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
+
+/// The most entries of a directory that are listed, and bytes of their names and links: a hostile
+/// guest would go on for ever.
+const LIST_ENTRIES: usize = 1 << 20;
+const LIST_BYTES: usize = 64 << 20;
+/// The longest name and the longest link that Linux has.
+const NAME_BYTES: usize = 255;
+const LINK_BYTES: usize = 4096;
 
 /// One file operation on a connection made for it.
 #[derive(Debug)]
@@ -45,6 +55,7 @@ impl Files {
     }
 
     fn ask(&mut self, request: &FileRequest) -> Result<()> {
+        self.connection.limit_silence()?;
         self.connection.send(&encode(FrameKind::File, request))
     }
 
@@ -96,9 +107,16 @@ impl Files {
     pub fn list(mut self, path: &[u8]) -> Result<Vec<Meta>> {
         self.ask(&FileRequest::List { path: path.to_vec() })?;
         let mut all = Vec::new();
+        let mut bytes = 0;
         loop {
             match self.answer()? {
-                FileReply::Entries(entries) => all.extend(entries),
+                FileReply::Entries(entries) => {
+                    bytes += entries.iter().map(weight).sum::<Result<usize>>()?;
+                    all.extend(entries);
+                    if all.len() > LIST_ENTRIES || bytes > LIST_BYTES {
+                        return Err(too_long());
+                    }
+                }
                 FileReply::Done { .. } => break,
                 _ => return Err(nonsense()),
             }
@@ -254,6 +272,23 @@ impl Files {
     }
 }
 
+/// Bytes that an entry of a listing takes. No file system has longer names or links.
+fn weight(entry: &Meta) -> Result<usize> {
+    let target = match &entry.kind {
+        EntryKind::Symlink(target) => target.len(),
+        _ => 0,
+    };
+    match entry.name.len() <= NAME_BYTES && target <= LINK_BYTES {
+        true => Ok(entry.name.len() + target),
+        false => Err(nonsense()),
+    }
+}
+
+fn too_long() -> Error {
+    Error::new(Kind::Limit, "the directory has too many entries to be listed")
+        .hint(format!("{LIST_ENTRIES} are listed; a command inside can look at the others"))
+}
+
 /// A failure that the guest reports, as an error. Its words are escaped: they are a guest's.
 pub fn understand(reply: FileReply) -> Result<FileReply> {
     understand_in("sandbox", reply)
@@ -294,4 +329,48 @@ pub(crate) fn went_away() -> Error {
 pub(crate) fn through_a_link(path: &Path) -> Error {
     Error::new(Kind::Denied, format!("a link is in the way of `{}`", path.display()))
         .hint("it was none a moment ago; somebody may want to lead you elsewhere")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    fn entry(name: usize, target: usize) -> Meta {
+        Meta {
+            name: vec![b'x'; name],
+            kind: EntryKind::Symlink(vec![b'y'; target]),
+            mode: 0o777,
+            size: 0,
+            modified: 0,
+            created: None,
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    /// What a client makes of a guest that lists these again and again, as long as it is heard.
+    fn listed(batch: Vec<Meta>) -> Error {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let guest = std::thread::spawn(move || {
+            let frame = encode(FrameKind::Reply, &FileReply::Entries(batch));
+            while theirs.write_all(&frame).is_ok() {}
+        });
+        let error = Files::on(Connection::on(ours)).list(b"/").unwrap_err();
+        guest.join().unwrap();
+        error
+    }
+
+    #[test]
+    fn a_listing_without_an_end_is_given_up() {
+        assert_eq!(listed(vec![entry(1, 0); 1000]).kind(), Kind::Limit);
+        assert_eq!(listed(vec![entry(255, 4096); 20]).kind(), Kind::Limit);
+    }
+
+    #[test]
+    fn no_name_is_longer_than_a_file_systems() {
+        assert_eq!(listed(vec![entry(256, 0)]).kind(), Kind::Protocol);
+        assert_eq!(listed(vec![entry(1, 4097)]).kind(), Kind::Protocol);
+    }
 }

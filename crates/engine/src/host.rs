@@ -1,9 +1,9 @@
 //! What this host offers, as far as a Plan depends on it. Cheap: asked before every start.
 
 use msb_image::Owners;
-use msb_spec::{Cgroup, IdRange, Limits};
+use msb_spec::{Cgroup, Error, IdRange, Kind, Limits, Result};
 use rustix::fs::Access;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -189,18 +189,27 @@ fn granted(file: &str, user: &str, uid: u32) -> Option<IdRange> {
 }
 
 /// Host ids that nothing else uses, for a sandbox made by root: 64 Ki of them, at random among
-/// 16 Ki such ranges, above everything that /etc/subuid hands out by default.
-pub(crate) fn unused_ids() -> IdRange {
-    let slot = u32::from(u16::from_le_bytes(random())) & 0x3fff;
-    IdRange { start: FIRST + slot * COUNT, count: COUNT }
+/// 16 Ki such ranges, above everything that /etc/subuid hands out by default. None of those that
+/// are taken; an error where all are.
+pub(crate) fn unused_ids(taken: &BTreeSet<u32>) -> Result<IdRange> {
+    let first = u32::from(u16::from_le_bytes(random()));
+    let slots = (0..SLOTS).map(|more| (first + more) % SLOTS);
+    let ranges = slots.map(|slot| IdRange { start: FIRST + slot * COUNT, count: COUNT });
+    let mut free = ranges.filter(|range| !taken.contains(&range.start));
+    free.next().ok_or_else(|| {
+        Error::new(Kind::Limit, "every range of host ids belongs to a sandbox or a volume")
+            .hint("`msb rm` removes sandboxes that are not needed any more")
+    })
 }
 
 /// Whether a range is one that [`unused_ids`] gives.
 pub(crate) fn is_unused(range: IdRange) -> bool {
     let offset = range.start.checked_sub(FIRST);
-    range.count == COUNT && offset.is_some_and(|at| at % COUNT == 0 && at / COUNT <= 0x3fff)
+    range.count == COUNT && offset.is_some_and(|at| at % COUNT == 0 && at / COUNT < SLOTS)
 }
 
+/// How many ranges there are.
+const SLOTS: u32 = 0x4000;
 const FIRST: u32 = 0x4000_0000;
 const COUNT: u32 = 0x1_0000;
 
@@ -233,13 +242,23 @@ mod tests {
     #[test]
     fn ids_are_above_those_of_people() {
         for _ in 0..100 {
-            let range = unused_ids();
+            let range = unused_ids(&BTreeSet::new()).unwrap();
             assert!(range.start >= 0x4000_0000 && range.start.checked_add(range.count).is_some());
             assert!(is_unused(range));
         }
         for start in [0, 1000, FIRST - COUNT, FIRST + 1, u32::MAX, FIRST + COUNT * 0x4000] {
             assert!(!is_unused(IdRange { start, count: COUNT }), "{start}");
         }
+    }
+
+    #[test]
+    fn no_range_is_given_twice() {
+        let mut taken = BTreeSet::new();
+        for _ in 0..SLOTS {
+            let range = unused_ids(&taken).unwrap();
+            assert!(is_unused(range) && taken.insert(range.start), "{range:?}");
+        }
+        assert_eq!(unused_ids(&taken).unwrap_err().kind(), Kind::Limit);
     }
 
     #[test]

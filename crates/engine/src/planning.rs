@@ -38,8 +38,8 @@ pub(crate) fn plan(
     let caller = User::current();
     let user = user(spec, &prepared)?;
     let ids = match isolation {
-        Isolation::Process => ids(spec, user.as_ref(), prepared.owners, caller)?,
-        Isolation::Vm => machine_ids(&base, caller),
+        Isolation::Process => ids(home, spec, user.as_ref(), prepared.owners)?,
+        Isolation::Vm => machine_ids(home, &base)?,
     };
     let one_user = isolation == Isolation::Process && matches!(ids, Ids::Single { .. });
     if one_user && prepared.has_directory(APT) {
@@ -158,16 +158,17 @@ fn isolation(
 
 /// Whose ids a machine's process has. An image's own exist only inside; those of a directory are
 /// the host's.
-fn machine_ids(base: &MachineBase, caller: User) -> Ids {
+fn machine_ids(home: &Home, base: &MachineBase) -> Result<Ids> {
+    let caller = User::current();
     let User { uid, gid } = caller;
-    match base {
-        _ if caller.is_root() => Ids::Shifted { range: unused_ids() },
+    Ok(match base {
+        _ if caller.is_root() => Ids::Shifted { range: unused_ids(&home.taken_ids())? },
         MachineBase::Shares => match caller.granted() {
             Some((uids, gids)) => Ids::Subordinate { uid, gid, uids, gids },
             None => Ids::Single { uid, gid },
         },
         MachineBase::Image { .. } => Ids::Single { uid, gid },
-    }
+    })
 }
 
 fn made_up_name() -> Name {
@@ -217,9 +218,10 @@ fn user(spec: &Spec, prepared: &Prepared) -> Result<Option<UserRef>> {
     Ok(user.filter(|user| spec.user.is_some() || !user.is_root()))
 }
 
-fn ids(spec: &Spec, user: Option<&UserRef>, owners: bool, caller: User) -> Result<Ids> {
+fn ids(home: &Home, spec: &Spec, user: Option<&UserRef>, owners: bool) -> Result<Ids> {
+    let caller = User::current();
     if caller.is_root() {
-        return Ok(Ids::Shifted { range: unused_ids() });
+        return Ok(Ids::Shifted { range: unused_ids(&home.taken_ids())? });
     }
     let User { uid, gid } = caller;
     let other = user.filter(|user| !user.is_root());
@@ -254,7 +256,11 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
     let by = |controller: &str, other: By| {
         if controllers.has(controller) { By::Cgroup } else { other }
     };
-    let memory = spec.memory.map(|value| Limit { value, by: by("memory", By::Watch) });
+    let memory = match spec.memory {
+        Some(value) => Some(Limit { value, by: by("memory", By::Watch) }),
+        None if controllers.has("memory") => Some(Limit { value: usual_memory(), by: By::Cgroup }),
+        None => None,
+    };
     let pids = spec.pids.map(|value| Limit { value, by: by("pids", By::Rlimit) });
     let cpus = match spec.cpus {
         Some(value) if controllers.has("cpu") => Some(Limit { value, by: By::Cgroup }),
@@ -309,6 +315,12 @@ pub(crate) fn limits_anew(plan: &Plan, ask: &Modify) -> Result<(Limits, Option<(
     let limits = machine::limits(&Spec { disk, ..spec })?;
     let size = machine::size(&limits);
     Ok((limits, Some(size)))
+}
+
+/// What a sandbox may have where nobody says: three quarters of the host's memory, in whole MiB. The
+/// writable layer of one that does not last may be half of it, and the host goes on with the rest.
+fn usual_memory() -> Bytes {
+    Bytes::mib((half_of_memory() / 2 * 3) >> 20)
 }
 
 fn no_part_of_a_cpu(value: Cpus) -> Error {

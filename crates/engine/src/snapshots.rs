@@ -128,7 +128,7 @@ impl Engine {
     /// The same, but for some of its settings.
     pub fn restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<Plan> {
         let record = self.records().find(snapshot)?;
-        let mut plan = self.derived(&record.plan, name, ids_like(record.plan.ids));
+        let mut plan = self.derived(&record.plan, name, self.ids_like(record.plan.ids)?);
         plan.snapshot = Some(snapshot.clone());
         plan.rootfs.own = 0;
         changes::apply(self.home(), &mut plan, changes)?;
@@ -144,7 +144,7 @@ impl Engine {
                 .hint(format!("`msb rm {name}` removes it")));
         }
         let source = self.existing(of)?;
-        let ids = ids_like(source.ids);
+        let ids = self.ids_like(source.ids)?;
         let carried = self.carry(&source, ids)?;
         let (frozen, _, _kept) = self.frozen(of, carried.as_ref())?;
         let plan = self.derived(&frozen, name, ids);
@@ -604,11 +604,13 @@ fn needs_repair(disk: &Path) -> bool {
     read.is_ok() && u32::from_le_bytes(bytes) & RECOVER != 0
 }
 
-/// Ids of another sandbox of the same user.
-fn ids_like(ids: Ids) -> Ids {
-    match ids {
-        Ids::Shifted { .. } => Ids::Shifted { range: unused_ids() },
-        ids => ids,
+impl Engine {
+    /// Ids of another sandbox of the same user.
+    fn ids_like(&self, ids: Ids) -> Result<Ids> {
+        Ok(match ids {
+            Ids::Shifted { .. } => Ids::Shifted { range: unused_ids(&self.home().taken_ids())? },
+            ids => ids,
+        })
     }
 }
 

@@ -1,10 +1,11 @@
 //! The state directory: every path in it is made here.
 
 use crate::{layers, rename};
-use msb_spec::{Error, Kind, Name, Plan, Result, VolumeName, env, state};
+use msb_spec::{Error, Ids, Kind, Name, Plan, Result, VolumeName, env, state};
 use msb_sys::files;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
@@ -28,6 +29,18 @@ pub(crate) struct Claim {
 
 /// A Plan is a few kilobytes; one with patches may carry texts.
 const PLAN_LIMIT: u64 = 64 << 20;
+
+/// What has a range of host ids of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owner<'a> {
+    Sandbox(&'a Name),
+    Volume(&'a VolumeName),
+}
+
+/// Two were made at the same moment with the same ids.
+pub(crate) fn taken_twice() -> Error {
+    Error::new(Kind::State, "its host ids were taken at the same moment").hint("try again")
+}
 
 impl Home {
     /// Opens `MSB_HOME` or `~/.msb`, and makes it if it is missing.
@@ -170,6 +183,38 @@ impl Home {
         names
     }
 
+    /// The first of each range of host ids that a sandbox or a volume has.
+    pub(crate) fn taken_ids(&self) -> BTreeSet<u32> {
+        self.ids_of(self.names().iter(), self.volume_names().iter())
+    }
+
+    /// The same of all but one.
+    pub(crate) fn ids_of_others(&self, but: Owner<'_>) -> BTreeSet<u32> {
+        let (sandbox, volume) = match but {
+            Owner::Sandbox(name) => (Some(name), None),
+            Owner::Volume(name) => (None, Some(name)),
+        };
+        let sandboxes = self.names();
+        let volumes = self.volume_names();
+        self.ids_of(
+            sandboxes.iter().filter(|name| Some(*name) != sandbox),
+            volumes.iter().filter(|name| Some(*name) != volume),
+        )
+    }
+
+    fn ids_of<'a>(
+        &self,
+        sandboxes: impl Iterator<Item = &'a Name>,
+        volumes: impl Iterator<Item = &'a VolumeName>,
+    ) -> BTreeSet<u32> {
+        let shifted = |name: &Name| match self.plan(name).ok()?.ids {
+            Ids::Shifted { range } => Some(range.start),
+            _ => None,
+        };
+        let own = |name: &VolumeName| crate::volumes::ids(self, name).map(|range| range.start);
+        sandboxes.filter_map(shifted).chain(volumes.filter_map(own)).collect()
+    }
+
     /// Whether there is such a sandbox.
     pub(crate) fn has(&self, name: &Name) -> bool {
         self.directory(name).join(state::PLAN).exists()
@@ -218,6 +263,13 @@ impl Home {
                 .hint(format!("`msb rm {0}` removes it, `--replace` replaces it", plan.name)));
             }
             Err(error) => return Err(failed(error.into())),
+        }
+        // Whoever chose the same ids at the same moment is there now, or looks after us.
+        if let Ids::Shifted { range } = plan.ids
+            && self.ids_of_others(Owner::Sandbox(&plan.name)).contains(&range.start)
+        {
+            let _ = remove_tree(&directory);
+            return Err(taken_twice());
         }
         std::mem::forget(guard);
         Ok(Claim { directory, lock })

@@ -13,17 +13,26 @@ pub(crate) use held::{hold, planned, take};
 use crate::host::{User, unused_ids};
 use crate::planning::now_ms;
 use crate::sandboxes::Engine;
-use crate::store::{Aside, Home, create_private, full_disk, make_private, passing, remove_tree};
+use crate::store::{
+    Aside, Home, Owner, create_private, full_disk, make_private, passing, remove_tree, taken_twice,
+};
 use crate::{doctor, hardware, images};
 use msb_api::{PrunedVolumes, Volume};
 use msb_image::Owners;
-use msb_spec::{Error, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
+use msb_spec::{
+    Error, IdRange, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec,
+};
 use record::Record;
 use rustix::fs::CWD;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+/// The host ids of a volume, if it has some of its own.
+pub(crate) fn ids(home: &Home, name: &VolumeName) -> Option<IdRange> {
+    Record::read(home, name).ok()?.ids
+}
 
 impl Engine {
     /// Makes a volume.
@@ -40,7 +49,10 @@ impl Engine {
         if fs::symlink_metadata(&place).is_ok() {
             return Err(exists());
         }
-        let ids = User::current().is_root().then(unused_ids);
+        let ids = match User::current().is_root() {
+            true => Some(unused_ids(&self.home().taken_ids())?),
+            false => None,
+        };
         let record = Record::new(spec, now_ms(), ids);
         let volumes = self.home().volumes();
         let failed = |error: io::Error| full_disk("volume", error, &volumes);
@@ -60,6 +72,13 @@ impl Engine {
             Ok(()) => std::mem::forget(guard),
             Err(rustix::io::Errno::EXIST) => return Err(exists()),
             Err(error) => return Err(failed(error.into())),
+        }
+        if let Some(range) = ids
+            && self.home().ids_of_others(Owner::Volume(name)).contains(&range.start)
+        {
+            // Made at the same moment as another that has the same: one of the two is enough.
+            remove_tree(&place).map_err(failed)?;
+            return Err(taken_twice());
         }
         File::open(&volumes).and_then(|directory| directory.sync_all()).map_err(failed)?;
         self.volume(name)

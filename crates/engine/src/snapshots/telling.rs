@@ -53,7 +53,7 @@ impl Engine {
         })?;
         let digits: String = random::<4>().iter().map(|byte| format!("{byte:02x}")).collect();
         let name = Name::parse(&format!("saving-{digits}")).expect("letters, digits and a dash");
-        let mut plan = self.derived(plan, &name, super::ids_like(plan.ids));
+        let mut plan = self.derived(plan, &name, self.ids_like(plan.ids)?);
         if let Some(machine) = &mut plan.machine {
             machine.kernel = kernel;
             machine.cpus = 1;
