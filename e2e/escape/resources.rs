@@ -70,6 +70,20 @@ fn memory_cannot_be_taken_as_files() {
     }
 }
 
+/// Attack 43: nor as what no process and no file shows.
+#[test]
+fn memory_cannot_be_taken_as_segments_or_empty_files() {
+    for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
+        msb.program("bomb", include_str!("programs/bomb.c"));
+        let gave = msb.shell_with(["-m", "64M", "--timeout", "60s"], "bomb segments");
+        let held: u64 = gave.stdout.trim().parse().unwrap_or(0);
+        assert!(held <= 64, "{held} MiB in segments: {gave:#?}");
+        // So many empty files take 150 MiB of the kernel's memory at least.
+        let gave = msb.shell_with(["-m", "64M", "--timeout", "60s"], "bomb inodes /dev/shm");
+        assert_eq!(gave.stdout, "", "it came to its end: {gave:#?}");
+    }
+}
+
 /// Attack 43.
 #[test]
 fn a_full_disk_is_the_sandboxs_own() {
@@ -112,6 +126,100 @@ fn descriptors_run_out_only_for_who_takes_them() {
         for name in ["web", "neighbour"] {
             assert_eq!(msb.run(["exec", name, "--", "echo", "here"]).line(), "here");
         }
+    }
+}
+
+/// Attack 43: what the kernel counts for each user, taken by every id that there is inside.
+#[test]
+fn what_is_counted_for_users_is_left_to_others() {
+    for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
+        msb.program("counters", include_str!("programs/counters.c"));
+        let on_host = msb.rootfs().join("bin/counters");
+        msb.lasting::<&str>("neighbour", []);
+        for what in ["inotify", "timers", "descriptors"] {
+            let name = format!("greedy-{what}");
+            msb.lasting::<&str>(&name, []);
+            let id = msb.run(["exec", "-d", &name, "--", "counters", "take", what]).line();
+            eventually("it has taken all it gets", || {
+                !msb.run(["logs", &name, "--exec", &id]).stdout.is_empty()
+            });
+            let taken = msb.run(["logs", &name, "--exec", &id]).line();
+            assert_ne!(taken, "0", "{what}: nothing was taken");
+            let counts = ["exec", "neighbour", "--", "counters", "count", what];
+            if what == "descriptors" {
+                // Who has no more open files than the greedy one cannot be helped; a worker does.
+                assert_eq!(msb.run(["exec", "neighbour", "--", "echo", "here"]).line(), "here");
+            } else {
+                let gave = msb_e2e::gives(msb.as_whom(&on_host).args(["count", what]));
+                assert_eq!(gave.line(), "16", "{what} of the host's user, after {taken}");
+                assert_eq!(msb.run(counts).line(), "16", "{what} of another, after {taken}");
+            }
+            msb.run(["rm", "-q", "-f", &name]).ok();
+        }
+    }
+}
+
+/// Attack 43: where no more than this was asked for.
+#[test]
+fn limits_that_nobody_asked_for_hold() {
+    for msb in Msb::each() {
+        msb.lasting::<&str>("web", []);
+        let hard = |name: &str, what: &str| -> u64 {
+            let limits = msb.shell_in(name, "cat /proc/self/limits").ok().stdout;
+            let line = limits.lines().find(|line| line.starts_with(what)).unwrap();
+            line[what.len()..].split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        assert!(hard("web", "Max open files") <= 16 << 10);
+        assert!(hard("web", "Max pending signals") <= 4096);
+        msb.lasting("asked", ["--rlimit", "sigpending=5000:5000"]);
+        assert_eq!(hard("asked", "Max pending signals"), 5000);
+        let planned = &msb.json(["inspect", "web"])["plan"]["limits"];
+        if planned["cgroup"]["controllers"]["memory"].is_string() {
+            assert_eq!(planned["memory"]["by"], "cgroup", "{planned}");
+        }
+    }
+}
+
+/// Attack 44: the kernel kills a command, and not PID 1 with everything else.
+#[test]
+fn out_of_memory_ends_a_command_and_not_the_sandbox() {
+    for msb in Msb::each() {
+        msb.program("bomb", include_str!("programs/bomb.c"));
+        msb.lasting("web", ["-m", "64M"]);
+        let guest = msb.processes("web")[1].clone();
+        // Nothing of it is in the memory of any process, so that all look alike small.
+        let gave = msb.run(["exec", "web", "--", "bomb", "memory", "/dev/shm/file", "300"]);
+        assert_ne!(gave.code, 0, "{gave:#?}");
+        assert!(gave.stderr.contains("memory"), "{gave:#?}");
+        assert!(guest.is_alive(), "the guest was killed: {gave:#?}");
+        assert!(msb.run(["ls"]).stdout.contains("running"));
+        msb.run(["rm", "-q", "-f", "web"]).ok();
+    }
+}
+
+/// Attack 44: something inside stops whatever serves or starts something for the outside.
+#[test]
+fn nobody_outside_waits_for_what_was_stopped_inside() {
+    for msb in Msb::each() {
+        msb.program("stopper", include_str!("programs/stopper.c"));
+        msb.lasting::<&str>("web", []);
+        msb.shell_in("web", "head -c 50000000 /dev/zero > /large").ok();
+        let id = msb.run(["exec", "-d", "web", "--", "stopper"]).line();
+        let stopped = || msb.run(["logs", "web", "--exec", &id]).stdout.lines().count();
+        let copy = msb.scratch().join("copy");
+        // A command that was stopped once it ran is its own, and has a time for that.
+        let exec = ["exec", "--timeout", "5s", "web", "--", "true"];
+        // Each of these ends, in whatever way: one that never does fails the test.
+        eventually("something was stopped", || {
+            msb.run(["cp", "web:/large", copy.to_str().unwrap()]);
+            msb.run(exec);
+            stopped() > 0
+        });
+        for _ in 0..3 {
+            msb.run(["cp", "/etc/hostname", "web:/other"]);
+            msb.run(exec);
+        }
+        msb.run(["stop", "-q", "-f", "web"]).ok();
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct SandboxArgs {
     /// Processors, as in `2` or `0.5`
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     cpus: Option<Cpus>,
-    /// Memory, as in `512M`
+    /// Memory, as in `512M` [default: 3/4 of the host's, 1G in a microVM]
     #[arg(long, short, value_name = "SIZE", help_heading = LIMITS)]
     memory: Option<Bytes>,
     /// Processes and threads [default: 4096]

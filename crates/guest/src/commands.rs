@@ -1,5 +1,6 @@
 //! The commands that run in here: started, signalled, reaped.
 
+use crate::oom::OomScore;
 use crate::session;
 use crate::users::{self, NoUser};
 use msb_spec::{Rlimit, RlimitName, TermSize, UserRef};
@@ -32,6 +33,10 @@ pub(crate) struct Commands {
     swept: BTreeSet<u64>,
     powerless: bool,
     homes: users::Homes,
+    /// Ours, which what we start inherits.
+    oom: Option<OomScore>,
+    /// Children of ours that serve files and streams.
+    servers: BTreeSet<i32>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -40,7 +45,7 @@ type Failure = (SpawnFailure, i32);
 
 impl Commands {
     /// No commands yet; `powerless` ones get no capabilities.
-    pub(crate) fn new(powerless: bool) -> Self {
+    pub(crate) fn new(powerless: bool, oom: Option<OomScore>) -> Self {
         Self {
             running: HashMap::new(),
             init: None,
@@ -48,6 +53,25 @@ impl Commands {
             swept: BTreeSet::new(),
             powerless,
             homes: users::Homes::default(),
+            oom,
+            servers: BTreeSet::new(),
+        }
+    }
+
+    /// Has this child of ours, which is not a command, end when something inside stops it.
+    pub(crate) fn add_server(&mut self, pid: Option<i32>) {
+        self.servers.extend(pid);
+    }
+
+    /// Ends the children of ours that something inside has stopped: whoever waits for them outside
+    /// would wait for ever.
+    pub(crate) fn end_stopped_servers(&self) {
+        use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        for pid in self.servers.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            if let Ok(Some(_)) = waitid(WaitId::Pid(pid), stopped) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
     }
 
@@ -132,7 +156,8 @@ impl Commands {
         if let Some(user) = &user {
             give_streams(&stdio, &user.identity);
         }
-        let started = msb_sys::spawn::spawn(&spawn).map_err(|failed| told(&failed))?;
+        let started = OomScore::raised(self.oom.as_ref(), || msb_sys::spawn::spawn(&spawn));
+        let started = started.map_err(|failed| told(&failed))?;
         self.running.insert(started.pid, id);
         Ok((started.inside.cast_unsigned(), terminal.map(|terminal| terminal.outer)))
     }
@@ -160,6 +185,7 @@ impl Commands {
         while let Ok(Some((pid, status))) = waited {
             let pid = pid.as_raw_nonzero().get();
             let (code, signal) = (status.exit_status(), status.terminating_signal());
+            self.servers.remove(&pid);
             if self.init == Some(pid) {
                 self.init = None;
                 exited.push(FromGuest::InitEnded { code, signal });

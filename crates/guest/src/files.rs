@@ -46,10 +46,11 @@ impl<T> Doing<T> for io::Result<T> {
     }
 }
 
-/// Serves one operation on this descriptor in a child, and goes on.
-pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
-    let Some(socket) = fds.pop() else { return };
-    if let Ok(true) = msb_sys::process::fork() {
+/// Serves one operation on this descriptor in a child, whose pid is returned.
+pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) -> Option<i32> {
+    let socket = fds.pop()?;
+    let child = msb_sys::process::fork_child().ok()?;
+    if child.is_none() {
         // Nothing that owns a descriptor is dropped from here on. What the guest holds is closed first:
         // a path may lead through /proc/self/fd.
         if msb_sys::process::close_others(&[socket.as_fd()]).is_ok() {
@@ -57,6 +58,7 @@ pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) {
         }
         msb_sys::process::leave(0);
     }
+    child
 }
 
 /// The same for a guest that holds descriptors which a child must not keep open, on a connection

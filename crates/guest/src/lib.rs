@@ -13,6 +13,7 @@ mod link;
 mod links;
 pub mod machine;
 mod mirror;
+mod oom;
 mod pause;
 mod session;
 mod sftp;
@@ -27,6 +28,7 @@ use links::{Listeners, Wanted, Who};
 use msb_spec::UserRef;
 use msb_sys::signal::{SIGCHLD, Signals};
 use msb_wire::{FromGuest, InitFailure, LinkFailure, ToGuest};
+use oom::OomScore;
 use pause::Paused;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,13 +43,14 @@ pub use volume::serve_volume;
 /// and all others but these are closed.
 pub fn run(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
     msb_sys::process::set_name(c"msb-guest");
+    let oom = OomScore::take(beside.as_ref().map(|beside| beside.proc.as_fd()));
     // Nobody else in here may read our memory or descriptors through /proc.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // The worker's death closes the link, which ends us; this is for the moments before we look.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let Ok(signals) = Signals::collect(&[SIGCHLD]) else { return 125 };
     let mut link = Link::new(link);
-    let mut commands = Commands::new(restricted);
+    let mut commands = Commands::new(restricted, oom);
     let mut init = beside.map(Init::new);
     commands.watch(init.as_ref().map(|init| init.pid));
     // Who has died before we could hear of it.
@@ -68,6 +71,10 @@ pub fn run(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
             while signals.take().is_some() {}
             let exited = commands.reap(init.as_ref().map(|init| init.proc().as_fd()));
             exited.iter().for_each(|one| link.tell(one, &[]));
+            // A pause stops them as well, and lets them go on.
+            if paused.is_none() {
+                commands.end_stopped_servers();
+            }
             // Whoever is left may have something to say; then the worker ends us.
             let alone = matches!(exited.last(), Some(FromGuest::Exited { alone: true, .. }));
             if alone && commands.are_over() {
@@ -99,9 +106,9 @@ fn serve(
     request: ToGuest,
     fds: Vec<OwnedFd>,
 ) {
+    let powerless = commands.are_powerless();
     let lead = |user: Option<UserRef>, wanted: &Wanted, fds| {
-        let who = Who { user: user.as_ref(), powerless: commands.are_powerless() };
-        links::serve_apart(who, wanted, fds);
+        links::serve_apart(Who { user: user.as_ref(), powerless }, wanted, fds)
     };
     match request {
         ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last, sweep } => {
@@ -131,19 +138,23 @@ fn serve(
             };
             link.tell(&FromGuest::Init { failure }, &[]);
         }
-        ToGuest::Files { user } => files::serve_apart(user.as_ref(), fds),
-        ToGuest::Sftp { user } => lead(user, &Wanted::Sftp, fds),
-        ToGuest::Dial { user, to } => lead(user, &Wanted::Dial(to), fds),
+        ToGuest::Files { user } => {
+            commands.add_server(files::serve_apart(user.as_ref(), fds));
+        }
+        ToGuest::Sftp { user } => commands.add_server(lead(user, &Wanted::Sftp, fds)),
+        ToGuest::Dial { user, to } => {
+            commands.add_server(lead(user, &Wanted::Dial(to), fds));
+        }
         ToGuest::Listen { user, at, id } => {
             let wanted = match listeners.add(id) {
                 Ok(orders) => Wanted::Listen(at, orders),
                 Err(failure) => Wanted::Refused(failure),
             };
-            lead(user, &wanted, fds);
+            commands.add_server(lead(user, &wanted, fds));
         }
         ToGuest::Accept { listener, number } => {
             if !fds.first().is_some_and(|socket| listeners.pass(listener, number, socket)) {
-                lead(None, &Wanted::Refused(LinkFailure::Gone), fds);
+                commands.add_server(lead(None, &Wanted::Refused(LinkFailure::Gone), fds));
             }
         }
         // For machines only; the worker asks nobody else.

@@ -37,9 +37,14 @@ impl Link {
         }
     }
 
-    /// Tells the worker. If it cannot hear, it is gone, and the next read ends us.
+    /// Tells the worker. If it cannot hear, it is gone, and the next read ends us. Where the host has
+    /// no room for descriptors on their way, it is told without them, and says so to its client.
     pub(crate) fn tell(&mut self, what: &FromGuest, fds: &[OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let _ = socket::send_all(self.socket.as_fd(), &encode(FrameKind::Control, what), &fds);
+        let frame = encode(FrameKind::Control, what);
+        let sent = socket::send_or_tell(self.socket.as_fd(), &frame, &fds);
+        if !fds.is_empty() && sent.is_err_and(|unsent| unsent.is_shortage()) {
+            let _ = socket::send_all(self.socket.as_fd(), &frame, &[]);
+        }
     }
 }

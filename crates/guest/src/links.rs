@@ -54,13 +54,15 @@ impl NoLink {
     }
 }
 
-/// Serves a stream on the last of these descriptors in a child, and goes on. The child keeps the
-/// others open: the worker sees by them when it has ended.
-pub(crate) fn serve_apart(who: Who<'_>, wanted: &Wanted, mut fds: Vec<OwnedFd>) {
-    let Some(socket) = fds.pop() else { return };
-    if let Ok(true) = msb_sys::process::fork() {
+/// Serves a stream on the last of these descriptors in a child, whose pid is returned. The child
+/// keeps the others open: the worker sees by them when it has ended.
+pub(crate) fn serve_apart(who: Who<'_>, wanted: &Wanted, mut fds: Vec<OwnedFd>) -> Option<i32> {
+    let socket = fds.pop()?;
+    let child = msb_sys::process::fork_child().ok()?;
+    if child.is_none() {
         in_child(who, wanted, socket.as_fd(), &fds, Spoken::Plain);
     }
+    child
 }
 
 /// The same for the guest of a machine, on a connection that must not be closed first. The child

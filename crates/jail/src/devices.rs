@@ -1,5 +1,6 @@
 //! /dev, /proc and /sys as a sandbox sees them.
 
+use crate::ceilings::Ceilings;
 use crate::layers::{self, PLAIN, attach, detach};
 use msb_spec::{Error, Kind, Result};
 use msb_sys::mount::{Attributes, set_attributes};
@@ -89,6 +90,29 @@ impl Kernel {
         write().map(drop).map_err(|error| Error::host("cannot forbid user namespaces", error))
     }
 
+    /// Sets the ceilings of the sandbox's own user namespace.
+    pub(crate) fn set_ceilings(&self, ceilings: &Ceilings) -> Result<()> {
+        ceilings.set_sysctls(self.proc.as_fd())
+    }
+
+    /// Has System V shared memory be a small part of the memory that a sandbox may have. Segments that
+    /// no process has attached are in no process's memory, where a watched limit could count them.
+    pub(crate) fn limit_shared_memory(&self, memory: u64) -> Result<()> {
+        const SHARE: u64 = 16;
+        let pages = (memory / SHARE / msb_sys::process::page_size()).max(1);
+        let write = || -> rustix::io::Result<()> {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let path = "sys/kernel/shmall";
+            let file = rustix::fs::openat(&self.proc, path, flags, Mode::empty())?;
+            rustix::io::write(file, pages.to_string().as_bytes()).map(drop)
+        };
+        write().map_err(|error| {
+            Error::unsupported("this host cannot limit shared memory without a cgroup")
+                .cause(error)
+                .hint("Linux 5.19 can; have a cgroup delegated, or leave `--memory` out")
+        })
+    }
+
     /// Lets everybody inside send echoes. As far as its groups go: not all of them may exist.
     pub(crate) fn allow_echoes(&self) {
         let path = "sys/net/ipv4/ping_group_range";
@@ -125,8 +149,9 @@ impl Kernel {
             made.map_err(|error| Error::host(about(directory), error))?;
         }
         let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        // Each mount of it is an instance of its own.
-        let options = [("ptmxmode", "0666"), ("mode", "620")];
+        // Each mount of it is an instance of its own. The host has 4096 terminals for everybody: without
+        // a maximum one sandbox could take all that the host does not keep for itself.
+        let options = [("ptmxmode", "0666"), ("mode", "620"), ("max", "256")];
         let terminals = layers::file_system("devpts", &options, quiet)?;
         let place = dev.find_unlinked("pts").map_err(|error| Error::host(about("pts"), error))?;
         attach(terminals.as_fd(), &place, "/dev/pts")?;

@@ -13,8 +13,26 @@ pub(crate) fn write_single(uid: u32, gid: u32) -> Result<()> {
     write("/proc/self/uid_map", &format!("0 {uid} 1"))
 }
 
-/// Maps the ids of a child that waits for it, from outside.
+/// Maps the ids of a sandbox's first process that waits for it, from outside.
 pub(crate) fn write_for(pid: u32, ids: &Ids) -> Result<()> {
+    match ids {
+        // Mapped when it was made, by the process that made it.
+        Ids::Subordinate { .. } => Ok(()),
+        _ => write_all_for(pid, ids),
+    }
+}
+
+/// Maps a namespace below one that has exactly the ids of this kind: it has the same. In two pieces,
+/// as those are: the kernel takes none that is not within one piece of the namespace above.
+pub(crate) fn write_same_for(pid: u32, ids: &Ids) -> Result<()> {
+    let Ids::Subordinate { uids, gids, .. } = ids else { return Ok(()) };
+    let all = |range: &IdRange| format!("0 0 1\n1 1 {}", process::granted_count(range.count) - 1);
+    write(&format!("/proc/{pid}/gid_map"), &all(gids))?;
+    write(&format!("/proc/{pid}/uid_map"), &all(uids))
+}
+
+/// Maps the ids of a child that waits for it, from outside.
+pub(crate) fn write_all_for(pid: u32, ids: &Ids) -> Result<()> {
     match ids {
         Ids::Single { .. } => Ok(()),
         Ids::Shifted { range } => {

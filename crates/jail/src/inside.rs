@@ -5,6 +5,7 @@
 //! of which takes away what the next does not need, and at last the guest.
 
 use crate::beside::{self, BecomeInit, Beside};
+use crate::ceilings::{self, Ceilings};
 use crate::cgroup::{Entrance, Group};
 use crate::devices::{self, Kernel, Views};
 use crate::layers::{self, Source};
@@ -134,12 +135,8 @@ pub(crate) fn fork(
     let failed = |error: io::Error| Error::host("cannot make a pipe", error).at(Stage::Jail);
     let (started, report) = io::pipe().map_err(failed)?;
     let (ours, theirs) = socket::pair().map_err(failed)?;
-    let fork = process::fork_into(process::BIRTH_NAMESPACES, cgroup).map_err(|error| {
-        Error::unsupported("this host does not allow user namespaces")
-            .cause(error)
-            .hint("`msb doctor` lists what is missing and how to get it")
-            .at(Stage::Jail)
-    })?;
+    let ceilings = Ceilings::of(plan);
+    let fork = ceilings::fork(&plan.ids, &ceilings, cgroup).map_err(|e| e.at(Stage::Jail))?;
     match fork {
         Fork::Child => {
             drop(ours);
@@ -151,6 +148,7 @@ pub(crate) fn fork(
                 link,
                 report: report.as_fd(),
                 console: None,
+                ceilings: &ceilings,
             };
             let entered = enter(&inherited).and_then(|beside| keep(link, beside));
             let error = match entered {
@@ -201,6 +199,8 @@ pub(crate) struct Inherited<'a> {
     pub(crate) report: BorrowedFd<'a>,
     /// What an init says goes there.
     pub(crate) console: Option<BorrowedFd<'a>>,
+    /// What it may have of everything that the kernel counts for users.
+    pub(crate) ceilings: &'a Ceilings,
 }
 
 impl Inherited<'_> {
@@ -396,6 +396,10 @@ fn enter(
     if outward.is_some() {
         held.kernel.allow_echoes();
     }
+    held.kernel.set_ceilings(worker.ceilings)?;
+    if let Some(limit) = plan.limits.memory.filter(|limit| limit.by == By::Watch) {
+        held.kernel.limit_shared_memory(limit.value.0)?;
+    }
     if !plan.security.allow_userns {
         held.kernel.forbid_user_namespaces()?;
     }
@@ -403,7 +407,7 @@ fn enter(
         .map_err(|error| Error::host("cannot set the host name", error))?;
     let ready = held.build_root(plan, worker.outside)?;
     ready.furnish(plan, outward, worker)?;
-    limit(plan)?;
+    limit(plan, worker.ceilings)?;
     leave_keyrings()?;
     let room = plan.init.is_some().then(beside::prepare).transpose()?;
     landlock::confine(plan.security.allow_userns)?;
@@ -664,8 +668,9 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
 }
 
 /// The limits that are held by the processes themselves.
-fn limit(plan: &Plan) -> Result<()> {
+fn limit(plan: &Plan, ceilings: &Ceilings) -> Result<()> {
     let failed = |what: &str, error| Error::host(format!("cannot limit {what}"), error);
+    ceilings.set_rlimits()?;
     if let Some(pids) = plan.limits.pids.filter(|limit| limit.by == By::Rlimit) {
         // It can only be lowered; where the host allows fewer, that holds.
         let host = rustix::process::getrlimit(rustix::process::Resource::Nproc).maximum;

@@ -6,6 +6,7 @@
 mod beside;
 mod calls;
 mod capabilities;
+mod ceilings;
 pub mod cgroup;
 mod devices;
 mod disk;

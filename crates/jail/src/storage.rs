@@ -151,7 +151,7 @@ pub fn serve(
 
 /// What only the outside can do: id maps, and the mount if we are root.
 fn prepare(ids: &Ids, path: &Path, stored: Stored, pid: u32, child: &OwnedFd) -> Result<()> {
-    idmap::write_for(pid, ids)?;
+    idmap::write_all_for(pid, ids)?;
     let send = |fds: &[BorrowedFd<'_>]| {
         socket::send_all(child.as_fd(), b"!", fds)
             .map_err(|error| Error::host("the jail went away", error))

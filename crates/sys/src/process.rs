@@ -44,12 +44,52 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 ///
 /// Must be called while the process has one thread: the child inherits locks as they are.
 pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+    clone_into(namespaces, libc::SIGCHLD as u64, cgroup)
+}
+
+/// The same, but the new process is a child of our parent, a sibling of ours.
+pub fn fork_sibling(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+    // The signal for the parent is the one of our own end.
+    clone_into(namespaces | libc::CLONE_PARENT as u64, 0, cgroup)
+}
+
+/// The same as [`fork_into`], but the new user namespace belongs to the host id `owner`: what the
+/// kernel counts per user of such a namespace, it counts for that id and not for root. Only root
+/// can do it; its own ids and capabilities are as before when this returns.
+pub fn fork_owned(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Fork> {
+    let capabilities = rustix::thread::capabilities(None)?;
+    let dumpable = rustix::process::dumpable_behavior()?;
+    // Files are opened as root all the time, by the child too until it takes its ids.
+    let take = |uid: u32| -> io::Result<()> {
+        const SAME: libc::uid_t = libc::uid_t::MAX;
+        // SAFETY: takes numbers only. A raw call, because the process has one thread.
+        if unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        rustix::thread::set_capabilities(None, capabilities)?;
+        // SAFETY: takes a number only; the real user id is root's, so it cannot be refused.
+        unsafe { libc::syscall(libc::SYS_setfsuid, 0) };
+        Ok(rustix::process::set_dumpable_behavior(dumpable)?)
+    };
+    let forked = take(owner).and_then(|()| fork_into(namespaces, cgroup));
+    if !matches!(forked, Ok(Fork::Child)) {
+        let own = take(0);
+        if let (Err(_), Ok(Fork::Parent { pidfd, .. })) = (&own, &forked) {
+            let kill = rustix::process::Signal::KILL;
+            let _ = rustix::process::pidfd_send_signal(pidfd, kill);
+        }
+        own?;
+    }
+    forked
+}
+
+fn clone_into(flags: u64, signal: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     let mut pidfd: i32 = -1;
     // SAFETY: all-zero is a valid clone_args.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = namespaces | libc::CLONE_PIDFD as u64;
+    args.flags = flags | libc::CLONE_PIDFD as u64;
     args.pidfd = ptr::from_mut(&mut pidfd) as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    args.exit_signal = signal;
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
@@ -199,10 +239,16 @@ pub fn with_file_ids<T>(id: u32, work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
+/// Root has one of the 64 Ki ids that exist inside.
+const OTHERS: u32 = 0xffff;
+
+/// How many ids exist inside, root among them, where this many were granted.
+pub fn granted_count(count: u32) -> u32 {
+    1 + count.min(OTHERS)
+}
+
 /// Has `newuidmap` or `newgidmap` map root of a child to one id and the others to a granted range.
 pub fn map_granted(tool: &str, pid: u32, own: u32, start: u32, count: u32) -> io::Result<()> {
-    /// Root has one of the 64 Ki ids that exist inside.
-    const OTHERS: u32 = 0xffff;
     let words = [pid, 0, own, 1, 1, start, count.min(OTHERS)].map(|word| word.to_string());
     let output = std::process::Command::new(tool)
         .args(words)

@@ -39,12 +39,48 @@ pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
+/// A send that failed.
+#[derive(Debug)]
+pub struct Unsent {
+    /// What the kernel said.
+    pub error: io::Error,
+    /// Whether some of the bytes were sent before, so that the rest would make no sense to the peer
+    /// without them.
+    pub begun: bool,
+}
+
+impl Unsent {
+    /// Whether the kernel had no room for it: the peer is there, and may be asked again later.
+    pub fn is_shortage(&self) -> bool {
+        let shortages = [
+            libc::ETOOMANYREFS,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+            libc::ENOMEM,
+            libc::ENOSPC,
+            libc::EAGAIN,
+        ];
+        !self.begun && self.error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))
+    }
+}
+
 /// Sends all bytes; the descriptors go with the first of them.
-pub fn send_all(
+pub fn send_all(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_or_tell(socket, bytes, fds).map_err(|unsent| unsent.error)
+}
+
+/// The same, and tells whether anything was sent.
+///
+/// The kernel counts descriptors on their way for each user, and refuses more than the sender's limit
+/// on open files. Others may have sent that many, so that limit is raised as far as it goes then.
+pub fn send_or_tell(
     socket: BorrowedFd<'_>,
     mut bytes: &[u8],
     fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+) -> Result<(), Unsent> {
+    let whole = bytes.len();
+    let mut raised = false;
     let mut fds = Some(fds).filter(|fds| !fds.is_empty());
     while !bytes.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -60,7 +96,17 @@ pub fn send_all(
                 fds = None;
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(rustix::io::Errno::TOOMANYREFS) if !raised => {
+                raised = true;
+                let resource = rustix::process::Resource::Nofile;
+                let limit = rustix::process::getrlimit(resource);
+                let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
+                // Where that is refused the next try fails as this one did.
+                let _ = rustix::process::setrlimit(resource, limit);
+            }
+            Err(error) => {
+                return Err(Unsent { error: error.into(), begun: bytes.len() < whole });
+            }
         }
     }
     Ok(())

@@ -1,7 +1,10 @@
 //! One connection to the worker: one Exec, one file operation or one question.
 
 use msb_spec::Error;
-use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Malformed, Reply, encode, header};
+use msb_wire::{
+    Decoder, FileFailure, FileReply, Frame, FrameKind, MAX_REQUEST, Malformed, Reply, encode,
+    header,
+};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -130,6 +133,14 @@ impl Client {
 
     pub(crate) fn refuse(&mut self, error: Error) {
         self.answer(&Reply::Failed(error));
+    }
+
+    /// The same to a client that waits for what a guest says of files.
+    pub(crate) fn refuse_files(&mut self, why: &str) {
+        self.role = Role::Leaving;
+        let failed = FileFailure { doing: format!("be asked: {why}"), errno: 0 };
+        self.out.extend_from_slice(&encode(FrameKind::Reply, &FileReply::Failed(failed)));
+        self.flush();
     }
 
     pub(crate) fn output(&mut self, kind: FrameKind, bytes: &[u8]) {

@@ -44,6 +44,7 @@ impl Worker {
         for id in late {
             let _ = self.kill_exec(id, signal::SIGKILL);
         }
+        self.look_at_starts(now);
         self.look_at_ended(now);
         self.look_at_service(now);
         self.look_at_health(now);

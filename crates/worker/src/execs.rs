@@ -8,15 +8,21 @@ use crate::processes;
 use crate::worker::Worker;
 use msb_spec::{Asker, By, Ending, Error, Exit, Kind, Reached, Stage, Surface};
 use msb_wire::record::{ExecRecord, Happened, Ran, Source};
-use msb_wire::{CodeNote, FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToMachine};
+use msb_wire::{CodeNote, FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToGuest, ToMachine};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A guest that has not started a command by then is looked at.
+const STALL_LIMIT: Duration = Duration::from_secs(2);
+/// A command that is not started by then never is: minutes for a machine that is swamped.
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 impl Worker {
     pub(crate) fn hear_guest(&mut self) {
         let Way::Jailed(jailed) = &mut self.guest.way else { return self.hear_machine() };
         if !jailed.receive() {
-            return self.finish(Ending::Crashed, None);
+            let ending = self.lost_guest();
+            return self.finish(ending, None);
         }
         while let Way::Jailed(jailed) = &mut self.guest.way {
             match jailed.next() {
@@ -29,6 +35,7 @@ impl Worker {
 
     pub(crate) fn guest_said(&mut self, said: &FromGuest) {
         match *said {
+            FromGuest::Started { id, .. } if !self.execs.contains_key(&id) => self.disown(id),
             FromGuest::Started { id, pid } => {
                 let quiet = self.main == Some(id) && self.is_quiet();
                 let Some(exec) = self.execs.get_mut(&id).filter(|exec| !exec.running) else {
@@ -37,7 +44,7 @@ impl Worker {
                 if let (true, Way::Jailed(jailed)) = (exec.tty, &mut self.guest.way) {
                     let terminal = jailed.take_terminal();
                     if terminal.is_none_or(|terminal| exec.set_terminal(terminal).is_err()) {
-                        return self.finish(Ending::Crashed, None);
+                        return self.lost_terminal(id);
                     }
                     exec.write_stdin();
                 }
@@ -82,30 +89,8 @@ impl Worker {
                     return self.checked(exec, None);
                 }
                 let error = self.explain(&exec, failure, errno);
-                self.record_failure(
-                    &exec.argv,
-                    exec.user.clone(),
-                    exec.asker.clone(),
-                    error.kind(),
-                );
-                if self.main == Some(id) && self.service.as_ref().is_some_and(|own| own.count > 0) {
-                    // Its program was there before: as a shell says it.
-                    let code = if failure == SpawnFailure::NotFound { 127 } else { 126 };
-                    let ending = Ending::Own;
-                    let exit = Exit { code: Some(code), signal: None, ending, reached: None };
-                    return self.main_ended(exec, exit);
-                }
-                if self.main == Some(id) {
-                    // Told when the sandbox is gone, as an exit is.
-                    let told = |watcher| (watcher, error.clone());
-                    self.unstarted = exec.watchers.into_iter().map(told).collect();
-                    self.finish(Ending::Own, None);
-                    return;
-                }
-                self.events.write();
-                for watcher in exec.watchers {
-                    self.answer(watcher, &Reply::Failed(error.clone()));
-                }
+                let code = if failure == SpawnFailure::NotFound { 127 } else { 126 };
+                self.not_started(exec, &error, code);
             }
             FromGuest::Exited { id, code, signal, alone, hit } => {
                 self.alone = alone;
@@ -115,6 +100,86 @@ impl Worker {
             FromGuest::Init { ref failure } => self.handed_over(failure.clone()),
             FromGuest::InitEnded { code, signal } => self.init_ended(code, signal),
         }
+    }
+
+    /// Tells whoever waits for a command that it was not started. One that was to begin again has
+    /// ended with this code, as a shell says it.
+    fn not_started(&mut self, exec: Exec, error: &Error, code: i32) {
+        let id = exec.id;
+        self.record_failure(&exec.argv, exec.user.clone(), exec.asker.clone(), error.kind());
+        if self.main == Some(id) && self.service.as_ref().is_some_and(|own| own.count > 0) {
+            let ending = Ending::Own;
+            let exit = Exit { code: Some(code), signal: None, ending, reached: None };
+            return self.main_ended(exec, exit);
+        }
+        if self.main == Some(id) {
+            // Told when the sandbox is gone, as an exit is.
+            let told = |watcher| (watcher, error.clone());
+            self.unstarted = exec.watchers.into_iter().map(told).collect();
+            self.finish(Ending::Own, None);
+            return;
+        }
+        self.events.write();
+        for watcher in exec.watchers {
+            self.answer(watcher, &Reply::Failed(error.clone()));
+        }
+    }
+
+    /// A command runs that nobody waits for any more.
+    fn disown(&mut self, id: u64) {
+        let signal = msb_sys::signal::SIGKILL;
+        if let Way::Jailed(jailed) = &mut self.guest.way {
+            // The terminal that came with it, if one did.
+            drop(jailed.take_terminal());
+            let _ = jailed.ask(&ToGuest::Signal { id, signal }, &[]);
+        }
+    }
+
+    /// When a command that does not start is looked at next.
+    pub(crate) fn next_start_check(&self) -> Option<Instant> {
+        let waits = self.execs.values().filter(|exec| !exec.running && exec.over.is_none());
+        let first = waits.map(|exec| exec.since + STALL_LIMIT).min()?;
+        let still = self.guest.is_paused() || self.is_held() || self.booting.is_some();
+        (!still).then(|| first.max(self.start_checked + STALL_LIMIT))
+    }
+
+    /// A guest starts a command within milliseconds, unless something inside has stopped the process
+    /// that is about to become it: the guest waits for that, and everybody for the guest. That process
+    /// is killed. What is not started even so has failed.
+    pub(crate) fn look_at_starts(&mut self, now: Instant) {
+        if self.next_start_check().is_none_or(|at| now < at) {
+            return;
+        }
+        self.start_checked = now;
+        if self.guest.machine().is_none() {
+            processes::kill_stopped_copies(self.guest.confined.pid);
+        }
+        let late =
+            |exec: &&Exec| !exec.running && exec.over.is_none() && now >= exec.since + START_LIMIT;
+        let late: Vec<u64> = self.execs.values().filter(late).map(|exec| exec.id).collect();
+        for id in late {
+            let Some(exec) = self.execs.remove(&id) else { continue };
+            self.note_busy();
+            if exec.own {
+                self.checked(exec, None);
+                continue;
+            }
+            let error = Error::new(Kind::Timeout, "the guest did not start the command in time")
+                .hint("something in the sandbox may have stopped it; `msb stop -f` ends it")
+                .at(Stage::Exec);
+            self.not_started(exec, &error, 126);
+        }
+    }
+
+    /// A command runs on a terminal whose other end did not come: the host has no room for one
+    /// descriptor more, or the guest lies. Only that command has failed.
+    fn lost_terminal(&mut self, id: u64) {
+        let _ = self.kill_exec(id, msb_sys::signal::SIGKILL);
+        self.guest_said(&FromGuest::Failed {
+            id,
+            failure: SpawnFailure::Process,
+            errno: rustix::io::Errno::MFILE.raw_os_error(),
+        });
     }
 
     pub(crate) fn explain(&self, exec: &Exec, failure: SpawnFailure, errno: i32) -> Error {
@@ -139,8 +204,10 @@ impl Worker {
                 let message = format!("cannot enter the directory `{}`", workdir);
                 Error::new(Kind::Invalid, message)
             }
-            SpawnFailure::Rlimit => Error::new(Kind::Invalid, "a resource limit was refused")
-                .hint("a sandbox cannot raise a limit above the host's own"),
+            SpawnFailure::Rlimit => Error::new(Kind::Invalid, "a resource limit was refused").hint(
+                "no limit goes above the host's own, and that of an Exec not above its \
+                     sandbox's: `msb create --rlimit`",
+            ),
             SpawnFailure::NotFound => {
                 Error::new(Kind::CommandNotFound, format!("command not found: `{}`", program))
             }

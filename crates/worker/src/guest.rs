@@ -5,6 +5,7 @@ use msb_jail::{Become, BecomeInit, Beside, Confined};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -119,6 +120,34 @@ impl Guest {
     }
 }
 
+/// Why a guest in a jail was not asked.
+#[derive(Debug)]
+pub(crate) enum Unasked {
+    /// The host has no room for it at the moment, or the guest reads nothing. The link is whole:
+    /// only this request has failed.
+    Shortage(Error),
+    /// It is dead or about to be.
+    Dead(Error),
+}
+
+impl Unasked {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Shortage(error) | Self::Dead(error) => error,
+        }
+    }
+}
+
+fn shortage(error: std::io::Error) -> Error {
+    if Errno::from_io_error(&error) == Some(Errno::AGAIN) {
+        return Error::new(Kind::Timeout, "the guest reads no requests")
+            .hint("something in the sandbox may have stopped it; `msb stop -f` ends it");
+    }
+    Error::new(Kind::Limit, "this host has no room for the request's descriptors")
+        .cause(error)
+        .hint("other programs of this user hold too many; try again when they have ended")
+}
+
 /// What the jail's first process becomes.
 fn be_guest(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
     let beside = beside.map(|Beside { pid, turn, proc }| msb_guest::Beside { pid, turn, proc });
@@ -128,13 +157,20 @@ fn be_guest(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
 impl Jailed {
     /// Asks the guest for something.
     pub(crate) fn ask(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        self.send(&encode(FrameKind::Control, what), fds)
+        self.send(&encode(FrameKind::Control, what), fds).map_err(Unasked::into_error)
     }
 
     /// The same for what is a frame already.
-    pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        socket::send_all(self.socket.as_fd(), frame, fds)
-            .map_err(|error| Error::new(Kind::Protocol, "the guest does not listen").cause(error))
+    pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Unasked> {
+        let sent = socket::send_or_tell(self.socket.as_fd(), frame, fds);
+        let Err(unsent) = sent else { return Ok(()) };
+        if unsent.is_shortage() {
+            return Err(Unasked::Shortage(shortage(unsent.error)));
+        }
+        // Half a frame leaves nothing that could be said after it. The end of the link is heard.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let error = Error::new(Kind::Protocol, "the guest does not listen").cause(unsent.error);
+        Err(Unasked::Dead(error))
     }
 
     /// Reads what has arrived; false when the guest has closed the link.
@@ -148,7 +184,10 @@ impl Jailed {
                 self.fds.truncate(64);
                 true
             }
-            Err(error) => error.kind() == std::io::ErrorKind::Interrupted,
+            Err(error) => {
+                let passing = [Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
+                Errno::from_io_error(&error).is_some_and(|errno| passing.contains(&errno))
+            }
         }
     }
 

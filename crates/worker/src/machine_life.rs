@@ -247,9 +247,17 @@ impl Worker {
         let ending = match self.guest.machine() {
             Some(_) if panicked => Ending::Panicked,
             Some(machine) if code == Some(0) && machine.ready => Ending::PoweredOff,
-            _ => Ending::Crashed,
+            _ => self.lost_guest(),
         };
         self.finish(ending, None);
+    }
+
+    /// Why a guest is gone that nobody ended.
+    pub(crate) fn lost_guest(&mut self) -> Ending {
+        match self.life.memory_hit(&self.guest.confined, &mut self.memory_seen) {
+            true => Ending::Memory,
+            false => Ending::Crashed,
+        }
     }
 
     fn drain_console(&mut self) {

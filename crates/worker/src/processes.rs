@@ -40,6 +40,27 @@ pub(crate) fn kill(pid: u32) -> rustix::io::Result<()> {
     rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL)
 }
 
+/// Kills the children of the guest that are still copies of it, and that something has stopped: they
+/// were about to become a command, or serve files.
+pub(crate) fn kill_stopped_copies(guest: u32) {
+    let Some(own) = name_and_state(guest) else { return };
+    for child in children(guest) {
+        let stopped = name_and_state(child)
+            .is_some_and(|(name, state)| name == own.0 && matches!(state.as_str(), "T" | "t"));
+        if stopped {
+            let _ = kill(child);
+        }
+    }
+}
+
+/// What the kernel calls a process, and the letter for what it does.
+fn name_and_state(pid: u32) -> Option<(String, String)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (before, after) = text.rsplit_once(')')?;
+    let name = before.split_once('(')?.1.to_owned();
+    Some((name, after.split_whitespace().next()?.to_owned()))
+}
+
 /// Bytes of all of them together with `files` in memory, each page once: slower than the sum of
 /// what is resident, and never too much.
 pub(crate) fn proportional(processes: &[Process], files: u64) -> u64 {
@@ -84,11 +105,15 @@ pub(crate) fn is_full(fd: &OwnedFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_bavail <= stat.f_blocks / KEPT)
 }
 
-/// Bytes that file systems in memory hold.
+/// Bytes that file systems in memory hold, and what the kernel needs for the files themselves: an
+/// empty one takes an inode, a name and perhaps attributes.
 pub(crate) fn held(file_systems: &[OwnedFd]) -> u64 {
+    const INODE: u64 = 1536;
     let of = |fd: &OwnedFd| {
         rustix::fs::fstatfs(fd).map_or(0, |stat| {
-            (stat.f_blocks - stat.f_bfree) * u64::try_from(stat.f_bsize).unwrap_or(0)
+            let blocks = stat.f_blocks.saturating_sub(stat.f_bfree);
+            let inodes = stat.f_files.saturating_sub(stat.f_ffree);
+            blocks * u64::try_from(stat.f_bsize).unwrap_or(0) + inodes * INODE
         })
     };
     file_systems.iter().map(of).sum()

@@ -2,11 +2,11 @@
 
 use crate::client::{self, Client, Role};
 use crate::exec::{Ends, Exec, Stream};
-use crate::guest::Way;
+use crate::guest::{Unasked, Way};
 use crate::log::now_ms;
 use crate::machine::Asked;
 use crate::worker::Worker;
-use msb_spec::{Command, Ending, Error, Kind, Result, Stdin, UserRef};
+use msb_spec::{Command, Ending, Error, Exit, Kind, Result, Stdin, UserRef};
 use msb_sys::signal;
 use msb_wire::record::{Happened, Woken};
 use msb_wire::{
@@ -252,7 +252,6 @@ impl Worker {
         };
         let Ok(socket) = client.into_socket() else { return };
         match &mut self.guest.way {
-            // If the guest does not listen the client sees its connection close.
             Way::Jailed(jailed) => {
                 let leads = matches!(
                     what,
@@ -260,7 +259,17 @@ impl Worker {
                 );
                 let kept = leads.then(|| self.streams.add()).flatten();
                 let kept = kept.iter().map(AsFd::as_fd);
-                let _ = jailed.ask(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
+                let asked = jailed.ask(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
+                // Whoever waits for an answer of the guest's has this one instead.
+                if let Err(error) = asked
+                    && let Ok(mut client) = Client::new(socket, Role::Leaving)
+                {
+                    match what {
+                        ToGuest::Files { .. } => client.refuse_files(error.message()),
+                        _ => client.refuse(error),
+                    }
+                    self.clients.insert(id, client);
+                }
             }
             Way::Machine(machine) => {
                 let frame = encode(FrameKind::Control, what);
@@ -398,9 +407,14 @@ impl Worker {
     /// Begins the first command again, for nobody.
     pub(crate) fn start_alone(&mut self, command: Command) {
         let command = Command { detached: true, tty: None, stdin: Stdin::Closed, ..command };
-        // Without room for pipes it has failed like one that could not be executed.
-        if self.begin_exec(self.next_exec, None, command).is_err() {
-            self.finish(Ending::Crashed, None);
+        let id = self.next_exec;
+        let unbegun = Exec::remote(id, &command);
+        if self.begin_exec(id, None, command).is_err() {
+            // Without room for pipes it has failed like one that could not be executed: what is
+            // begun again is begun again later.
+            self.next_exec += 1;
+            let (code, ending) = (Some(126), Ending::Own);
+            self.main_ended(unbegun, Exit { code, signal: None, ending, reached: None });
         }
     }
 
@@ -446,6 +460,16 @@ impl Worker {
             let message = "the command and its environment are too large";
             return Err(Error::new(Kind::Limit, message));
         }
+        let sent = match &self.guest.way {
+            Way::Machine(_) => Ok(()),
+            Way::Jailed(jailed) => jailed.send(&asked, &ends.borrow()),
+        };
+        if let Err(Unasked::Shortage(error)) = sent {
+            let user = exec.user.clone();
+            self.record_failure(&exec.argv, user, exec.asker.clone(), error.kind());
+            self.events.write();
+            return Err(error);
+        }
         if !exec.own {
             self.next_exec += 1;
         }
@@ -454,17 +478,12 @@ impl Worker {
         }
         self.execs.insert(id, exec);
         self.note_busy();
-        match &mut self.guest.way {
-            Way::Machine(machine) => {
-                machine.ask(Asked::Exec(id, asked));
-                self.use_connections();
-            }
-            Way::Jailed(jailed) => {
-                if jailed.send(&asked, &ends.borrow()).is_err() {
-                    // It is dead or about to be; whoever watches is told at the end.
-                    self.finish(Ending::Crashed, None);
-                }
-            }
+        if sent.is_err() {
+            // Whoever watches is told at the end.
+            self.finish(Ending::Crashed, None);
+        } else if let Way::Machine(machine) = &mut self.guest.way {
+            machine.ask(Asked::Exec(id, asked));
+            self.use_connections();
         }
         Ok(())
     }

@@ -82,6 +82,8 @@ pub(crate) struct Worker {
     pub(crate) life: Life,
     pub(crate) memory_seen: u64,
     pub(crate) forks_refused: u64,
+    /// When commands that do not start were last looked at.
+    pub(crate) start_checked: Instant,
     pub(crate) output: Log,
     pub(crate) exec_log: Log,
     pub(crate) events: Events,
@@ -243,6 +245,7 @@ impl Worker {
             life,
             memory_seen: 0,
             forks_refused: 0,
+            start_checked: Instant::now(),
             over: None,
             unstarted: Vec::new(),
             whole,
@@ -471,6 +474,7 @@ impl Worker {
         let service = self.service.as_ref().and_then(Service::next).filter(|_| !still);
         let health = self.health.as_ref().and_then(Health::next).filter(|_| !still);
         let others = machine.into_iter().chain(self.booting).chain(meter);
+        let others = others.chain(self.next_start_check());
         let idle = self.idle.next().filter(|_| !still);
         let others = others.chain(service).chain(health).chain(idle);
         deadlines

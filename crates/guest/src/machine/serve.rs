@@ -7,6 +7,7 @@ use crate::commands::{Asked, Commands};
 use crate::files;
 use crate::init::Init;
 use crate::links::{self, Listeners, Wanted, Who};
+use crate::oom::OomScore;
 use msb_spec::{Rlimit, UserRef};
 use msb_sys::signal::Signals;
 use msb_wire::{
@@ -146,7 +147,7 @@ impl<'a, G: Ground> Serving<'a, G> {
             ground,
             worker,
             signals,
-            commands: Commands::new(restricted),
+            commands: Commands::new(restricted, OomScore::take(None)),
             hello,
             spares: Vec::new(),
             retry: None,
