@@ -9,8 +9,8 @@ use crate::manifest::Descriptor;
 use crate::progress::{Progress, Step};
 use crate::registry::PACE;
 use crate::store::{Layer, Store, boot, is_debris, make_directories, passing, unusable};
-use crate::unpack::Contents;
-use msb_spec::{Digest, Error, Kind, Result};
+use crate::unpack::{Bounds, Contents, exceeded};
+use msb_spec::{Bytes, Digest, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -51,6 +51,48 @@ pub(crate) struct Wanted {
     pub(crate) diff_id: Digest,
 }
 
+/// What the layers of one image may hold together, and how much of it is taken.
+struct Room {
+    limits: Bounds,
+    /// Bytes and entries of the layers that are here.
+    taken: Mutex<(u64, u64)>,
+}
+
+impl Room {
+    /// Refuses blobs that promise too much before one of them is fetched.
+    fn of(store: &Store, wanted: &[&Wanted]) -> Result<Self> {
+        let limits = store.bounds();
+        let promised = wanted.iter().try_fold(0_u64, |sum, one| sum.checked_add(one.blob.size));
+        match promised.is_some_and(|bytes| bytes <= limits.bytes) {
+            true => Ok(Self { limits, taken: Mutex::default() }),
+            false => Err(exceeded("bytes", Bytes(limits.bytes))),
+        }
+    }
+
+    /// What the next layer may hold. Layers that are unpacked at the same time are each given all
+    /// of it, so that the image may take [`AT_ONCE`] times as much before it is refused.
+    fn left(&self) -> Bounds {
+        let (bytes, entries) = *self.taken.lock().expect("no holder panics");
+        let bytes = self.limits.bytes.saturating_sub(bytes);
+        let entries = self.limits.entries.saturating_sub(entries);
+        Bounds { bytes, entries, ..self.limits }
+    }
+
+    /// A layer is here: it counts, whether it was fetched or had been here before.
+    fn take(&self, contents: Contents) -> Result<Contents> {
+        let mut taken = self.taken.lock().expect("no holder panics");
+        taken.0 = taken.0.saturating_add(contents.bytes);
+        taken.1 = taken.1.saturating_add(contents.entries);
+        if taken.0 > self.limits.bytes {
+            return Err(exceeded("bytes", Bytes(self.limits.bytes)));
+        }
+        if taken.1 > self.limits.entries {
+            return Err(exceeded("entries", self.limits.entries));
+        }
+        Ok(contents)
+    }
+}
+
 impl Store {
     /// Brings all layers, largest first, several at a time. The first failure ends the others.
     pub(crate) fn acquire(
@@ -67,6 +109,7 @@ impl Store {
         for one in &order {
             progress.step(Step::Layer { digest: &one.blob.digest, size: one.blob.size });
         }
+        let room = Room::of(self, &order)?;
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let results: Mutex<BTreeMap<(Digest, Digest), Contents>> = Mutex::default();
         let failure: Mutex<Option<Error>> = Mutex::default();
@@ -77,7 +120,8 @@ impl Store {
                         let Some(one) = order.get(next.fetch_add(1, Ordering::Relaxed)) else {
                             return;
                         };
-                        match self.acquire_one(one, source, progress, &stop) {
+                        let acquired = self.acquire_one(one, source, room.left(), progress, &stop);
+                        match acquired.and_then(|contents| room.take(contents)) {
                             Ok(contents) => {
                                 let mut results = results.lock().expect("no holder panics");
                                 let of = (one.blob.digest.clone(), one.diff_id.clone());
@@ -130,6 +174,7 @@ impl Store {
         &self,
         wanted: &Wanted,
         source: &dyn Source,
+        bounds: Bounds,
         progress: &dyn Progress,
         stop: &AtomicBool,
     ) -> Result<Contents> {
@@ -151,7 +196,7 @@ impl Store {
         let known = self.known(wanted)?;
         let mut unpacking = match known {
             Some(_) => None,
-            None => Some(Unpacking::start(self)?),
+            None => Some(Unpacking::start(self, bounds)?),
         };
         let fetched = if self.blob(digest).is_file() {
             self.unpack_blob(wanted, unpacking.as_mut(), progress)
@@ -429,14 +474,16 @@ pub(crate) struct Unpacking {
     aside: PathBuf,
     work: Option<AtWork>,
     store: Store,
+    /// How much it may hold.
+    bounds: Bounds,
     /// It has given up; why is in its answer.
     deaf: bool,
 }
 
 impl Unpacking {
-    pub(crate) fn start(store: &Store) -> Result<Self> {
+    pub(crate) fn start(store: &Store, bounds: Bounds) -> Result<Self> {
         let aside = store.layers().join(passing("making"));
-        let mut unpacking = Self { aside, work: None, store: store.clone(), deaf: false };
+        let mut unpacking = Self { aside, work: None, store: store.clone(), bounds, deaf: false };
         unpacking.begin()?;
         Ok(unpacking)
     }
@@ -451,7 +498,7 @@ impl Unpacking {
             fs::set_permissions(&tree, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         };
         make().map_err(|error| unusable(&self.aside, error))?;
-        let task = Task::Unpack { bounds: self.store.bounds() };
+        let task = Task::Unpack { bounds: self.bounds };
         self.work = Some(self.store.apart().start(&tree, task)?);
         self.deaf = false;
         Ok(())

@@ -27,7 +27,7 @@ impl Store {
         let counted = Counted { file: file.map_err(about)?, hash: Sha256::new(), size: 0 };
         // No name and no time in its header: the same files make the same blob.
         let mut compressor = GzEncoder::new(counted, Compression::new(LEVEL));
-        let mut unpacking = Unpacking::start(self)?;
+        let mut unpacking = Unpacking::start(self, self.bounds())?;
         let mut buffer = vec![0; 256 << 10];
         loop {
             let n = match tar.read(&mut buffer) {

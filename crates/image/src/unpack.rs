@@ -41,7 +41,7 @@ impl Compression {
     }
 }
 
-/// How much one layer may hold.
+/// How much one layer may hold; for a layer of an image that is what the others have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     /// Bytes of its files, and of the whole stream.

@@ -38,6 +38,31 @@ fn unfinished(media: &str, bytes: Vec<u8>) -> Image {
     Image::new([Blob::of(media, b"nobody gets so far", bytes)])
 }
 
+/// Attack 9. What no layer exceeds alone, all of them exceed together.
+#[test]
+fn the_layers_of_an_image_are_bounded_together() {
+    for scene in Scene::each_with(LIMITS) {
+        let half = |number: u8| Layer::new().file("f", vec![b'a' + number; 6 << 20]);
+        let large = Image::new((0..3).map(|number| Blob::gzip(&half(number))).collect::<Vec<_>>());
+        let many = |number: u32| {
+            (0..200).fold(Layer::new(), |layer, file| layer.file(format!("{number}-{file}"), "x"))
+        };
+        let crowded =
+            Image::new((0..3).map(|number| Blob::gzip(&many(number))).collect::<Vec<_>>());
+        for (word, image) in [("bytes", large), ("entries", crowded)] {
+            for way in [Way::Pull, Way::DockerArchive] {
+                let (name, gave) = scene.bring(&image, way);
+                scene.is_refused(word, &name, &gave);
+                let named = gave.stderr.contains(&format!("image_limits.{word}"));
+                assert!(named, "{word} by {way:?}: {gave:#?}");
+            }
+        }
+        // Two of them are within both.
+        let two = Image::new((0..2).map(|number| Blob::gzip(&half(number))).collect::<Vec<_>>());
+        scene.bring(&two, Way::Pull).1.ok();
+    }
+}
+
 /// Attack 9.
 #[test]
 fn bombs_are_bounded_in_bytes() {
