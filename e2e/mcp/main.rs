@@ -2,6 +2,7 @@
 
 mod asking;
 mod browser;
+mod ceiling;
 mod core;
 mod http;
 mod load;

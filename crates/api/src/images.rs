@@ -1,17 +1,31 @@
 //! Images, and what takes space.
 
-use crate::Watch;
+use crate::{Api, Watch};
 use msb_spec::{Digest, History, Name, Prune, Pruned, Reference, Result, RunConfig, Space};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the commands of a build may take, all together. Package managers need minutes; whoever asked
 /// over a network does not wait longer.
 pub const BUILD_LIMIT: Duration = Duration::from_secs(300);
 
+/// Which client of a server asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientScope {
+    /// One that has all namespaces.
+    AllNamespaces,
+    /// One that has a single namespace, and shares images with the others.
+    OneNamespace,
+}
+
 /// The Operations on images.
 pub trait Images {
+    /// The same Operations for a client of a server, who is not the operator: registries are
+    /// reached at public addresses only, unless the operator trusts them.
+    fn for_client(self: Arc<Self>, scope: ClientScope) -> Arc<dyn Api>;
+
     /// Every image, sorted by name.
     fn image_list(&self) -> Result<Vec<ImageSummary>>;
 

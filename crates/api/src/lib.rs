@@ -38,7 +38,8 @@ pub use execs::{
 };
 pub use files::{Attributes, Copied, Files, Place};
 pub use images::{
-    BUILD_LIMIT, DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection, Login, Registry,
+    BUILD_LIMIT, ClientScope, DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection,
+    Login, Registry,
 };
 pub use links::{Accepted, LinkListener, Links};
 pub use login::Account;

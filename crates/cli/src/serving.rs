@@ -1,6 +1,6 @@
 //! What serving needs, whatever is served: sandboxes, a runtime, what is usual.
 
-use crate::at::tidy_up;
+use crate::at::{bare_engine, tidy_up};
 use crate::words;
 use clap::Args;
 use msb_engine::{Engine, Launcher};
@@ -8,7 +8,9 @@ use msb_server::{
     Dialect, HostPaths, MOST_CALLS, MicrosandboxSettings, Named, SandboxMcpProfile,
     SandboxMcpSettings, Selected, World,
 };
-use msb_spec::{Asker, Error, Name, NetworkSpec, Result, Secret, Spec, Surface, env};
+use msb_spec::{
+    Asker, Ceiling, Error, Name, NetworkSpec, Reach, Result, Secret, Spec, Surface, env,
+};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -27,14 +29,19 @@ pub(crate) struct HostArgs {
     /// A variable of this program that clients may use as a secret, for these hosts only
     #[arg(long = "secret-env", value_name = "NAME@HOST[,HOST…]", value_parser = Secret::parse)]
     secret_env: Vec<Secret>,
+    /// The most that clients may ask for, as in `reach=private,bind=0.0.0.0`; see docs/http.md
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) ceiling: Vec<String>,
 }
 
-/// The sandboxes of this machine, for clients that may use this of the host.
-pub(crate) fn world(host: HostArgs) -> Result<World> {
+/// The sandboxes of this machine, for clients that may use this of the host and ask for as much as the
+/// ceiling leaves.
+pub(crate) fn world(host: HostArgs, ceiling: Ceiling) -> Result<World> {
     msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?
-        .asked_by(Asker::new(Surface::Server));
+        .asked_by(Asker::new(Surface::Server))
+        .for_clients(ceiling);
     tidy_up(&engine);
     let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;
     settings.secret_env = host.secret_env;
@@ -87,6 +94,21 @@ fn home_of_user() -> Option<PathBuf> {
         (parts.next()? == uid).then(|| parts.nth(2)).flatten()
     });
     PathBuf::from(home?).canonicalize().ok()
+}
+
+/// The most that clients may ask for: as config.toml says, then as the flag does. How far sandboxes
+/// reach by default is as far as clients may ask for, unless the operator says otherwise.
+pub(crate) fn ceiling(flags: &[String]) -> Result<Ceiling> {
+    let mut ceiling = bare_engine()?.ceiling()?;
+    for flag in flags {
+        ceiling = ceiling.with(flag)?;
+    }
+    // It raises the ceiling and never lowers it: a network may be asked for where none is usual.
+    let usual = std::env::var(env::NET).ok().map(|net| net.parse()).transpose()?;
+    if ceiling.reach.is_none() && usual != Some(Reach::None) {
+        ceiling.reach = usual;
+    }
+    Ok(ceiling)
 }
 
 /// A profile of config.toml as the dialect has it.

@@ -9,12 +9,12 @@ use msb_api::http::streams::{
 };
 use msb_api::http::*;
 use msb_api::{
-    Api, Applied, Attributes, Audit, Brood, Change, Changes, Child, ChildSpec, Children, Copied,
-    Create, Depth, DiskUsage, Event, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
-    ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Meta, Metrics, Modified,
-    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sample, Sandboxes,
-    Selection, Snapshot, Snapshots, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Verified,
-    Volume, Volumes, Watch, Workspaces,
+    Api, Applied, Attributes, Audit, Brood, Change, Changes, Child, ChildSpec, Children,
+    ClientScope, Copied, Create, Depth, DiskUsage, Event, EventStream, Exec, ExecEntry, Execs,
+    Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream, Meta,
+    Metrics, Modified, NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath,
+    Sample, Sandboxes, Selection, Snapshot, Snapshots, Stopped, Summary, SyncSpec, SyncSummary,
+    Syncs, Verified, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
     Command, Error, Exit, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference, Result,
@@ -372,6 +372,11 @@ impl Files for Client {
 }
 
 impl Images for Client {
+    /// The server that is asked takes everybody for a client.
+    fn for_client(self: Arc<Self>, _: ClientScope) -> Arc<dyn Api> {
+        self
+    }
+
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         self.ask(&ImageList {})
     }

@@ -14,10 +14,10 @@ use crate::sandboxes::Engine;
 use exec::{Begun, End, Local};
 pub(crate) use judged::check as check_judged;
 use msb_api::{
-    Api, Attributes, Audit, Changes, Copied, Create, DiskUsage, EventStream, Exec, ExecEntry,
-    Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine, LogStream,
-    Login, Metrics, Modified, Networks, Place, PrunedVolumes, Registry, Sample, Sandboxes,
-    Snapshot, Snapshots, Summary, Verified, Volume, Volumes, Watch, no_exec,
+    Api, Attributes, Audit, Changes, ClientScope, Copied, Create, DiskUsage, EventStream, Exec,
+    ExecEntry, Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine,
+    LogStream, Login, Metrics, Modified, Networks, Place, PrunedVolumes, Registry, Sample,
+    Sandboxes, Snapshot, Snapshots, Summary, Verified, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
     Command, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference,
@@ -329,6 +329,10 @@ impl Files for Engine {
 }
 
 impl Images for Engine {
+    fn for_client(self: Arc<Self>, scope: ClientScope) -> Arc<dyn Api> {
+        Arc::new((*self).clone().for_client_of(scope))
+    }
+
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         Self::image_list(self)
     }
@@ -349,8 +353,9 @@ impl Images for Engine {
     ) -> Result<ImageInspection> {
         let store = self.images()?;
         let name = store.settings().meant(name);
-        let pull = Pull { reach: reach(registry), ..Pull::default() };
-        let pulled = store.pull(name, &pull, &Watched::new(watch))?;
+        let progress = Watched::new(watch);
+        let reach = self.reach(&reach(registry));
+        let pulled = store.pull(name, &Pull { reach, ..Pull::default() }, &progress)?;
         Self::image_inspect(self, &pulled.reference)
     }
 

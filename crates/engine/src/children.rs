@@ -15,8 +15,8 @@ use crate::sandboxes::Engine;
 use crate::store::create_private;
 use msb_api::{Brood, Child, ChildSpec};
 use msb_spec::{
-    Bytes, Cpus, DEEPEST, Error, Family, Hostname, ImageRef, Isolation, IsolationChoice, Kind,
-    Name, Peers, Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
+    Authority, Bytes, Cpus, DEEPEST, Error, Family, Hostname, ImageRef, Isolation, IsolationChoice,
+    Kind, Name, Peers, Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
 };
 use msb_sys::lock::Held;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,9 @@ impl Engine {
         let (plan, policy) = self.may_spawn(parent).map_err(about)?;
         let mut spec = child_of(&plan, &policy, ask).map_err(about)?;
         // What may take long is done before the lock: then the image is there.
-        self.plan_with(&spec, fetching)?;
+        // Its parent's policy was within the ceiling, and bounds it.
+        let admitted = |spec: &Spec| Authority::Operator.spec(spec);
+        self.plan_within(&admitted(&spec)?, fetching)?;
         let (child, made) = {
             let _lock = self.family_lock()?;
             let (_, policy) = self.may_spawn(parent).map_err(about)?;
@@ -74,7 +76,7 @@ impl Engine {
             spec.network = network::asked(&plan, &policy, network.is_some(), join);
             spec.name = Some(name);
             spec.hostname = alias.map(Hostname::of);
-            let mut child = self.plan(&spec)?;
+            let mut child = self.plan_within(&admitted(&spec)?, fetching)?;
             // Not by its name, which may come from inside.
             child.spawn.clone_from(&spec.spawn);
             check_judged(&spec, &child)?;

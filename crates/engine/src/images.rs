@@ -4,8 +4,8 @@ use crate::sandboxes::Engine;
 pub use msb_api::{DiskUsage, ImageInspection, ImageSummary, LayerInspection};
 pub use msb_image::{
     APART_ARGUMENT, Credential, Credentials, History, Image, ImageConfig, Layer, Load, Login,
-    Mirror, Progress, Prune, Pruned, Pull, Reach, RunConfig, Secret, Space, Step, Store, Unwatched,
-    Wish, serve,
+    Mirror, Progress, Prune, Pruned, Pull, PullFor, Reach, RunConfig, Secret, Space, Step, Store,
+    Unwatched, Wish, serve,
 };
 use msb_image::{InUse, Share};
 use msb_spec::{Error, ImageRef, Kind, MachineBase, Name, Reference, Result};

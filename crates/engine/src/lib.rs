@@ -8,6 +8,7 @@ mod audit;
 pub mod bootstrap;
 pub mod build;
 mod children;
+mod clients;
 pub mod conf;
 mod connection;
 mod ctl;

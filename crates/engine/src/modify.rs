@@ -10,7 +10,7 @@ use crate::store::Claim;
 use msb_api::{Holds, Modified};
 use msb_spec::{
     By, Cgroup, Error, Kind, Limit, Limits, Modification, Modify, Name, Plan, Restart, Result,
-    Span, check_env, state,
+    Span, WithinCeiling, check_env, state,
 };
 use msb_wire::record::Happened;
 use msb_wire::{HoldsNow, Reply, Request};
@@ -21,7 +21,7 @@ impl Engine {
     pub fn modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
         ask.validate()?;
         let plan = self.existing(name)?;
-        let change = decide(&plan, ask)?;
+        let change = decide(&plan, &self.authority.modify(ask)?)?;
         let about = |error: Error| error.under(format!("cannot change sandbox `{name}`"));
         let now = self.modify_either(name, &change, ask.dry_run);
         Ok(listed(&plan, &change, now.map_err(about)?))
@@ -89,7 +89,7 @@ fn rewrite(claim: &Claim, plan: &Plan) -> Result<()> {
 }
 
 /// What is asked for, as this host can give it; what it cannot is an error.
-fn decide(plan: &Plan, ask: &Modify) -> Result<Modification> {
+fn decide(plan: &Plan, ask: &WithinCeiling<&Modify>) -> Result<Modification> {
     let limits = ask.memory.is_some() || ask.cpus.is_some() || ask.pids.is_some();
     if plan.family.is_some() && (limits || ask.max_duration.is_some()) {
         return Err(Error::new(Kind::State, format!("sandbox `{}` is a child", plan.name))

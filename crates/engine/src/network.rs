@@ -27,6 +27,7 @@ impl Engine {
     /// Puts rules before those in force, for as long as the sandbox runs. Flows that they refuse
     /// are ended.
     pub fn add_rules(&self, name: &Name, rules: &[Rule]) -> Result<Policy> {
+        let rules: &[Rule] = *self.authority.rules(rules)?;
         let allows = rules.iter().any(|rule| rule.decision == Decision::Allow);
         if let Some(family) = self.home().plan(name)?.family.filter(|_| allows) {
             let Family { parent, .. } = family;
@@ -48,6 +49,7 @@ impl Engine {
 
     /// Opens a port of the host; returns it with the number that it has.
     pub fn publish(&self, name: &Name, port: &Published) -> Result<Published> {
+        let port: &Published = *self.authority.port(port)?;
         if let Some(family) = self.home().plan(name)?.family.filter(|family| !family.ports) {
             let Family { parent, .. } = family;
             return Err(Error::new(

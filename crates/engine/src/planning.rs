@@ -13,7 +13,8 @@ use msb_spec::{
     By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, InitProgram,
     Isolation, IsolationChoice, Limit, Limits, Lower, MachineBase, Modify, Mount, MountSource,
     Name, Network, PLAN_VERSION, Patch, Plan, PlannedInit, PlannedMount, Result, Rootfs, Script,
-    Security, SpawnPolicy, Spec, Stage, Stored, Upper, UserRef, VolumeName, check_env, env, state,
+    Security, SpawnPolicy, Spec, Stage, Stored, Upper, UserRef, VolumeName, WithinCeiling,
+    check_env, env, state,
 };
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -26,7 +27,7 @@ const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 /// Decides everything about a sandbox. Touches nothing but images.
 pub(crate) fn plan(
     home: &Home,
-    spec: &Spec,
+    spec: &WithinCeiling<Spec>,
     prepare: impl FnOnce(Isolation) -> Result<(Prepared, MachineBase)>,
 ) -> Result<Plan> {
     spec.validate().map_err(|error| error.at(Stage::Plan))?;
@@ -51,8 +52,8 @@ pub(crate) fn plan(
     }
     let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
     let limits = match isolation {
-        Isolation::Process => limits(spec, caller, brief)?,
-        Isolation::Vm => machine::limits(spec)?,
+        Isolation::Process => limits(&bounded(spec), caller, brief)?,
+        Isolation::Vm => machine::limits(&machine::bounded(spec))?,
     };
     let limits = Limits { cgroup_owner: home.short_hash(), ..limits };
     let machine = kernel.map(|kernel| machine::machine(&limits, kernel, base));
@@ -115,15 +116,24 @@ pub(crate) fn plan(
 
 /// What it may have made for it, as asked or as settled. Paths of images lead through no link from
 /// here on.
-fn spawn_policy(home: &Home, spec: &Spec, name: &Name) -> Result<Option<SpawnPolicy>> {
+fn spawn_policy(
+    home: &Home,
+    spec: &WithinCeiling<Spec>,
+    name: &Name,
+) -> Result<Option<SpawnPolicy>> {
     let mut policy = match &spec.spawn {
         Some(policy) => policy.clone(),
         // Policies are for names and labels; whoever has none need not be told of mistakes there.
         None if spec.name.is_none() && spec.labels.is_empty() => return Ok(None),
-        None => match Settings::read(home.path())?.spawn(name, &spec.labels) {
-            Some(policy) => policy.clone(),
-            None => return Ok(None),
-        },
+        None => {
+            let settings = Settings::read(home.path())?;
+            let settled = match spec.is_operators() {
+                true => settings.spawn(name, &spec.labels),
+                false => settings.client_spawn(name, &spec.labels),
+            };
+            let Some(policy) = settled else { return Ok(None) };
+            policy.clone()
+        }
     };
     for image in &mut policy.images {
         if let ImageRef::Path(path) = image {
@@ -248,6 +258,16 @@ pub(crate) fn only_root(user: &UserRef, by_image: bool) -> Error {
         .at(Stage::Plan)
 }
 
+/// With the limits that a client has where it asked for none.
+fn bounded(spec: &WithinCeiling<Spec>) -> Spec {
+    Spec {
+        memory: spec.memory.or(spec.most_memory()),
+        cpus: spec.cpus.or(spec.most_cpus()),
+        disk: spec.disk.or(spec.most_disk()),
+        ..Spec::clone(spec)
+    }
+}
+
 fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
     // One id's processes are limited as hard by rlimit; looking for a cgroup that a short run does
     // not need would be a fiftieth of it.
@@ -299,7 +319,10 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
 
 /// The limits of a sandbox that exists, planned anew with other amounts, and what its microVM has
 /// then. Its disk stays as it is.
-pub(crate) fn limits_anew(plan: &Plan, ask: &Modify) -> Result<(Limits, Option<(u8, u32)>)> {
+pub(crate) fn limits_anew(
+    plan: &Plan,
+    ask: &WithinCeiling<&Modify>,
+) -> Result<(Limits, Option<(u8, u32)>)> {
     let present = &plan.limits;
     let spec = Spec {
         memory: ask.memory.or(present.memory.map(|limit| limit.value)),

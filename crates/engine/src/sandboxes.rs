@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Waited};
 use crate::files::{Files, Links};
 use crate::host::User;
-use crate::images::Fetching;
+use crate::images::{Fetching, PullFor};
 use crate::launch::{Caller, Launcher, launch};
 use crate::logs::{Filter, Reader};
 use crate::looking::stopped;
@@ -13,8 +13,8 @@ use crate::{audit, layers, planning, repair, volumes, workspace};
 use msb_api::ExecEntry;
 use msb_image::{Owners, Prepared, Store, Wish};
 use msb_spec::{
-    Asker, Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name, Plan,
-    Restart, Result, SpawnPolicy, Spec, Stage, Stdin, Surface, Upper, state,
+    Asker, Authority, Command, Ending, Error, Ids, ImageRef, Isolation, Kind, MachineBase, Name,
+    Plan, Restart, Result, SpawnPolicy, Spec, Stage, Stdin, Surface, Upper, WithinCeiling, state,
 };
 use msb_sys::lock::Held;
 use msb_wire::record::{ExecRecord, Happened};
@@ -35,6 +35,10 @@ pub struct Engine {
     given: Vec<(String, Value)>,
     /// Who asks where nobody else is known to.
     asker: Asker,
+    /// For whom images are pulled.
+    pub(crate) pull_for: PullFor,
+    /// Who asks, and with that how much may be asked for.
+    pub(crate) authority: Authority,
 }
 
 /// A sandbox whose directory is there, and what its worker is to be handed.
@@ -70,7 +74,14 @@ impl Engine {
             Launcher::Fork(_) => Surface::Cli,
             Launcher::Execute(_) => Surface::Sdk,
         };
-        Self { home, launcher, given: Vec::new(), asker: Asker::new(surface) }
+        Self {
+            home,
+            launcher,
+            given: Vec::new(),
+            asker: Asker::new(surface),
+            pull_for: PullFor::Operator,
+            authority: Authority::Operator,
+        }
     }
 
     /// The same engine, which this one asks unless somebody else is known to.
@@ -153,6 +164,15 @@ impl Engine {
 
     /// The same, with a say in how images are fetched.
     pub fn plan_with(&self, spec: &Spec, fetching: &Fetching<'_>) -> Result<Plan> {
+        self.plan_within(&self.authority.spec(spec)?, fetching)
+    }
+
+    /// The same for what was asked for and may be.
+    pub(crate) fn plan_within(
+        &self,
+        spec: &WithinCeiling<Spec>,
+        fetching: &Fetching<'_>,
+    ) -> Result<Plan> {
         let prepare = |isolation| self.prepare(spec, fetching, isolation);
         let mut plan = planning::plan(&self.home, spec, prepare)?;
         if let (Some(machine), Some(snapshot)) = (&mut plan.machine, &plan.snapshot) {
@@ -185,7 +205,7 @@ impl Engine {
         let wish = Wish {
             when: spec.pull,
             platform: spec.platform.clone(),
-            reach: fetching.reach.clone(),
+            reach: self.reach(&fetching.reach),
         };
         let images = self.images()?;
         let prepared = images.prepare(name, &wish, fetching.progress)?;
@@ -237,6 +257,10 @@ impl Engine {
         let held = volumes::take(&self.home, &mut plan)?;
         let kept = self.keep_frozen(&plan)?;
         let claim = self.home.claim(&plan, |directory| fill(&plan, directory))?;
+        if let Err(error) = self.check_count(&plan.name) {
+            let _ = self.home.discard(&claim);
+            return Err(error);
+        }
         Ok(Made { plan, claim, secrets, held, _kept: kept })
     }
 

@@ -349,6 +349,7 @@ impl Engine {
 
     /// Makes a sandbox that has never been started, with the changes in a workspace if there are.
     fn settle_down(&self, plan: &Plan, carried: Option<&Carried<'_>>) -> Result<()> {
+        let plan: &Plan = *self.authority.plan(plan)?;
         let _kept = self.keep_frozen(plan)?;
         let _held = volumes::hold(self.home(), plan);
         let claim = self.home().claim(plan, |directory| match carried {
@@ -362,7 +363,9 @@ impl Engine {
         fs::remove_file(unfinished)
             .map_err(|error| Error::host(format!("cannot make sandbox `{}`", plan.name), error))?;
         crate::repair::not_started(&claim.directory);
-        Ok(())
+        self.check_count(&plan.name).inspect_err(|_| {
+            let _ = self.home().discard(&claim);
+        })
     }
 
     fn described(&self, record: &Record, records: &Records, all: &[Record]) -> Snapshot {

@@ -75,6 +75,8 @@ pub struct Credentials {
     path: OsString,
     /// What is tried before anything is kept.
     given: Option<(String, Credential)>,
+    /// Whether logins that are kept are used, and not only what is given.
+    stored: bool,
 }
 
 impl Credentials {
@@ -83,7 +85,18 @@ impl Credentials {
     pub fn open(home: &Path) -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self { home: home.to_owned(), foreign: foreign(variable), path, given: None }
+        Self { home: home.to_owned(), foreign: foreign(variable), path, given: None, stored: true }
+    }
+
+    /// No logins at all, but for what is given.
+    pub(crate) fn none() -> Self {
+        Self {
+            home: PathBuf::new(),
+            foreign: Vec::new(),
+            path: OsString::new(),
+            given: None,
+            stored: false,
+        }
     }
 
     /// The same with a credential for one registry that is not kept yet.
@@ -101,6 +114,9 @@ impl Credentials {
     pub fn find(&self, registry: &str) -> Result<Option<Credential>> {
         if let Some((_, given)) = self.given.as_ref().filter(|(host, _)| host == registry) {
             return Ok(Some(given.clone()));
+        }
+        if !self.stored {
+            return Ok(None);
         }
         for file in self.files() {
             let file = file?;

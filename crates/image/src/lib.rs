@@ -42,9 +42,12 @@ pub use owners::Owners;
 pub use pack::Marks;
 pub use progress::{Progress, Step, Unwatched};
 pub use pull::Pull;
-pub use registry::{Reach, check_login};
+pub use registry::{PullFor, Reach, check_login};
 pub use seal::{FileDigest, Seal, seal};
-pub use settings::{ImageLimits, Mirror, RegistrySettings, SandboxProfile, Settings};
+pub use settings::{
+    ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile, ServerSettings,
+    Settings,
+};
 pub use sparse::digest_of_sparse;
 pub use store::{Adding, Image, Layer, Store, digest_of};
 pub use twin::{Shift, copy_file};

@@ -12,6 +12,7 @@ use crate::manifest::{
 };
 use crate::progress::Progress;
 use crate::pull::{Chosen, check_size, verified};
+use crate::registry::PullFor;
 use crate::store::{Image, Store, digest_of};
 use layout::Layout;
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
@@ -98,7 +99,14 @@ impl Store {
             let chosen = self.choose(text, Some(&one.digest), &platform, fetch)?;
             let config = &chosen.manifest.config;
             let config = verified(fetch(&config.digest)?.as_slice(), config)?;
-            images.push(self.complete(&name, chosen, &config, layout, progress)?);
+            images.push(self.complete(
+                &name,
+                chosen,
+                &config,
+                layout,
+                PullFor::Operator,
+                progress,
+            )?);
         }
         Ok(images)
     }
@@ -149,7 +157,8 @@ impl Store {
                 None => tags.iter().map(|tag| Reference::parse(tag)).collect::<Result<_>>()?,
             };
             let (first, others) = names.split_first().ok_or_else(unnamed)?;
-            let image = self.complete(first, chosen, &config, layout, progress)?;
+            let image =
+                self.complete(first, chosen, &config, layout, PullFor::Operator, progress)?;
             for other in others {
                 images.push(self.tag(&image, other)?);
             }

@@ -1,10 +1,9 @@
 //! From a name to an image that is here.
 
 use crate::acquire::{Source, Wanted};
-use crate::credentials::Credentials;
 use crate::manifest::{Descriptor, ImageConfig, ImageManifest, Manifest, OCI_MANIFEST};
 use crate::progress::{Progress, Step};
-use crate::registry::{Reach, Registry, is_unreachable, unreachable_hint};
+use crate::registry::{PullFor, Reach, Registry, is_unreachable, unreachable_hint};
 use crate::store::{Image, Store, boot, digest_of, now_ms};
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
 use std::io::Read;
@@ -51,12 +50,8 @@ impl Store {
         pull: &Pull,
         progress: &dyn Progress,
     ) -> Result<Image> {
-        let credentials = Credentials::open(self.home());
         let host = reference.registry();
-        let credentials = match &pull.reach.login {
-            Some(login) => credentials.giving(host, login.clone()),
-            None => credentials,
-        };
+        let credentials = pull.reach.credentials(self.home(), host);
         let places = Registry::places(host, self.settings(), &pull.reach, &credentials)?;
         let mut failure: Option<Error> = None;
         for place in &places {
@@ -106,13 +101,15 @@ impl Store {
                 Error::invalid(format!("{} lacks a part of the image", place.shown()))
             })
         })?;
+        let tags = pull.reach.pull_for;
+        self.check_tag(reference, &chosen.digest, tags)?;
         let blob = &chosen.manifest.config;
         let config = match self.read_blob(&blob.digest) {
             Ok(here) => verified(here.as_slice(), blob)?,
             Err(_) => verified(place.blob(repository, &blob.digest, 0)?.1, blob)?,
         };
         let source = Remote { place, repository };
-        self.complete(reference, chosen, &config, &source, progress).map(Some)
+        self.complete(reference, chosen, &config, &source, tags, progress).map(Some)
     }
 
     /// Finds the image of a platform behind a manifest, whose digest must be this one if it was
@@ -159,6 +156,7 @@ impl Store {
         chosen: Chosen,
         config: &[u8],
         source: &dyn Source,
+        tags: PullFor,
         progress: &dyn Progress,
     ) -> Result<Image> {
         let Chosen { text, digest, manifest, index } = chosen;
@@ -195,8 +193,26 @@ impl Store {
             pulled: now_ms(),
             boot: Some(boot()),
         };
+        // Once more: the layers may have taken minutes.
+        self.check_tag(reference, &image.digest, tags)?;
         self.write_record(&image)?;
         Ok(image)
+    }
+
+    /// Whether a name may be given to this image, for whoever pulls it.
+    fn check_tag(&self, name: &Reference, digest: &Digest, tags: PullFor) -> Result<()> {
+        if tags.may_replace_tags() || name.digest().is_some() {
+            return Ok(());
+        }
+        match self.find(name)? {
+            Some(here) if here.digest != *digest => Err(Error::new(
+                Kind::Denied,
+                format!("image `{}` is here already, and others use it", name.short()),
+            )
+            .cause(format!("the registry has {digest} now"))
+            .hint("pull it by its digest; whoever runs the server can pull the tag again")),
+            _ => Ok(()),
+        }
     }
 
     /// Unpacks the layers of an image that is here for other owners, from its blobs.

@@ -2,10 +2,14 @@
 //!
 //! A registry is not trusted: manifests are read up to a limit, blobs are verified by whoever
 //! reads them, credentials go to the registry they are for and to the token server that it names
-//! over TLS, and other addresses that a manifest suggests are not asked. Blocking, because a
-//! handful of transfers do not need more.
+//! over TLS, and other addresses that a manifest suggests are not asked. For whom it is asked decides
+//! which addresses are connected to, see `public_only`. Blocking, because a handful of transfers do not
+//! need more.
 
 mod access;
+mod public_only;
+
+pub use public_only::PullFor;
 
 use crate::credentials::{Credential, Credentials};
 use crate::manifest::{DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
@@ -13,6 +17,7 @@ use crate::settings::{Mirror, Settings};
 use crate::store::unusable;
 use access::Access;
 use msb_spec::{Digest, Error, Kind, Reference, Result};
+use public_only::PublicResolver;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use ureq::http::{Method, Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
 /// How a registry is to be reached, beyond what the settings say.
@@ -33,6 +39,26 @@ pub struct Reach {
     pub mirrors: Vec<Mirror>,
     /// Who we are there, and not to its mirrors.
     pub login: Option<Credential>,
+    /// For whom it is asked.
+    pub pull_for: PullFor,
+}
+
+impl Reach {
+    /// The logins that this way to a registry may use. A client that turns verification off, or
+    /// names who vouches, could have the operator's passwords sent to a server of its own.
+    pub(crate) fn credentials(&self, home: &Path, host: &str) -> Credentials {
+        let own_trust = self.insecure || self.ca.is_some();
+        let credentials = match self.pull_for {
+            PullFor::Client | PullFor::NamespaceClient if own_trust => Credentials::none(),
+            PullFor::Client | PullFor::NamespaceClient | PullFor::Operator => {
+                Credentials::open(home)
+            }
+        };
+        match &self.login {
+            Some(login) => credentials.giving(host, login.clone()),
+            None => credentials,
+        }
+    }
 }
 
 /// One place that answers for a registry: itself or a mirror, with one scheme.
@@ -75,6 +101,32 @@ fn is_loopback(host: &str) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// The host that a registry is reached at: of one its name is not its address.
+fn address_of(host: &str) -> &str {
+    if host == "docker.io" { "registry-1.docker.io" } else { host }
+}
+
+/// Which connections a place may cause.
+struct Network {
+    /// None is the usual one: any address.
+    resolver: Option<PublicResolver>,
+    /// Whether a proxy of the environment is used. It resolves names itself, so what is judged
+    /// here would not be what it connects to.
+    proxied: bool,
+}
+
+impl Network {
+    fn new(pull_for: PullFor, settings: &Settings, host: &str, trusted: bool) -> Self {
+        let place = trusted.then(|| address_of(host));
+        match pull_for {
+            PullFor::Operator => Self { resolver: None, proxied: true },
+            PullFor::Client | PullFor::NamespaceClient => {
+                Self { resolver: Some(PublicResolver::new(settings, place)), proxied: trusted }
+            }
+        }
+    }
+}
+
 impl Registry {
     /// The places that may have an image of this registry, in the order they are asked.
     pub(crate) fn places(
@@ -85,15 +137,40 @@ impl Registry {
     ) -> Result<Vec<Self>> {
         let settled = settings.registry(host);
         let mut places = Vec::new();
-        for mirror in reach.mirrors.iter().chain(&settled.mirrors) {
-            let own = settings.registry(mirror.host());
-            let insecure = reach.insecure || own.insecure;
-            let ca = reach.ca.clone().or(own.ca).or_else(|| settled.ca.clone());
-            let scheme = if mirror.is_tls() { "https" } else { "http" };
-            places.push(Self::new(scheme, mirror.host(), insecure, ca, credentials)?);
+        for mirror in &reach.mirrors {
+            places.push(Self::mirror(mirror, reach.pull_for, host, settings, reach, credentials)?);
+        }
+        // The operator has named these, and with them where they are.
+        for mirror in &settled.mirrors {
+            places.push(Self::mirror(
+                mirror,
+                PullFor::Operator,
+                host,
+                settings,
+                reach,
+                credentials,
+            )?);
         }
         places.extend(Self::itself(host, settings, reach, credentials)?);
         Ok(places)
+    }
+
+    /// A mirror of a registry. `named_by` is who has named it.
+    fn mirror(
+        mirror: &Mirror,
+        named_by: PullFor,
+        of: &str,
+        settings: &Settings,
+        reach: &Reach,
+        credentials: &Credentials,
+    ) -> Result<Self> {
+        let own = settings.registry(mirror.host());
+        let insecure = reach.insecure || own.insecure;
+        let ca = reach.ca.clone().or(own.ca).or_else(|| settings.registry(of).ca);
+        let scheme = if mirror.is_tls() { "https" } else { "http" };
+        let trusted = named_by.trusts(settings, mirror.host());
+        let network = Network::new(reach.pull_for, settings, mirror.host(), trusted);
+        Self::new(scheme, mirror.host(), insecure, ca, network, credentials)
     }
 
     /// The registry itself, without its mirrors.
@@ -106,9 +183,12 @@ impl Registry {
         let settled = settings.registry(host);
         let insecure = reach.insecure || settled.insecure;
         let ca = reach.ca.clone().or(settled.ca);
-        let mut places = vec![Self::new("https", host, insecure, ca.clone(), credentials)?];
-        if insecure || is_loopback(host) {
-            places.push(Self::new("http", host, insecure, ca, credentials)?);
+        let trusted = reach.pull_for.trusts(settings, host);
+        let network = || Network::new(reach.pull_for, settings, host, trusted);
+        let https = Self::new("https", host, insecure, ca.clone(), network(), credentials)?;
+        let mut places = vec![https];
+        if insecure || (is_loopback(host) && trusted) {
+            places.push(Self::new("http", host, insecure, ca, network(), credentials)?);
         }
         Ok(places)
     }
@@ -118,12 +198,12 @@ impl Registry {
         host: &str,
         insecure: bool,
         ca: Option<PathBuf>,
+        network: Network,
         credentials: &Credentials,
     ) -> Result<Self> {
-        // The one registry whose name is not its address.
-        let address = if host == "docker.io" { "registry-1.docker.io" } else { host };
+        let address = address_of(host);
         let tls = TlsConfig::builder().root_certs(roots(ca)?).disable_verification(insecure);
-        let agent = Agent::config_builder()
+        let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .https_only(scheme == "https" && !insecure)
             .timeout_resolve(Some(CONNECT_LIMIT))
@@ -133,11 +213,19 @@ impl Registry {
             .timeout_per_write(Some(SILENCE_LIMIT))
             .max_redirects(5)
             .user_agent(concat!("msb/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls.build())
-            .build();
+            .tls_config(tls.build());
+        if !network.proxied {
+            config = config.proxy(None);
+        }
+        let agent = match network.resolver {
+            Some(resolver) => {
+                Agent::with_parts(config.build(), DefaultConnector::default(), resolver)
+            }
+            None => config.build().into(),
+        };
         msb_sys::net::resolve_without_plugins();
         Ok(Self {
-            agent: agent.into(),
+            agent,
             base: format!("{scheme}://{address}"),
             host: host.to_owned(),
             access: Access::new(credentials.clone()),

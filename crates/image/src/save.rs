@@ -1,11 +1,11 @@
 //! Images to files and registries, with the digests they have here.
 
+use crate::ImageConfig;
 use crate::manifest::{Descriptor, Index, Manifest, OCI_INDEX, OCI_MANIFEST};
 use crate::progress::{Progress, Step};
 use crate::pull::manifest_type;
 use crate::registry::{Reach, Registry, is_unreachable};
 use crate::store::{Image, Store, unusable};
-use crate::{Credentials, ImageConfig};
 use msb_spec::{Digest, Error, Kind, Reference, Result};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -131,7 +131,7 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<()> {
         let about = |error: Error| error.under(format!("cannot push to `{}`", to.short()));
-        let credentials = Credentials::open(self.home());
+        let credentials = reach.credentials(self.home(), to.registry());
         let places =
             Registry::itself(to.registry(), self.settings(), reach, &credentials).map_err(about)?;
         let mut failure = None;

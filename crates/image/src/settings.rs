@@ -4,7 +4,7 @@
 //! Everything in it is parsed when it is read, so that a mistake is told with its line before
 //! anything is done. No file means the defaults; a word that means nothing is an error.
 
-use msb_spec::{Bytes, Cpus, Error, Name, Reference, Result, SpawnPolicy};
+use msb_spec::{Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SpawnPolicy};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -30,6 +30,16 @@ pub struct Settings {
     /// What sandboxes of these names are, for those who make them by name alone.
     #[serde(deserialize_with = "once")]
     pub profile: BTreeMap<Name, SandboxProfile>,
+    /// How sandboxes are served to others.
+    pub server: ServerSettings,
+}
+
+/// How sandboxes are served to others.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerSettings {
+    /// The most that clients may ask for.
+    pub ceiling: Ceiling,
 }
 
 /// What the sandbox of a name is, where that differs from what is usual.
@@ -54,6 +64,9 @@ pub struct RegistrySettings {
     pub ca: Option<PathBuf>,
     /// Where to ask first, in order.
     pub mirrors: Vec<Mirror>,
+    /// Whether clients of the server may use it wherever it is: at a private address, or through a
+    /// proxy. For them others have to be at a public one.
+    pub trusted: bool,
 }
 
 /// How large an image may be before it is refused. A limit that was reached is told by its name
@@ -61,11 +74,11 @@ pub struct RegistrySettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageLimits {
-    /// Unpacked size of one layer. Images with a model or an SDK in one layer reach 20 GiB; a
-    /// few kilobytes that unpack to more than this are an attack or a mistake.
+    /// Unpacked size of all layers together. Images with a model or an SDK reach 20 GiB; a few
+    /// kilobytes that unpack to more than this are an attack or a mistake.
     pub bytes: Bytes,
-    /// Files, links and directories of one layer. Ten times a large node_modules; each costs an
-    /// inode and some memory, whatever its size.
+    /// Files, links and directories of all layers together. Ten times a large node_modules; each
+    /// costs an inode and some memory, whatever its size.
     pub entries: NonZeroU64,
     /// Components of a path. Real trees stay below 50; recursion over more is somebody's stack.
     pub depth: NonZeroU64,
@@ -248,6 +261,9 @@ where
     from.deserialize_map(Entries(PhantomData))
 }
 
+/// The label that the server gives to sandboxes of a namespace; no client of one can set it.
+pub const NAMESPACE_LABEL: &str = "msb.namespace";
+
 /// Its name in the state directory.
 const FILE: &str = "config.toml";
 
@@ -281,6 +297,18 @@ impl Settings {
         })
     }
 
+    /// What a sandbox of a client may have made for it. Clients choose labels, so that of those only
+    /// the one counts that the server sets: the namespace.
+    pub fn client_spawn(
+        &self,
+        name: &Name,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<&SpawnPolicy> {
+        let namespace = labels.get_key_value(NAMESPACE_LABEL);
+        let labels = namespace.map(|(key, value)| (key.clone(), value.clone())).into_iter();
+        self.spawn(name, &labels.collect())
+    }
+
     /// What a sandbox may have made for it, by its name or else by a label.
     pub fn spawn(&self, name: &Name, labels: &BTreeMap<String, String>) -> Option<&SpawnPolicy> {
         let labelled = |whose: &Whose| match whose {
@@ -296,6 +324,11 @@ impl Settings {
     /// not looked up again.
     pub fn meant<'a>(&'a self, name: &'a Reference) -> &'a Reference {
         self.aliases.get(&Alias(name.clone())).unwrap_or(name)
+    }
+
+    /// The registries that clients may use wherever they are, by the host of a [`Reference`].
+    pub fn trusted_registries(&self) -> impl Iterator<Item = &str> {
+        self.registries.iter().filter(|(_, it)| it.trusted).map(|(host, _)| host.0.as_str())
     }
 
     /// How a registry is reached, by the host of a [`Reference`].

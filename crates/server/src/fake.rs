@@ -399,6 +399,10 @@ impl Files for Fake {
 }
 
 impl Images for Fake {
+    fn for_client(self: Arc<Self>, _: msb_api::ClientScope) -> Arc<dyn Api> {
+        self
+    }
+
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         self.note("image_list", &());
         Ok(vec![ImageSummary {

@@ -22,7 +22,7 @@ mod words;
 
 use crate::namespace::Namespace;
 use crate::paths::HostPaths;
-use msb_api::Api;
+use msb_api::{Api, ClientScope};
 use msb_spec::{Asker, Error, Kind, Name, Result, VolumeName};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,11 +51,13 @@ impl std::fmt::Debug for Scoped {
 impl Scoped {
     /// One namespace, which sees no files of the host.
     pub fn new(api: Arc<dyn Api>, namespace: Namespace) -> Self {
+        let api = api.for_client(ClientScope::OneNamespace);
         Self { api, namespace: Some(namespace), paths: None, asker: None }
     }
 
     /// All namespaces, and no files of the host.
     pub fn all(api: Arc<dyn Api>) -> Self {
+        let api = api.for_client(ClientScope::AllNamespaces);
         Self { api, namespace: None, paths: None, asker: None }
     }
 

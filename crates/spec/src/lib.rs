@@ -27,6 +27,7 @@ macro_rules! written_as_text {
 }
 
 mod asker;
+mod ceiling;
 pub mod clock;
 pub mod ctl;
 mod destination;
@@ -46,6 +47,7 @@ mod network;
 mod patch;
 mod plan;
 mod platform;
+mod public_address;
 mod quantity;
 mod reference;
 mod rule;
@@ -57,6 +59,7 @@ mod volume;
 mod workspace;
 
 pub use asker::{Asker, Surface};
+pub use ceiling::{Authority, Ceiling, WithinCeiling};
 pub use destination::Destination;
 pub use error::{Error, Kind, Result, Stage};
 pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
@@ -78,6 +81,7 @@ pub use plan::{
     Rootfs, Security, Upper,
 };
 pub use platform::{Platform, PullWhen};
+pub use public_address::is_public;
 pub use quantity::{Bytes, Cpus, Span};
 pub use reference::{Digest, Reference, registry};
 pub use rule::{

@@ -511,6 +511,18 @@ impl Policy {
     }
 }
 
+impl Range {
+    /// The first of them.
+    pub fn first(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Whether it is a single address.
+    pub fn is_one(&self) -> bool {
+        self.bits == if self.address.is_ipv4() { 32 } else { 128 }
+    }
+}
+
 written_as_text!(DomainName, NamePattern, Range, Rule);
 
 /// The sandbox's own side of the network: the same in every sandbox.

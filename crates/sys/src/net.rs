@@ -54,6 +54,40 @@ const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
 /// Nobody sums what never leaves this machine's memory.
 const TUN_F_CSUM: libc::c_ulong = 1;
 
+/// The addresses of this host's devices.
+pub fn own_addresses() -> io::Result<Vec<std::net::IpAddr>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the C library writes one pointer, which lives until the call returns.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: each element was made by getifaddrs and lives until freeifaddrs below.
+    while let Some(device) = unsafe { next.as_ref() } {
+        next = device.ifa_next;
+        // SAFETY: null, or an address that lives as long as its element.
+        let Some(address) = (unsafe { device.ifa_addr.as_ref() }) else { continue };
+        match i32::from(address.sa_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says which kind it is; it may be read from any place.
+                let four = unsafe { device.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                let bits = u32::from_be(four.sin_addr.s_addr);
+                addresses.push(std::net::Ipv4Addr::from_bits(bits).into());
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let six = unsafe { device.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                addresses.push(std::net::Ipv6Addr::from(six.sin6_addr.s6_addr).into());
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: made by getifaddrs above, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(addresses)
+}
+
 /// Has names looked up in /etc/hosts and by DNS only, by code that is in this program.
 ///
 /// A static program that loads the plugins of another version of the C library, as

@@ -1,7 +1,7 @@
 //! `msb mcp`: sandboxes for an MCP client.
 
 use crate::secret_argument;
-use crate::serving::{HostArgs, block_on, listen, selected, told_to_stop, world};
+use crate::serving::{HostArgs, block_on, ceiling, listen, selected, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::{Args, Parser, ValueEnum};
@@ -128,7 +128,8 @@ impl Act for Mcp {
                 return Err(Error::invalid(error).hint(hint).into());
             }
         }
-        let mut world = world(self.of_host)?;
+        let ceiling = ceiling(&self.of_host.ceiling)?;
+        let mut world = world(self.of_host, ceiling)?;
         if self.dialect == Named::OpenSandbox {
             let settings = self.opensandbox.settings()?;
             if let Some(remote) = settings.remote()? {

@@ -3,7 +3,7 @@
 use super::bare_engine;
 use crate::listing;
 use crate::secret_argument;
-use crate::serving::{HostArgs, block_on, listen, told_to_stop, world};
+use crate::serving::{HostArgs, block_on, ceiling, listen, told_to_stop, world};
 use crate::table::Act;
 use crate::words::{self, Outcome};
 use clap::Parser;
@@ -11,7 +11,7 @@ use msb_api::{Api, prometheus};
 use msb_client::Collector;
 use msb_engine::Home;
 use msb_server::{Door, Keys, Reaches, Shown, Site, USUAL_EXPIRY, serve_http};
-use msb_spec::{Error, Kind, Result, Span, env};
+use msb_spec::{Ceiling, Error, Kind, Result, Span, env};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -27,8 +27,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// It listens within milliseconds, unless the machine is swamped.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
-/// An address and a few numbers.
-const RECORD_LIMIT: u64 = 4096;
+/// An address, a few numbers, and the rules of a ceiling.
+const RECORD_LIMIT: u64 = 64 << 10;
 
 /// Serves sandboxes over HTTP: MCP in every dialect, each at its own path.
 ///
@@ -99,6 +99,9 @@ struct Record {
     pid: i32,
     address: SocketAddr,
     dev: bool,
+    /// The most that its clients may ask for.
+    #[serde(default)]
+    ceiling: Ceiling,
 }
 
 impl Act for Start {
@@ -123,12 +126,13 @@ impl Act for Start {
         let mut seat = Seat::take(&home)?;
         let door = self.door(&home)?;
         let collector = self.collector()?;
-        let world = world(self.of_host)?;
+        let ceiling = ceiling(&self.of_host.ceiling)?;
+        let world = world(self.of_host, ceiling.clone())?;
         let listener = listen(self.host, self.port)?;
         let address = listener.local_addr();
         let address = address.map_err(|error| Error::host("cannot listen", error))?;
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let record = Record { pid, address, dev: self.dev };
+        let record = Record { pid, address, dev: self.dev, ceiling };
         seat.write(&record)?;
         if !self.background {
             say_where(&record);
@@ -277,6 +281,7 @@ impl Act for Status {
                     "running on http://{} (pid {}), {keys}",
                     record.address, record.pid
                 ));
+                words::say(format!("clients may ask for {}", record.ceiling));
                 Ok(0)
             }
             None => {

@@ -135,6 +135,7 @@ impl Sandboxed<'_> {
             };
             Ok((prepared, MachineBase::Shares))
         };
+        let spec = self.engine.authority.spec(&spec)?;
         let mut plan = planning::plan(self.engine.home(), &spec, prepared)?;
         plan.ephemeral = true;
         plan.hostname = Hostname::parse(HOSTNAME).expect("a constant of ours");

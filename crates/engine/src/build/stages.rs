@@ -158,7 +158,8 @@ impl<'a> Stages<'a> {
     /// An image by its name: its config and its layers, the lowest first.
     fn image(&self, name: &str, platform: Option<Platform>) -> Result<(ImageConfig, Vec<Layer>)> {
         let reference = named(name)?;
-        let wish = Wish { when: self.build.pull, platform, reach: self.fetching.reach.clone() };
+        let reach = self.engine.reach(&self.fetching.reach);
+        let wish = Wish { when: self.build.pull, platform, reach };
         let (image, _) = self.store.ensure(&reference, &wish, self.fetching.progress)?;
         self.store.touch(&image.reference);
         Ok((self.store.config(&image)?, image.layers))

@@ -47,7 +47,8 @@ fn apart(home: &Path, name: &str, listener: UnixListener) -> Result<()> {
     let _ = std::env::set_current_dir("/");
     let program = std::env::current_exe().unwrap_or_default();
     let name = Name::parse(name)?;
-    let engine = Engine::at(Home::at(home)?, Launcher::Execute(program));
+    // Whatever asks is inside a sandbox, and names the images.
+    let engine = Engine::at(Home::at(home)?, Launcher::Execute(program)).for_guests();
     let engine = Arc::new(engine.asked_by(Asker::parent(&name)));
     let desk = Arc::new(Desk {
         engine: Arc::clone(&engine),

@@ -3,6 +3,7 @@
 use crate::host::Controllers;
 use msb_spec::{
     By, Bytes, Cpus, Error, GuestKernel, Limit, Limits, Machine, MachineBase, Result, Spec, Stage,
+    WithinCeiling,
 };
 
 /// Memory of a machine where none is asked for. What it does not use stays with the host.
@@ -28,6 +29,16 @@ pub(super) fn size(limits: &Limits) -> (u8, u32) {
     let cpus = limits.cpus.map_or(1, |limit| limit.value.millis.div_ceil(1000));
     let memory_mib = u32::try_from(memory.0.div_ceil(1 << 20)).unwrap_or(u32::MAX);
     (u8::try_from(cpus).unwrap_or(u8::MAX), memory_mib)
+}
+
+/// With what is usual where nothing was asked for, or the most that a client may have.
+pub(super) fn bounded(spec: &WithinCeiling<Spec>) -> Spec {
+    let least = |usual: Bytes, most: Option<Bytes>| most.map_or(usual, |most| most.min(usual));
+    Spec {
+        memory: spec.memory.or_else(|| Some(least(USUAL_MEMORY, spec.most_memory()))),
+        disk: spec.disk.or_else(|| Some(least(USUAL_DISK, spec.most_disk()))),
+        ..Spec::clone(spec)
+    }
 }
 
 /// The limits of a sandbox in a machine: most are held by what the machine is made of.

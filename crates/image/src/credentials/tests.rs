@@ -23,6 +23,7 @@ impl Scratch {
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("bin")).unwrap();
         let credentials = Credentials {
+            stored: true,
             home: root.clone(),
             foreign: vec![root.join("docker.json"), root.join("podman.json")],
             path: format!("{}:/usr/bin:/bin", root.join("bin").display()).into(),

@@ -1,5 +1,6 @@
 //! Being let in: anonymous, by password, or by a token that another server gives.
 
+use super::public_only::NotPublic;
 use super::{Registry, SILENCE_LIMIT, UNREACHABLE, read_bounded};
 use crate::credentials::{Credential, Credentials};
 use base64::Engine;
@@ -285,6 +286,15 @@ fn unreachable(base: &str, error: ureq::Error) -> Error {
             about.cause(format!("it did not answer within {} seconds", SILENCE_LIMIT.as_secs()))
         }
         ureq::Error::HostNotFound => about.cause("there is no such host"),
+        ureq::Error::Io(cause) if NotPublic::is_in(&cause) => Error::new(
+            Kind::Denied,
+            format!("clients do not reach {base} through this server"),
+        )
+        .cause(cause)
+        .hint(
+            "whoever runs the server can pull the image, or name the registry as `trusted` in \
+                     config.toml",
+        ),
         ureq::Error::Io(cause) => about.cause(cause),
         other => about.cause(other),
     }

@@ -1,10 +1,31 @@
 //! Images, which are common to all namespaces: they can be used, not taken away.
 
 use super::Scoped;
-use msb_api::{DiskUsage, ImageInspection, ImageSummary, Images, Registry, Watch};
+use msb_api::{
+    Api, ClientScope, DiskUsage, ImageInspection, ImageSummary, Images, Registry, Watch,
+};
 use msb_spec::{Prune, Pruned, Reference, Result};
+use std::sync::Arc;
+
+impl Scoped {
+    /// How a registry is reached, as far as a client may say. What a client of one namespace pulls
+    /// is used by the others, who have not agreed to do without verification.
+    pub(super) fn registry(&self, registry: &Registry) -> Result<Registry> {
+        let mut registry = registry.clone();
+        if registry.insecure {
+            self.common("pulls over TLS that is verified: others use the images too")?;
+        }
+        registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
+        Ok(registry)
+    }
+}
 
 impl Images for Scoped {
+    fn for_client(self: Arc<Self>, scope: ClientScope) -> Arc<dyn Api> {
+        let api = Arc::clone(&self.api).for_client(scope);
+        Arc::new(Self { api, ..(*self).clone() })
+    }
+
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         let images = self.told(self.api.image_list())?;
         let own = |image: ImageSummary| {
@@ -32,8 +53,7 @@ impl Images for Scoped {
         registry: &Registry,
         watch: &dyn Watch,
     ) -> Result<ImageInspection> {
-        let mut registry = registry.clone();
-        registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
+        let registry = self.registry(registry)?;
         let image = self.told(self.api.image_pull_from(name, &registry, watch))?;
         let sandboxes = self.own(&image.sandboxes);
         Ok(ImageInspection { sandboxes, ..image })

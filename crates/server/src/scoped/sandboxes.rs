@@ -35,8 +35,7 @@ impl Sandboxes for Scoped {
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let (spec, _) = self.spec(&ask.spec)?;
-        let mut registry = ask.registry.clone();
-        registry.ca = registry.ca.map(|path| self.host(&path)).transpose()?;
+        let registry = self.registry(&ask.registry)?;
         let ask = Create { spec, replace: ask.replace, registry };
         let made = self.asking(|| self.api.sandbox_create(&ask, watch));
         self.told(made).and_then(|made| self.asked_for(made))

@@ -41,6 +41,10 @@ fn from_snapshot(name: &Name) -> Spec {
 
 /// Every Operation of the Api, given a name wherever it takes one.
 const OPERATIONS: &[Operation] = &[
+    ("for_client", |api, name| {
+        let scope = msb_api::ClientScope::AllNamespaces;
+        drop(Arc::new(api.clone()).for_client(scope).sandbox_start(name));
+    }),
     ("giving", |api, name| drop(api.giving(Vec::new()).sandbox_start(name))),
     ("sandbox_renew", |api, name| drop(api.sandbox_renew(name, None))),
     ("sandbox_plan", |api, name| drop(api.sandbox_plan(&spec(name), &Unwatched))),

@@ -415,6 +415,13 @@ impl Files for Fake {
 }
 
 impl Images for Fake {
+    fn for_client(
+        self: std::sync::Arc<Self>,
+        _: msb_api::ClientScope,
+    ) -> std::sync::Arc<dyn msb_api::Api> {
+        self
+    }
+
     fn image_list(&self) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }

@@ -414,6 +414,13 @@ impl Networks for Fake {
 }
 
 impl Images for Fake {
+    fn for_client(
+        self: std::sync::Arc<Self>,
+        _: msb_api::ClientScope,
+    ) -> std::sync::Arc<dyn msb_api::Api> {
+        self
+    }
+
     not_here! {
         image_list() -> Vec<ImageSummary>;
         image_inspect(&Reference) -> ImageInspection;
