@@ -108,7 +108,12 @@ def hostile():
             answer = ask(method, name=name, command="true")
             assert answer["error"]["code"] in ("NOT_FOUND", "INVALID_REQUEST"), (name, answer)
         answer = ask("spawn", name=name) if name else {"error": {}}
-        assert "error" in answer, (name, answer)
+        if name in ("lead", "other"):
+            # Names of the host's sandboxes are neither known nor taken inside.
+            assert answer["result"]["container"].startswith("lead-child-"), (name, answer)
+            done("destroy", name=name)
+        else:
+            assert "error" in answer, (name, answer)
     silent = [socket.socket(socket.AF_UNIX) for _ in range(4)]
     for s in silent:
         s.connect("/run/sandbox-ctl.sock")

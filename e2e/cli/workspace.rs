@@ -221,7 +221,8 @@ fn differences_are_shown_as_they_were_asked_for() {
         .ok();
         inside(&msb, "chmod 755 text; printf x > package.json").ok();
         let patch = msb.words("diff box -p").ok();
-        let shown = "diff --git a/text b/text\nold mode 100644\nnew mode 100755\n--- a/text\n+++ b/text\n\
+        let shown = "diff --git a/text b/text\nold mode 100644\nnew mode 100755\n\
+                     needs --include: a file that can be executed now\n--- a/text\n+++ b/text\n\
                      @@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n";
         assert!(patch.stdout.contains(shown), "{}", patch.stdout);
         assert!(patch.stdout.contains("rename from old\nrename to new\n"), "{}", patch.stdout);

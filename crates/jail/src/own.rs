@@ -57,10 +57,13 @@ const OWN: &[i64] = &[
 /// The process to kill for want of memory is found by its number.
 const WATCHING: &[i64] = &[libc::SYS_pidfd_open];
 
-/// What root needs: to give the streams of commands to root inside, and to remove what was written
-/// inside, by whichever id, out of whichever directory.
-const KEPT: CapabilitySet =
-    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
+/// What root needs: to give the streams of commands to root inside, to remove what was written
+/// inside, by whichever id, out of whichever directory, and to kill its guest, whose user namespace
+/// belongs to another id.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::KILL);
 
 /// Confines this process for good.
 pub fn confine_worker(needs: &WorkerNeeds) -> Result<()> {

@@ -193,7 +193,11 @@ impl Ceiling {
         }
         network.ports.iter().try_for_each(|port| self.check_port(port))?;
         most("connections", network.max_connections, Some(DEFAULT_CONNECTIONS))?;
-        network.rules = self.rules(&network.rules)?;
+        // Without a network there is nothing to deny, and rules would be an error.
+        let none = network.reach == Some(Reach::None) && network.default.is_none();
+        if !none || !network.rules.is_empty() {
+            network.rules = self.rules(&network.rules)?;
+        }
         Ok(network)
     }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// A guest that has not started a command by then is looked at.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
-/// A command that is not started by then never is: minutes for a machine that is swamped.
-const START_LIMIT: Duration = Duration::from_secs(120);
+/// A command that is not started by then never is, also on a machine that is swamped.
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 impl Worker {
     pub(crate) fn hear_guest(&mut self) {
@@ -145,7 +145,8 @@ impl Worker {
 
     /// A guest starts a command within milliseconds, unless something inside has stopped the process
     /// that is about to become it: the guest waits for that, and everybody for the guest. That process
-    /// is killed. What is not started even so has failed.
+    /// is killed if this worker may look for it. What is not started even so has failed, and a guest that
+    /// hangs so is ended: nothing could be done in its sandbox any more.
     pub(crate) fn look_at_starts(&mut self, now: Instant) {
         if self.next_start_check().is_none_or(|at| now < at) {
             return;
@@ -157,6 +158,14 @@ impl Worker {
         let late =
             |exec: &&Exec| !exec.running && exec.over.is_none() && now >= exec.since + START_LIMIT;
         let late: Vec<u64> = self.execs.values().filter(late).map(|exec| exec.id).collect();
+        let ends = !late.is_empty() && self.guest.machine().is_none();
+        if ends {
+            self.guest.begin_to_die();
+        }
+        let hint = match ends {
+            true => "something in the sandbox may have stopped it; the sandbox was ended",
+            false => "something in the sandbox may have stopped it; `msb stop -f` ends it",
+        };
         for id in late {
             let Some(exec) = self.execs.remove(&id) else { continue };
             self.note_busy();
@@ -165,7 +174,7 @@ impl Worker {
                 continue;
             }
             let error = Error::new(Kind::Timeout, "the guest did not start the command in time")
-                .hint("something in the sandbox may have stopped it; `msb stop -f` ends it")
+                .hint(hint)
                 .at(Stage::Exec);
             self.not_started(exec, &error, 126);
         }

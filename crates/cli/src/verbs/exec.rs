@@ -3,13 +3,13 @@
 use super::{bare_engine, finished};
 use crate::arguments::{self, StreamArgs};
 use crate::at::At;
-use crate::session::{Attended, Part, attend};
+use crate::session::{Attended, Part, attend, collect};
 use crate::session_elsewhere::{self, Calls};
 use crate::table::ActAt;
 use crate::terminal;
 use crate::words::{self, Outcome};
 use clap::Parser;
-use msb_spec::{Command, Name, Rlimit, Span, UserRef};
+use msb_spec::{Command, Error, Name, Rlimit, Span, UserRef};
 
 /// Runs a command in a running sandbox.
 #[derive(Debug, Parser)]
@@ -77,7 +77,12 @@ impl ActAt for Exec {
                 let exec = api.exec_start(&name, &command)?;
                 session_elsewhere::attend((&api, &name), exec, part, &calls)
             }
-            _ => attend(bare_engine()?.exec(&name, command)?.into_stream(), part),
+            _ => {
+                // Before the command can run: a signal that came in between would end us alone.
+                let _early =
+                    collect().map_err(|error| Error::host("cannot collect signals", error))?;
+                attend(bare_engine()?.exec(&name, command)?.into_stream(), part)
+            }
         };
         match attended? {
             Attended::Exited(exit) if self.quiet => Ok(exit.status()),

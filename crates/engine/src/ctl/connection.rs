@@ -223,7 +223,7 @@ fn run(desk: &Desk, child: &Name, ask: &Ask, id: &Value, stream: &mut UnixStream
         }
         _ => exit.status(),
     };
-    Ok(answers::ran(desk.inner(child), (&stdout, &stderr), code, begun.elapsed()))
+    Ok(answers::ran(&desk.called(child), (&stdout, &stderr), code, begun.elapsed()))
 }
 
 fn timed_out(said: &str, after: Span) -> String {
