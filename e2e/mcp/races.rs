@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What nobody may see.
 const SECRET: &str = "secret-of-the-host";
@@ -44,8 +45,15 @@ impl Trap {
         let (way, other) = (self.way(), self.allowed.join("other"));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
+                // At changing paces: at full speed alone, a whole request seldom sees one state of it.
+                for pace in (0..10).cycle() {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
                     renameat_with(CWD, &way, CWD, &other, RenameFlags::EXCHANGE).expect("both are");
+                    if pace > 0 {
+                        std::thread::sleep(Duration::from_micros(200 * pace));
+                    }
                 }
             });
             let _over = Over(&over);
