@@ -30,7 +30,10 @@ fn each_command_is_listed_with_who_asked_for_it_and_how_it_ended() {
         let mut desk = Desk::open(&msb);
         desk.run("echo one");
         desk.run("(exit 4)");
-        let text = msb.words("events default --execs --json").ok().stdout;
+        // The end is recorded after the answer.
+        let listed = || msb.words("events default --execs --json").ok().stdout;
+        eventually("both have ended", || listed().matches("code_ended").count() == 2);
+        let text = listed();
         let events: Vec<Value> =
             text.lines().filter_map(|it| serde_json::from_str(it).ok()).collect();
         let of = |what: &'static str| events.iter().filter(move |event| event["event"] == what);
