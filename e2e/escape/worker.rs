@@ -28,11 +28,11 @@ fn a_compromised_worker_reaches_no_device_file_or_process_of_the_host() {
 
 /// Device nodes below a directory.
 fn devices(directory: &Path) -> usize {
-    let of = |entry: fs::DirEntry| match entry.file_type().unwrap() {
+    let of = |entry: fs::DirEntry| match entry.file_type().expect("its kind") {
         kind if kind.is_dir() => devices(&entry.path()),
         kind => usize::from(kind.is_block_device() || kind.is_char_device()),
     };
-    fs::read_dir(directory).unwrap().map(|entry| of(entry.unwrap())).sum()
+    fs::read_dir(directory).expect("a directory").map(|entry| of(entry.expect("an entry"))).sum()
 }
 
 /// Attack 27: the capabilities and the filter of a running worker, as the kernel tells them.

@@ -129,10 +129,8 @@ impl Life {
             return;
         }
         let largest = found.iter().skip(1).max_by_key(|process| process.resident);
-        if let Some(process) = largest {
-            if processes::kill(process.pid).is_ok() {
-                self.memory_kills += 1;
-            }
+        if largest.is_some_and(|process| processes::kill(process.pid).is_ok()) {
+            self.memory_kills += 1;
         }
     }
 
