@@ -536,7 +536,7 @@ fn files_that_only_the_user_may_read_are_closed_in_the_host_image() {
     assert_eq!(fs::read_to_string(&shown.0).unwrap(), "root-only-secret");
 }
 
-/// Attack 5: a lease on a file holds up whoever opens it to write.
+/// Attack 5: a lease on a file holds up a process that opens it to write.
 #[test]
 fn a_read_only_mount_gives_no_leases() {
     for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {

@@ -273,7 +273,7 @@ fn resources(desk: &mut Desk) {
     }
 }
 
-/// A client, or whoever injects its prompts, uses only those variables of the host that were listed
+/// A client, or an attacker who injects its prompts, uses only those variables of the host that were listed
 /// for that very host.
 #[test]
 fn no_variable_of_the_host_is_read_unless_it_is_listed() {

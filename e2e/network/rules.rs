@@ -116,7 +116,7 @@ fn a_rule_by_name_is_no_rule_for_its_neighbours() {
     }
 }
 
-/// Whoever answers for a name chooses the address: the name opens nothing that a rule for that
+/// The DNS server of a name chooses the address: the name opens nothing that a rule for that
 /// address does not, neither another port nor the machine itself.
 #[test]
 fn a_name_opens_no_more_than_the_rule_for_its_address() {

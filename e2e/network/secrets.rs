@@ -192,7 +192,7 @@ fn a_required_secret_is_the_only_credential_that_goes_out() {
     }
 }
 
-/// What nobody reads is not held for the sandbox without bound.
+/// Answers that are not read are not held for the sandbox without bound.
 #[test]
 fn unread_answers_take_little_of_the_hosts_memory() {
     for person in World::people() {

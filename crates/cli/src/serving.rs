@@ -67,7 +67,7 @@ pub(crate) fn world(host: HostArgs, ceiling: Ceiling) -> Result<World> {
 const HOST_PATH: &str = "`--host-path`";
 
 /// What clients may name where nothing was said: the current directory, unless it is the user's home or lies
-/// above it. Programs with windows start servers there, and nobody means to give away all of it.
+/// above it. Desktop applications start servers there, and offering all of it is never meant.
 fn current_directory() -> HostPaths {
     let current = std::env::current_dir().and_then(|path| path.canonicalize());
     let current = current.unwrap_or_else(|_| PathBuf::from("/"));

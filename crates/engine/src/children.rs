@@ -47,8 +47,8 @@ impl Engine {
         self.spawn_called(parent, ask, None, fetching)
     }
 
-    /// The same for somebody inside, who calls it by an alias. What it is called outside does not
-    /// depend on that, so that nobody inside learns of names that are taken there, or takes any.
+    /// Makes a child for a caller inside, which calls it by an alias. What it is called outside does not
+    /// depend on that, so that code inside neither learns of names that are taken there nor takes any.
     pub(crate) fn spawn_called(
         &self,
         parent: &Name,
@@ -428,7 +428,7 @@ fn image(parent: &Plan, policy: &SpawnPolicy, asked: Option<&ImageRef>) -> Resul
 /// Whether a sandbox has no other child that it calls so.
 fn check_alias(parent: &Name, alias: Option<&Name>, kin: &[Plan]) -> Result<()> {
     let Some(alias) = alias else { return Ok(()) };
-    // These are names that nobody chose.
+    // These names are generated.
     if alias.as_str().starts_with(&format!("{}-child-", within(parent, parent))) {
         return Err(Error::invalid(format!("not a name for a child: `{alias}`")));
     }
@@ -469,7 +469,7 @@ fn descends(plan: &Plan, from: &Name, kin: &[Plan]) -> bool {
     false
 }
 
-/// A name as it is known to a sandbox, where nobody knows of namespaces.
+/// A name as it is known to a sandbox, without its namespace.
 pub(crate) fn within<'a>(sandbox: &Name, name: &'a Name) -> &'a str {
     let whole = name.as_str();
     let inner =

@@ -58,7 +58,9 @@ impl Engine {
                 Kind::Limit,
                 format!("the namespace has {most} sandboxes already"),
             )
-            .hint("remove some; whoever runs the server can allow more: `--ceiling sandboxes=…`")),
+            .hint(
+                "remove some; the operator of the server can allow more: `--ceiling sandboxes=…`",
+            )),
             false => Ok(()),
         }
     }

@@ -159,7 +159,7 @@ impl Connection {
         self.stream.set_read_timeout(Some(limit)).map_err(gone)
     }
 
-    /// From now on nobody waits for ever for a guest that is hostile, to hear it or to be heard.
+    /// Limits every read from the guest and every write to it from now on: a hostile guest may stay silent.
     pub(crate) fn limit_silence(&self) -> Result<()> {
         self.wait_at_most(GUEST_SILENCE)?;
         self.stream.set_write_timeout(Some(GUEST_SILENCE)).map_err(gone)

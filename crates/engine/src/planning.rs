@@ -340,7 +340,7 @@ pub(crate) fn limits_anew(
     Ok((limits, Some(size)))
 }
 
-/// What a sandbox may have where nobody says: three quarters of the host's memory, in whole MiB. The
+/// The default memory limit: three quarters of the host's memory, in whole MiB. The
 /// writable layer of one that does not last may be half of it, and the host goes on with the rest.
 fn usual_memory() -> Bytes {
     Bytes::mib((half_of_memory() / 2 * 3) >> 20)

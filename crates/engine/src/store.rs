@@ -264,7 +264,7 @@ impl Home {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // Whoever chose the same ids at the same moment is there now, or looks after us.
+        // A sandbox that chose the same ids at the same moment is visible now, or checks after us.
         if let Ids::Shifted { range } = plan.ids
             && self.ids_of_others(Owner::Sandbox(&plan.name)).contains(&range.start)
         {

@@ -74,7 +74,7 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok(pair)
 }
 
-/// Bounds what the kernel holds of a stream that nobody reads.
+/// Bounds what the kernel holds of a stream that is not read.
 pub(crate) fn bound_unread(socket: &impl std::os::fd::AsFd, bytes: usize) {
     // Refused, it is what the system gives to everybody.
     let _ = sockopt::set_socket_recv_buffer_size(socket, bytes);

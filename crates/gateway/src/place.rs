@@ -17,7 +17,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// None for what nobody can be reached by, whatever the rules say. `is_host` tells the host's
+    /// None for addresses that lead to no host, whatever the rules say. `is_host` tells the host's
     /// own addresses.
     pub(crate) fn of(address: IpAddr, is_host: impl Fn(IpAddr) -> bool) -> Option<Self> {
         let destination = Destination::of(address);

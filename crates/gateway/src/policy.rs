@@ -131,7 +131,7 @@ impl Rules {
         self.policy.rules.iter().filter(|rule| rule.direction == Direction::Egress)
     }
 
-    /// None for what nobody can be reached by, whatever the rules say.
+    /// None for addresses that lead to no host, whatever the rules say.
     fn place(&self, address: IpAddr) -> Option<Place> {
         Place::of(address, |address| self.host.contains(address))
     }
@@ -207,7 +207,7 @@ impl Rules {
         }
     }
 
-    /// Whether a name may lead to this place. Whoever answers for the name chooses the address, so
+    /// Whether a name may lead to this place. The DNS server of the name chooses the address, so
     /// a name opens public addresses, and elsewhere only flows that are allowed without any name.
     fn is_for_names(&self, flow: Flow, place: &Place) -> bool {
         place.is_public() || self.allows_without_name(flow, place)

@@ -40,7 +40,7 @@ pub(crate) fn sniff(bytes: &[u8]) -> Sniffed {
     }
 }
 
-/// Looks at all that a client will have sent before somebody answers.
+/// Looks at all that a client sends before it is answered.
 pub(crate) fn sniff_all(bytes: &[u8]) -> Sniffed {
     match sniff(bytes) {
         Sniffed::More => begun(bytes),

@@ -63,7 +63,7 @@ impl Commands {
         self.servers.extend(pid);
     }
 
-    /// Ends the children of ours that something inside has stopped: whoever waits for them outside
+    /// Ends the children of ours that something inside has stopped: callers that wait for them outside
     /// would wait for ever.
     pub(crate) fn end_stopped_servers(&self) {
         use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};

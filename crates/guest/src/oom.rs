@@ -22,7 +22,7 @@ pub(crate) struct OomScore {
 
 impl OomScore {
     /// Before anything else runs in here. `proc` is where we see ourselves, if /proc shows others.
-    /// None where there is no such file: then nobody is preferred.
+    /// None where there is no such file: then no process is preferred.
     pub(crate) fn take(proc: Option<BorrowedFd<'_>>) -> Option<Self> {
         let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;

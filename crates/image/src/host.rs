@@ -161,13 +161,13 @@ impl User {
         let groups = groups.into_iter().chain([rustix::process::getegid()]);
         Self {
             uid: rustix::process::geteuid().as_raw(),
-            // Root's group is no sign: it has what belongs to nobody else.
+            // Root's group is no sign: it has what belongs to no other group.
             groups: groups.map(rustix::fs::Gid::as_raw).filter(|gid| *gid != 0).collect(),
         }
     }
 
     /// Whether anything in these trees belongs to this user or one of its groups, or is a directory
-    /// where everybody may make files. Never for root, who is nobody in a sandbox.
+    /// where everybody may make files. Never for root, whose id is not mapped in a sandbox.
     fn owns_in(&self, trees: &[&str]) -> bool {
         let mut directories: Vec<PathBuf> = trees.iter().map(PathBuf::from).collect();
         if self.uid == 0 {

@@ -199,7 +199,7 @@ impl Store {
         Ok(image)
     }
 
-    /// Whether a name may be given to this image, for whoever pulls it.
+    /// Whether this caller's pull may give the name to this image.
     fn check_tag(&self, name: &Reference, digest: &Digest, tags: PullFor) -> Result<()> {
         if tags.may_replace_tags() || name.digest().is_some() {
             return Ok(());
@@ -210,7 +210,7 @@ impl Store {
                 format!("image `{}` is here already, and others use it", name.short()),
             )
             .cause(format!("the registry has {digest} now"))
-            .hint("pull it by its digest; whoever runs the server can pull the tag again")),
+            .hint("pull it by its digest; the operator of the server can pull the tag again")),
             _ => Ok(()),
         }
     }

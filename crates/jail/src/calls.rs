@@ -148,7 +148,7 @@ fn within_rules(call: i64) -> Action {
         _ => {}
     }
     match call {
-        // No new code, whatever a bug lets somebody write.
+        // No new code, whatever a bug lets an attacker write.
         libc::SYS_mmap | libc::SYS_mprotect => Action::Depends(vec![Test::AnyBit {
             argument: 2,
             bits: libc::PROT_EXEC.cast_unsigned(),

@@ -146,7 +146,7 @@ impl Group {
         self.number(controller, "pids.current").and_then(|n| u32::try_from(n).ok())
     }
 
-    /// Whether processor time, memory and processes are counted here, so that nobody has to look
+    /// Whether processor time, memory and processes are counted here, so that the worker need not look
     /// for the processes.
     pub fn counts_all(&self) -> bool {
         self.cpu_us().is_some() && self.memory().is_some() && self.pids().is_some()

@@ -191,7 +191,7 @@ pub(crate) fn fork(
 pub(crate) struct Inherited<'a> {
     /// Where it enters its cgroups.
     pub(crate) tasks: &'a [File],
-    /// The way to whoever prepares mounts outside.
+    /// The socket to the worker, which prepares mounts outside.
     pub(crate) outside: &'a OwnedFd,
     /// The guest's link to the worker.
     pub(crate) link: BorrowedFd<'a>,
@@ -609,7 +609,7 @@ struct Sources {
 /// Opens every layer: those that the outside prepared are received in the order of the Plan.
 fn sources(plan: &Plan, outside: &OwnedFd) -> Result<Sources> {
     let shifted = matches!(plan.ids, Ids::Shifted { .. });
-    // As root the host's files belong to nobody inside, and a user with one id is nobody else.
+    // As root the host's files belong to no id inside, and a user with one id has no other.
     let estranged = matches!(plan.ids, Ids::Subordinate { .. });
     let owned = owned(plan);
     let mut held = layers::held(&owned).into_iter();

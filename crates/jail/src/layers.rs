@@ -24,7 +24,7 @@ pub(crate) enum Source {
     Holding(OwnedFd, PathBuf),
     /// Another layer in the last such directory.
     InSame(PathBuf),
-    /// Reached by its path, and shown as somebody sees it who owns nothing there.
+    /// Reached by its path, and shown as an id that owns nothing there sees it.
     Strange(OwnedFd),
 }
 

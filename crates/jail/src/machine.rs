@@ -182,7 +182,7 @@ enum Taken {
     Tree(OwnedFd),
     /// To be put together where the root is.
     Workspace(workspace::Parts),
-    /// The same, to be seen as by somebody who owns nothing there.
+    /// A directory of the host, seen with an id that owns nothing there.
     Strange(OwnedFd),
 }
 

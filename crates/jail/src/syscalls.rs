@@ -195,7 +195,7 @@ pub(crate) fn program(security: &Security, ids: &Ids) -> Vec<Instruction> {
             errno: EPERM as u16,
         }]),
     );
-    // A lease on a file that can only be read holds up whoever writes it outside, and a notice of a
+    // A lease on a file that can only be read holds up a process outside that writes it, and a notice of a
     // directory tells what is done there.
     set(
         &[SYS_fcntl],

@@ -35,7 +35,7 @@ const fn rule(pattern: &'static str, program: &'static str, action: &'static str
     Rule { pattern, program, action }
 }
 
-/// Everything that is known to be run by a program that nobody has told to. The first that matches
+/// Everything that is known to be run by a program without being asked to. The first that matches
 /// counts.
 pub(crate) const RULES: &[&[Rule]] = &[
     version_control::RULES,

@@ -62,7 +62,7 @@ impl Sessions {
             let free = self.most.saturating_sub(self.by_id.len());
             let own = self.by_key.get(who).map_or(0, BTreeMap::len);
             let loser = match (free, own) {
-                // So many keys that each has next to nothing: whoever has most.
+                // So many keys that each has next to nothing: the key that has most.
                 (0, 0) => self.by_key.iter().max_by_key(|(_, ids)| ids.len()).map(|(who, _)| who),
                 _ if who.key.is_some() && own > 0 && own + 1 > free.saturating_sub(1) => Some(who),
                 (0, _) => Some(who),

@@ -172,7 +172,7 @@ impl Ceiling {
             return Err(Error::invalid(format!(
                 "the network rule `{rule}` stands before one that is above the server's ceiling"
             ))
-            .hint("put the rules first that whoever runs the server has listed"));
+            .hint("put the rules first that the operator of the server has listed"));
         }
         behind.iter().try_for_each(|rule| self.check_rule(rule))?;
         // A client may have written one of them further down, where it would come too late.
@@ -336,8 +336,9 @@ fn most<T: PartialOrd + std::fmt::Display>(
 }
 
 fn above_ceiling(what: &str, key: &str) -> Error {
-    Error::new(Kind::Denied, format!("above the ceiling for clients of this server: {what}"))
-        .hint(format!("whoever runs the server can raise it: `--ceiling {key}…`, or config.toml"))
+    Error::new(Kind::Denied, format!("above the ceiling for clients of this server: {what}")).hint(
+        format!("the operator of the server can raise it: `--ceiling {key}…`, or config.toml"),
+    )
 }
 
 /// Who asks for something about sandboxes.

@@ -172,7 +172,7 @@ impl std::str::FromStr for SpawnPolicy {
 pub struct Family {
     /// The sandbox that it was made for.
     pub parent: Name,
-    /// What its parent calls it, if that chose a name from inside. Nobody else knows it by that.
+    /// What its parent calls it, if that chose a name from inside. It is known to the parent alone.
     #[serde(default)]
     pub alias: Option<Name>,
     /// Which life of that: one that was reset has another.

@@ -213,7 +213,7 @@ pub fn become_root() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Does something with other ids for files, those of somebody who owns nothing, and so without root's
+/// Does something with other ids for files, those of an id that owns nothing, and so without root's
 /// rights over files. What the kernel remembers of its caller meanwhile, as the mounter of an overlay,
 /// it remembers so.
 ///

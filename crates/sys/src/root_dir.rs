@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// `openat2` gives up with EAGAIN when something is renamed or mounted meanwhile and `..` is on the
-/// way. Whoever does that without end gets an error, not our time.
+/// way. A process that does that without end gets an error.
 const ATTEMPTS: usize = 64;
 
 /// The directory below which paths are resolved.

@@ -133,8 +133,8 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<Started, Failed> {
 }
 
 /// Becomes the command; returns only if that failed. Descriptors beyond the standard streams are
-/// closed by the program that is executed: whoever waits for that sees the last of ours close then.
-/// So the working directory is one that nobody else has named.
+/// closed by the program that is executed: the process that waits for that sees the last of ours close then.
+/// So the working directory is one that only this process has named.
 ///
 /// For a forked child that never returns to its caller.
 pub fn replace(spawn: &Spawn<'_>) -> Failed {

@@ -70,7 +70,7 @@ pub(crate) fn connect(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 /// One more connection with the process that answers; it is given the other end. Where too many wait
-/// already this fails: the worker waits for nobody.
+/// already this fails: the worker never waits.
 pub(crate) fn open(answers: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = msb_sys::socket::pair()?;
     msb_sys::socket::send_all(answers, b"+", &[theirs.as_fd()])?;

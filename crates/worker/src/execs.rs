@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// Tells whoever waits for a command that it was not started. One that was to begin again has
+    /// Tells the waiting clients that a command was not started. One that was to begin again has
     /// ended with this code, as a shell says it.
     fn not_started(&mut self, exec: Exec, error: &Error, code: i32) {
         let id = exec.id;
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// A command runs that nobody waits for any more.
+    /// Kills a command whose clients have all left.
     fn disown(&mut self, id: u64) {
         let signal = msb_sys::signal::SIGKILL;
         if let Way::Jailed(jailed) = &mut self.guest.way {

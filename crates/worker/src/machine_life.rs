@@ -252,7 +252,7 @@ impl Worker {
         self.finish(ending, None);
     }
 
-    /// Why a guest is gone that nobody ended.
+    /// Why a guest is gone that msb did not end.
     pub(crate) fn lost_guest(&mut self) -> Ending {
         match self.life.memory_hit(&self.guest.confined, &mut self.memory_seen) {
             true => Ending::Memory,

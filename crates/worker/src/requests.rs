@@ -260,7 +260,7 @@ impl Worker {
                 let kept = leads.then(|| self.streams.add()).flatten();
                 let kept = kept.iter().map(AsFd::as_fd);
                 let asked = jailed.ask(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
-                // Whoever waits for an answer of the guest's has this one instead.
+                // A client that waits for an answer of the guest's gets this one instead.
                 if let Err(error) = asked
                     && let Ok(mut client) = Client::new(socket, Role::Leaving)
                 {
@@ -479,7 +479,7 @@ impl Worker {
         self.execs.insert(id, exec);
         self.note_busy();
         if sent.is_err() {
-            // Whoever watches is told at the end.
+            // Watching clients are told at the end.
             self.finish(Ending::Crashed, None);
         } else if let Way::Machine(machine) = &mut self.guest.way {
             machine.ask(Asked::Exec(id, asked));

@@ -105,7 +105,7 @@ fn no_file_of_the_host_becomes_a_file_of_the_network() {
             assert!(!gave.stdout.contains("network-secret"), "{number} {gave:#?}");
             assert_eq!(names(&victim), BTreeSet::new(), "{number}");
         }
-        // What the kernel tells whoever sets a sandbox up about itself.
+        // What the kernel tells the process that sets a sandbox up about itself.
         for own in ["maps", "status", "mountinfo", "cmdline", "stat"] {
             relink(&root, "etc/hosts", &format!("/proc/self/{own}"));
             let gave = msb.shell_with(flags, look).ok();

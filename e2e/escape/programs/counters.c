@@ -16,7 +16,7 @@ enum { USERS = 12, AT_ONCE = 200 };
 
 static int pairs[2] = { -1, -1 };
 
-/* Sends so many copies of a descriptor into a socket that nobody reads. */
+/* Sends so many copies of a descriptor into a socket that is not read. */
 static int send_away(int count)
 {
 	char byte = 0, room[CMSG_SPACE(sizeof(int) * AT_ONCE)] = { 0 };

@@ -131,7 +131,7 @@ def unread(name, count):
 
     context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
     context.set_alpn_protocols(["h2"])
-    # Windows as large as they may be, so that nobody waits for this end.
+    # Windows as large as they may be, so that the server does not wait for this end.
     begin = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
              + frame(8, 0, 0, struct.pack(">I", 1 << 30))
              + frame(1, 5, 1, b"\x82\x87" + text(b"\x04", "/big") + text(b"\x01", name)))

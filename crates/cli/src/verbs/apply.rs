@@ -135,7 +135,7 @@ fn ask(
     let mut all = false;
     for change in asked {
         if change.after.as_ref().is_some_and(has_no_digest) {
-            // Nobody could tell whether it is still what was shown.
+            // It could not be compared with what was shown.
             words::note(format!("left out, too large to be compared: {}", change.path));
             continue;
         }

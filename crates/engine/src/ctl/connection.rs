@@ -147,9 +147,9 @@ fn names<'a>(desk: &Desk, child: &'a Child) -> (String, &'a str) {
 
 /// A child of this sandbox; others are as if there were none.
 fn own(desk: &Desk, name: &str) -> std::result::Result<Child, Refusal> {
-    let nobody = || Refusal::no_child(name, desk.inner(&desk.parent));
+    let not_found = || Refusal::no_child(name, desk.inner(&desk.parent));
     let brood = desk.engine.children(&desk.parent).map_err(|error| Refusal::of(&error))?;
-    brood.children.into_iter().find(|child| desk.called(&child.name) == name).ok_or_else(nobody)
+    brood.children.into_iter().find(|child| desk.called(&child.name) == name).ok_or_else(not_found)
 }
 
 /// A child that ended meanwhile is none.

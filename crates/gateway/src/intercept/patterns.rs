@@ -27,7 +27,7 @@ struct Pattern {
 
 impl std::fmt::Debug for Patterns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // They are long, and nobody is helped by them.
+        // They are long and help no reader.
         f.write_str("Patterns")
     }
 }

@@ -292,7 +292,7 @@ fn unreachable(base: &str, error: ureq::Error) -> Error {
         )
         .cause(cause)
         .hint(
-            "whoever runs the server can pull the image, or name the registry as `trusted` in \
+            "the operator of the server can pull the image, or name the registry as `trusted` in \
                      config.toml",
         ),
         ureq::Error::Io(cause) => about.cause(cause),

@@ -1,7 +1,7 @@
 //! Accepts connections, within limits that hold before anybody has shown a key.
 //!
 //! A connection that says nothing is closed after a while. Where there are too many, the oldest of those on which no
-//! request has been let in is closed for the new one, so that silent connections keep nobody out. A
+//! request has been let in is closed for the new one, so that silent connections keep no client out. A
 //! connection on which a key was shown counts for that key.
 
 use crate::dialect::Who;
@@ -38,7 +38,7 @@ struct All {
     waiting: Mutex<Waiting>,
 }
 
-/// Connections on which nobody has been let in yet.
+/// Connections on which no request has been authenticated yet.
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
@@ -130,7 +130,7 @@ impl All {
 }
 
 impl Connection {
-    /// Counts this connection for whoever was let in on it first; false if that is too many.
+    /// Counts this connection for the caller that was authenticated on it first; false if that is too many.
     pub(super) fn claim(&self, who: &Who) -> bool {
         if self.0.claim.get().is_some() {
             return true;

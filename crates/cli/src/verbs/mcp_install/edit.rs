@@ -24,7 +24,7 @@ pub(crate) struct Spot<'a> {
     pub(crate) section: &'a str,
     pub(crate) name: &'a str,
     pub(crate) force: bool,
-    /// Whether members that were added to an entry of ours stay. A repository may be somebody else's: what
+    /// Whether members that were added to an entry of ours stay. A repository may be written by others: what
     /// its file adds, such as `env`, would change what the server allows.
     pub(crate) keep: bool,
 }

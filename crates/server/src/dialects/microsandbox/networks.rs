@@ -182,7 +182,7 @@ impl Microsandbox {
                 // Listed first: whether any other variable is set is not told either.
                 let Some(source) = self.settings.granted(variable, &host) else {
                     let text = format!("the variable {variable} is not allowed for {host}");
-                    let hint = "give the value itself; whoever starts the server allows a variable \
+                    let hint = "give the value itself; the operator of the server allows a variable \
                                 with `--secret-env NAME@HOST`";
                     return Err(Failure::dangerous(text).detail("hint", hint));
                 };
