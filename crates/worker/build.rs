@@ -1,8 +1,7 @@
-//! Builds the guest that microVMs boot and packs it into the disk that they boot from, with the
-//! program that sandboxes ask for children with.
+//! Builds the guest program and `sandbox-ctl`, and packs both into the disk that microVMs boot.
 //!
-//! A cargo of its own, with a target directory of its own: the outer one holds the lock of its, and
-//! what it was told (flags, profile, wrappers of clippy) is not meant for this program.
+//! This runs a second cargo with its own target directory. The outer cargo holds the lock of its
+//! own target directory, and its flags, profile and clippy wrapper do not apply to the guest.
 
 use std::env;
 use std::error::Error;
@@ -13,20 +12,26 @@ use std::process::Command;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What the guest is made of.
+/// Crates that the programs of the boot disk are built from.
 const SOURCES: [&str; 6] = ["ctl", "erofs", "guest", "spec", "sys", "wire"];
 
-/// The programs.
+/// Binary names of the two programs.
 const GUEST: &str = "msb-guest";
 const CTL: &str = "sandbox-ctl";
 
-/// Mount points: the disk cannot be written.
+/// Mount points. The disk is read-only, so the guest cannot create them.
 const DIRECTORIES: [&str; 4] = ["dev", "mnt", "proc", "sys"];
 
-/// Static, and without relocations that would have to be made at every boot.
+/// Static, without relocations: those would be applied again at every boot.
 const FLAGS: [&str; 4] = ["-C", "target-feature=+crt-static", "-C", "relocation-model=static"];
 
-/// Variables of the outer cargo that hold for the inner one too.
+/// The profile of the guest for each outer profile of executables for users.
+const GUEST_PROFILES: [(&str, &str); 2] = [("release", "guest-release"), ("dist", "guest")];
+
+/// The profile of the guest for checks and tests.
+const QUICK: &str = "guest-quick";
+
+/// Variables of the outer cargo that the inner one keeps.
 const KEPT: [&str; 2] = ["CARGO_HOME", "CARGO_MAKEFLAGS"];
 
 fn main() -> Result<()> {
@@ -50,7 +55,7 @@ fn main() -> Result<()> {
     name(&out, "ctl", &ctl)
 }
 
-/// Writes down a name that no other content has.
+/// Writes a file name derived from a hash of the content.
 fn name(out: &Path, of: &str, content: &[u8]) -> Result<()> {
     let mut hasher = DefaultHasher::new();
     hasher.write(content);
@@ -58,20 +63,21 @@ fn name(out: &Path, of: &str, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs and returns where they are.
+/// Builds the programs. Returns the directory that holds them.
 fn build(workspace: &Path, out: &Path) -> Result<PathBuf> {
     let target = env::var("TARGET")?;
-    // Small takes half a minute, which is too long for what is only looked at or tried.
-    let released = out.components().any(|part| part.as_os_str() == "release");
-    let profile = if released { "guest" } else { "guest-quick" };
-    // One for all outer profiles, beside theirs: they differ in nothing that counts here, and
-    // checking, linting and testing would each build everything again.
+    // OUT_DIR is PROFILE/build/PACKAGE/out.
+    let outer = out.ancestors().nth(3).and_then(Path::file_name).unwrap_or_default();
+    let profile = GUEST_PROFILES.iter().find(|(profile, _)| outer == *profile);
+    let profile = profile.map_or(QUICK, |(_, guest)| guest);
+    // One target directory for all outer profiles, beside theirs. They do not affect the guest, and
+    // check, clippy and test would each build it again.
     let directory = out.ancestors().nth(4).ok_or("no target directory")?.join("boot-disk");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .args(["build", "--package", "msb-guest", "--bin", GUEST, "--quiet"])
         .args(["--package", "msb-ctl", "--bin", CTL])
-        // Whatever it needs, the outer one needed too and has fetched.
+        // The outer build has fetched every dependency already.
         .args(["--locked", "--offline", "--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&directory)
@@ -91,7 +97,7 @@ fn build(workspace: &Path, out: &Path) -> Result<PathBuf> {
     Ok(directory.join(target).join(profile))
 }
 
-/// Puts the programs on a disk, the guest where the kernel wants to find it.
+/// Writes the disk image; the guest is `/init`, where the kernel looks for it.
 fn pack(programs: &Path, disk: &Path) -> Result<()> {
     use msb_erofs::{Attributes, Writer};
     let file = File::options().read(true).write(true).create(true).truncate(true).open(disk)?;

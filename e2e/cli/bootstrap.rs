@@ -3,7 +3,7 @@
 //! One test makes a real image, which takes most of a minute. The others have an `mmdebstrap` of
 //! their own, which notes how it was called and gives the tests' small root filesystem.
 
-use msb_e2e::{Gave, Msb, ends};
+use msb_e2e::{CmdOutput, Msb, ends};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ const NOTING: &str = r#"printf '%s\n' "$@" >"$NOTES/arguments"; cat >"$NOTES/std
 echo 'I: creating tarball...' >&2; exec cat "$TAR""#;
 
 #[track_caller]
-fn bootstrap(msb: &Msb, path: &str, args: &[&str]) -> Gave {
+fn bootstrap(msb: &Msb, path: &str, args: &[&str]) -> CmdOutput {
     let mut command = msb.command([&["image", "bootstrap"], args].concat());
     command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
     ends(command.spawn().expect("msb can be executed"))
@@ -45,9 +45,9 @@ fn a_real_image_is_made_from_the_packages_of_this_host() {
     let msb = Msb::as_user().unwrap_or_default();
     // Without the limit of other tests: a mirror may be slow.
     let made = msb.spawn(["image", "bootstrap", "python", "-t", "made/python:1"]);
-    let made = Gave::from(made.wait_with_output().expect("it ends"));
+    let made = CmdOutput::from(made.wait_with_output().expect("it ends"));
     assert!(made.clone().ok().stdout.starts_with("docker.io/made/python:1@sha256:"), "{made:?}");
-    assert_eq!(made.stderr, "", "silent where nobody looks");
+    assert_eq!(made.stderr, "", "silent without a terminal");
     let inside = "set -e; python3 -c 'print(6 * 7)'; pip --version >/dev/null; \
                   python3 -m venv --without-pip /tmp/v; /tmp/v/bin/python -c 'print(43)'; \
                   stat -c %u /usr/bin/passwd; stat -c %G /etc/shadow; \
@@ -86,7 +86,7 @@ fn an_image_has_the_name_and_the_command_of_its_base() {
 }
 
 #[test]
-fn packages_and_mirrors_are_handed_on() {
+fn packages_and_mirrors_are_passed_to_mmdebstrap() {
     let msb = Msb::new();
     let path = with_program(&msb, NOTING);
     let mirror = "http://mirror.example/debian";
@@ -103,7 +103,7 @@ fn packages_and_mirrors_are_handed_on() {
 }
 
 #[test]
-fn without_a_mirror_the_sources_of_apt_are_handed_on() {
+fn without_a_mirror_the_sources_of_apt_are_passed_on() {
     for msb in Msb::each() {
         let path = with_program(&msb, NOTING);
         bootstrap(&msb, &path, &["debian"]).ok();
@@ -116,7 +116,7 @@ fn without_a_mirror_the_sources_of_apt_are_handed_on() {
 }
 
 #[test]
-fn of_a_failure_nothing_is_kept() {
+fn a_failed_bootstrap_leaves_nothing() {
     for msb in Msb::each() {
         for (script, told) in [
             ("head -c 100000 \"$TAR\"; echo 'E: no more space' >&2; exit 3", "no more space"),
@@ -138,14 +138,14 @@ fn of_a_failure_nothing_is_kept() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_told_at_once() {
+fn missing_or_wrong_input_is_reported_at_once() {
     let msb = Msb::new();
     let gave = bootstrap(&msb, "/no/such", &["debian"]);
     assert_eq!(gave.code, 125);
     assert!(gave.stderr.contains("hint: `apt install mmdebstrap`"), "{gave:?}");
     let path = with_program(&msb, "exit 99");
     for (args, told) in [
-        (&["ruby"][..], "no such image to make: `ruby`"),
+        (&["ruby"][..], "unknown kind of image: `ruby`"),
         (&["debian", "--suite", "../x"], "not the name of a release: `../x`"),
         (&["debian", "--packages=-o"], "not the name of a package: `-o`"),
         (&["debian", "--packages", "a b"], "not the name of a package: `a b`"),

@@ -1,6 +1,6 @@
-//! Sandboxes made for sandboxes: what they cost is counted, and nobody is left behind.
+//! Sandboxes made for sandboxes: they count against the parent's budget, and no orphan stays.
 
-use msb_e2e::{Gave, Msb, Process, ends, eventually};
+use msb_e2e::{CmdOutput, Msb, Process, ends, eventually};
 use serde_json::json;
 use std::fs;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ fn parent(msb: &Msb, policy: &str) {
 }
 
 #[track_caller]
-fn refused(gave: &Gave, why: &str) {
+fn refused(gave: &CmdOutput, why: &str) {
     assert!(gave.code == 125 && gave.stderr.contains(why), "{gave:#?}");
 }
 
@@ -31,7 +31,7 @@ fn a_child_lives_within_its_parents_budget() {
         assert_eq!(msb.words("exec scout -- echo in").line(), "in");
         assert_eq!(msb.words("children -q lead").line(), "lead-child-0001\nscout");
         refused(&msb.words("spawn lead -m 1M"), "too little memory");
-        refused(&msb.words("spawn lead --image ./other"), "is not for its children");
+        refused(&msb.words("spawn lead --image ./other"), "is not allowed for its children");
         refused(&msb.words("spawn lead -n scout"), "already exists");
         msb.words("spawn -q lead").ok();
         refused(&msb.words("spawn lead"), "no more than 3 at once");
@@ -42,8 +42,8 @@ fn a_child_lives_within_its_parents_budget() {
         }
         msb.words("rm -f scout").ok();
         refused(&msb.words("spawn lead"), "no more than 6 in its life");
-        let brood = msb.json(["children", "--json", "lead"]);
-        assert_eq!((&brood["spawned"], &brood["max_total"]), (&json!(6), &json!(6)));
+        let listed = msb.json(["children", "--json", "lead"]);
+        assert_eq!((&listed["spawned"], &listed["max_total"]), (&json!(6), &json!(6)));
         refused(&msb.words("spawn lead-child-0001"), "may have no children");
         refused(&msb.words("spawn nobody"), "no sandbox `nobody`");
         msb.words("rm -f lead").ok();
@@ -52,12 +52,12 @@ fn a_child_lives_within_its_parents_budget() {
 }
 
 #[test]
-fn nothing_is_kept_of_a_child_and_nobody_else_is_one() {
+fn a_child_is_never_saved_and_needs_a_running_parent_with_a_policy() {
     let msb = Msb::new();
     parent(&msb, POLICY);
     msb.words("spawn -q -n scout lead").ok();
-    refused(&msb.words("snapshot create s --from scout"), "of which nothing is kept");
-    refused(&msb.words("clone scout two"), "of which nothing is kept");
+    refused(&msb.words("snapshot create s --from scout"), "children are not kept");
+    refused(&msb.words("clone scout two"), "children are not kept");
     msb.words("stop -f lead").ok();
     // It runs on, but there are no more.
     assert_eq!(msb.words("exec scout -- echo on").line(), "on");
@@ -78,13 +78,14 @@ fn a_storm_of_spawns_gets_no_more_than_there_is() {
             command.spawn().expect("msb can be executed")
         };
         let all: Vec<_> = (0..50).map(|_| spawn()).collect();
-        let gave: Vec<Gave> = all.into_iter().map(ends).collect();
-        let (made, not): (Vec<&Gave>, Vec<&Gave>) = gave.iter().partition(|it| it.code == 0);
+        let gave: Vec<CmdOutput> = all.into_iter().map(ends).collect();
+        let (made, not): (Vec<&CmdOutput>, Vec<&CmdOutput>) =
+            gave.iter().partition(|it| it.code == 0);
         assert_eq!(made.len(), 3, "{gave:#?}");
         not.into_iter().for_each(|gave| refused(gave, "192M of memory together"));
-        let brood = msb.json(["children", "--json", "lead"]);
+        let listed = msb.json(["children", "--json", "lead"]);
         assert_eq!(
-            (brood["children"].as_array().unwrap().len(), &brood["spawned"]),
+            (listed["children"].as_array().unwrap().len(), &listed["spawned"]),
             (3, &json!(3))
         );
         msb.words("rm -f lead").ok();
@@ -124,7 +125,7 @@ fn children_end_with_a_reset_and_with_removal() {
 }
 
 #[test]
-fn grandchildren_have_half_and_end_with_everybody() {
+fn grandchildren_have_half_and_end_with_the_ancestor() {
     let msb = Msb::new();
     parent(&msb, "default,max=4,total=4,cpus=4,memory=512M,child-cpus=1,child-memory=64M,nested");
     msb.words("spawn -q -n child lead").ok();
@@ -138,14 +139,14 @@ fn grandchildren_have_half_and_end_with_everybody() {
     refused(&msb.words("spawn lead"), "all below `lead` may have 4 cpus together");
     let processes = ["child", "grand1", "grand2", "last"].map(|name| msb.processes(name)).concat();
     msb.words("rm -f lead").ok();
-    // Nobody had to come by and tidy up.
+    // No other command had to clean up.
     eventually("their processes are gone", || !processes.iter().any(Process::is_alive));
     assert_eq!(msb.words("ls -q").line(), "");
 }
 
-/// Whoever spawns is killed at any moment: what there is has been counted, and works or is gone.
+/// `msb spawn` is killed at any moment: each child is counted, and works or is gone.
 #[test]
-fn who_is_killed_while_spawning_leaves_nothing_by_half() {
+fn a_killed_spawn_leaves_no_half_made_child() {
     let msb = Msb::new();
     parent(&msb, "max=100,total=100,cpus=100,memory=100G,child-cpus=1,child-memory=64M");
     for round in 0..25u32 {
@@ -158,13 +159,13 @@ fn who_is_killed_while_spawning_leaves_nothing_by_half() {
     }
     // The next command tidies up.
     msb.words("doctor --repair").ok();
-    let brood = msb.json(["children", "--json", "lead"]);
-    let there = brood["children"].as_array().unwrap();
-    assert!(there.len() as u64 <= brood["spawned"].as_u64().unwrap(), "{brood}");
+    let listed = msb.json(["children", "--json", "lead"]);
+    let there = listed["children"].as_array().unwrap();
+    assert!(there.len() as u64 <= listed["spawned"].as_u64().unwrap(), "{listed}");
     for child in there {
         let name = child["name"].as_str().unwrap();
         let gave = msb.run(["exec", name, "--", "echo", "x"]);
-        // One whose maker was just killed may have been about to go.
+        // A child of a spawn that was just killed may be about to be removed.
         let listed = || msb.json(["children", "--json", "lead"]).to_string().contains(name);
         assert!(gave.stdout == "x\n" || !listed(), "{gave:#?}");
     }
@@ -172,17 +173,17 @@ fn who_is_killed_while_spawning_leaves_nothing_by_half() {
     assert_eq!(msb.words("ls -q").line(), "");
 }
 
-/// A parent that is removed by its own end leaves its children to whoever comes next.
+/// The children of a parent that removed itself at its end are removed by the next command.
 #[test]
 fn orphans_are_removed() {
     let msb = Msb::new();
     parent(&msb, POLICY);
     msb.words("spawn -q -n scout lead").ok();
     msb.words("stop -f lead").ok();
-    // As if somebody had been killed in the middle of its removal.
+    // As if `msb rm` had been killed in the middle of the removal.
     fs::remove_dir_all(msb.home().join("sandboxes/lead")).expect("it is there");
     let said = msb.words("doctor --repair").line();
-    assert_eq!(said, "removed sandbox `scout`, whose parent is gone");
+    assert_eq!(said, "removed sandbox `scout`: its parent is gone");
     assert_eq!(msb.words("ls -q").line(), "");
 }
 
@@ -192,7 +193,7 @@ fn a_policy_is_settled_by_name_or_label() {
     let settings = "[spawn.lead]\nmax_concurrent = 1\nchild_memory = '64M'\n\
                     [spawn.'label:role=lead']\nmax_concurrent = 2\nchild_memory = '64M'\n";
     fs::write(msb.home().join("config.toml"), settings).expect("it is there");
-    msb.own(&msb.home().join("config.toml"));
+    msb.chown(&msb.home().join("config.toml"));
     msb.words("create -q -n lead host").ok();
     // By its name it would have children in turn; but it was made from inside, perhaps.
     msb.words("create -q -n other -l role=lead host").ok();

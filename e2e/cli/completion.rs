@@ -1,6 +1,6 @@
 //! `msb completion`: a script that the shell itself accepts.
 
-use msb_e2e::{Gave, Msb, skip};
+use msb_e2e::{CmdOutput, Msb, skip};
 use std::fs;
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn bash_completes_verbs_and_flags() {
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             script.display()
         );
-        let gave = Gave::from(Command::new("bash").args(["-c", &shell]).output().unwrap());
+        let gave = CmdOutput::from(Command::new("bash").args(["-c", &shell]).output().unwrap());
         gave.line().lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(complete("msb insp", 1), ["inspect"]);

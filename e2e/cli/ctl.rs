@@ -1,9 +1,9 @@
 //! `sandbox-ctl` and its socket: children, asked for from inside.
 
-use msb_e2e::{Gave, Msb, Process, eventually, signal_pid};
+use msb_e2e::{CmdOutput, Msb, Process, eventually, signal_pid};
 use std::fs;
 
-/// Written by somebody who has only read the description.
+/// A client that was written from the protocol description alone.
 const CLIENT: &str = include_str!("ctl_client.py");
 
 const POLICY: &str = "max=3,total=40,cpus=6,memory=1G,child-cpus=1,child-memory=128M";
@@ -12,11 +12,11 @@ fn parent(msb: &Msb, policy: &str) {
     msb.run(["create", "-q", "-n", "lead", "--no-net", "--spawn", policy, "host"]).ok();
 }
 
-fn inside(msb: &Msb, name: &str, script: &str) -> Gave {
+fn inside(msb: &Msb, name: &str, script: &str) -> CmdOutput {
     msb.run(["exec", name, "--", "sh", "-c", script])
 }
 
-fn python(msb: &Msb, what: &str) -> Gave {
+fn python(msb: &Msb, what: &str) -> CmdOutput {
     msb.run(["exec", "lead", "--", "/usr/bin/python3", "-c", CLIENT, what])
 }
 
@@ -43,10 +43,10 @@ fn a_script_inside_has_children() {
         let said = "sandbox-ctl: NOT_FOUND: Child 'k' not found under 'lead'\n";
         assert_eq!((gave.code, gave.stderr.as_str()), (1, said));
         assert_eq!(inside(&msb, "lead", "sandbox-ctl fly").code, 2);
-        // Whoever is inside may ask, and whatever outside sees it.
-        let as_nobody = ["exec", "--user", "65534", "lead", "--", "sandbox-ctl", "spawn"];
+        // Any process inside may use the socket, and the host sees the children.
+        let as_other_user = ["exec", "--user", "65534", "lead", "--", "sandbox-ctl", "spawn"];
         if !msb.has_one_id() {
-            let child = msb.run(as_nobody).line();
+            let child = msb.run(as_other_user).line();
             assert_eq!(msb.words("children -q lead").line(), child);
         }
         msb.words("rm -f lead").ok();
@@ -70,7 +70,7 @@ fn a_storm_from_inside_gets_no_more_than_there_is() {
 }
 
 #[test]
-fn whatever_comes_from_inside_harms_nobody() {
+fn hostile_requests_from_inside_harm_no_sandbox() {
     for msb in Msb::each() {
         parent(&msb, POLICY);
         msb.words("create -q -n other host").ok();
@@ -83,7 +83,7 @@ fn whatever_comes_from_inside_harms_nobody() {
 }
 
 #[test]
-fn without_a_policy_there_is_nobody_to_ask() {
+fn without_a_policy_there_is_no_socket_and_no_program() {
     let msb = Msb::new();
     let look = "ls /run/sandbox-ctl.sock /usr/local/bin/sandbox-ctl 2>/dev/null | wc -l";
     msb.words("create -q -n plain host").ok();
@@ -103,7 +103,7 @@ fn without_a_policy_there_is_nobody_to_ask() {
 }
 
 #[test]
-fn who_hangs_up_inside_ends_the_command() {
+fn a_client_that_disconnects_inside_ends_its_command() {
     let msb = Msb::new();
     parent(&msb, POLICY);
     inside(&msb, "lead", "sandbox-ctl spawn --name k").ok();
@@ -147,7 +147,7 @@ fn a_name_that_is_chosen_inside_is_the_parents_own() {
     }
 }
 
-/// Nobody inside knows of namespaces, nor gets out of one.
+/// A sandbox does not see its namespace, and does not get out of it.
 #[test]
 fn names_are_those_of_the_namespace() {
     let msb = Msb::new();
@@ -178,7 +178,7 @@ fn answering(msb: &Msb) -> Vec<u32> {
 }
 
 #[test]
-fn whoever_answers_is_killed_and_comes_back_with_the_next_start() {
+fn a_killed_ctl_server_comes_back_with_the_next_start() {
     let msb = Msb::new();
     parent(&msb, POLICY);
     inside(&msb, "lead", "sandbox-ctl spawn --name k").ok();
@@ -195,7 +195,7 @@ fn whoever_answers_is_killed_and_comes_back_with_the_next_start() {
     let listed = inside(&msb, "lead", "sandbox-ctl list").ok().stdout;
     assert!(listed.contains("\nk ") && listed.contains("\nl "), "{listed}");
     msb.words("rm -f lead").ok();
-    eventually("nobody answers any more", || answering(&msb).is_empty());
+    eventually("no ctl server is left", || answering(&msb).is_empty());
 }
 
 /// No other command is needed for it.
@@ -216,6 +216,6 @@ fn a_parent_that_is_gone_takes_its_children_along() {
         run.wait().expect("it ends");
         eventually("it is gone", || !processes.iter().any(Process::is_alive));
         eventually("nothing is left", || !msb.home().join("sandboxes/lead-child-0001").exists());
-        eventually("nobody answers any more", || answering(&msb).is_empty());
+        eventually("no ctl server is left", || answering(&msb).is_empty());
     }
 }

@@ -97,7 +97,7 @@ def hostile():
     for wrong in [b"\xff\xfe\n", b"\0\n", b"{\n", b"\n", b'{"method":1e999}\n', b'{"method":"ping","id":{}}\n']:
         with socket.socket(socket.AF_UNIX) as s:
             s.connect("/run/sandbox-ctl.sock")
-            # Descriptors are not taken, whoever sends them.
+            # Descriptors (SCM_RIGHTS) are never taken.
             socket.send_fds(s, [wrong], [s.fileno()])
             assert s.makefile("rb").readline().startswith(b'{"'), wrong
     for path in ["/etc", "../../etc", "/", "snapshot:x", "a" * 1000, "host\n"]:

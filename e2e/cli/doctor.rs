@@ -1,10 +1,10 @@
 //! `msb doctor`: what this host can do, tier by tier, and how to mend what it cannot.
 
-use msb_e2e::{Gave, Msb};
+use msb_e2e::{CmdOutput, Msb};
 use std::fs;
 
 #[test]
-fn both_tiers_are_told_about_with_a_fix_for_whatever_is_not_good() {
+fn both_tiers_are_reported_with_a_fix_for_each_problem() {
     for msb in Msb::each() {
         let findings = msb.json(["doctor", "--json"]);
         let findings = findings.as_array().unwrap();
@@ -23,7 +23,7 @@ fn both_tiers_are_told_about_with_a_fix_for_whatever_is_not_good() {
 }
 
 #[test]
-fn what_is_told_is_so() {
+fn the_findings_of_doctor_are_true() {
     for msb in Msb::each() {
         let findings = msb.json(["doctor", "--json"]);
         let found = |what: &str| {
@@ -43,10 +43,10 @@ fn what_is_told_is_so() {
 fn without_user_namespaces_doctor_and_run_say_what_is_missing() {
     for msb in Msb::each() {
         let within = |script: &str| {
-            let mut shell = msb.as_whom("unshare");
+            let mut shell = msb.user_command("unshare");
             shell.args(["--user", "--map-root-user", "sh", "-c"]);
             shell.arg(format!("echo 0 > /proc/sys/user/max_user_namespaces; {script}"));
-            Gave::from(shell.arg(msb.binary()).output().unwrap())
+            CmdOutput::from(shell.arg(msb.binary()).output().unwrap())
         };
         let gave = within("\"$0\" doctor");
         let lines: Vec<&str> = gave.stdout.lines().collect();

@@ -2,14 +2,14 @@
 //!
 //! `UPDATE_SNAPSHOTS=1` rewrites the files; read the difference before you commit it.
 
-use msb_e2e::{Gave, Msb};
+use msb_e2e::{CmdOutput, Msb};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
 /// One command and everything it gave, with the test's own directory made nameless.
 fn transcript(msb: &Msb, line: &str) -> String {
-    let Gave { code, stdout, stderr } = msb.words(line);
+    let CmdOutput { code, stdout, stderr } = msb.words(line);
     let mut text = format!("$ msb {line}\n");
     let _ = write!(text, "{stdout}{stderr}[{code}]\n\n");
     text.replace(&msb.scratch().display().to_string(), "/SCRATCH")
@@ -167,7 +167,7 @@ fn a_typing_mistake_gets_a_suggestion() {
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     let gave = Msb::new().words("--version");
     assert_eq!(gave.line(), format!("msb {}", env!("CARGO_PKG_VERSION")));
 }

@@ -1,13 +1,13 @@
-//! What has happened to sandboxes, who asked for it, and that nobody can change that unseen.
+//! The event log: what happened to a sandbox, by which caller, and that a change to it is found.
 
-use msb_e2e::Gave;
+use msb_e2e::CmdOutput;
 use msb_e2e::{Msb, eventually};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 
 /// It ended with this code.
-fn code(gave: Gave, code: i32) -> Gave {
+fn code(gave: CmdOutput, code: i32) -> CmdOutput {
     assert_eq!(gave.code, code, "{}{}", gave.stdout, gave.stderr);
     gave
 }
@@ -22,7 +22,7 @@ fn events(msb: &Msb, line: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_command_is_recorded_with_who_asked_and_how_it_ended() {
+fn every_command_is_recorded_with_its_caller_and_its_exit() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         code(msb.run(["exec", "box", "--", "sh", "-c", "exit 3"]), 3);
@@ -58,7 +58,7 @@ fn every_command_is_recorded_with_who_asked_and_how_it_ended() {
 }
 
 #[test]
-fn whatever_is_done_to_the_log_is_found() {
+fn every_change_to_the_log_is_found() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         for _ in 0..3 {
@@ -99,9 +99,9 @@ fn whatever_is_done_to_the_log_is_found() {
     }
 }
 
-/// Of one that does not run only files are left, and nobody repairs them before they are looked at.
+/// A stopped sandbox has only files, and `verify` reads them before any command repairs them.
 #[test]
-fn what_is_cut_off_a_log_at_rest_is_found_before_and_after_a_repair() {
+fn a_truncated_log_of_a_stopped_sandbox_is_found_before_and_after_a_repair() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         msb.words("exec box -- true").ok();
@@ -132,7 +132,7 @@ fn what_is_cut_off_a_log_at_rest_is_found_before_and_after_a_repair() {
             }
             let gave = code(msb.words("events verify"), 1);
             assert!(gave.stdout.contains(found), "{found}: {}", gave.stdout);
-            // Whoever tidies up goes on with what is left, which does not mend it.
+            // A repair appends to what is left, which does not hide the gap.
             msb.words("ls").ok();
             code(msb.words("events verify"), 1);
         }
@@ -141,7 +141,7 @@ fn what_is_cut_off_a_log_at_rest_is_found_before_and_after_a_repair() {
 
 /// Of a log that was begun anew once, the older file has gone.
 #[test]
-fn the_older_half_of_a_log_is_missed() {
+fn a_missing_older_half_of_a_log_is_found() {
     let msb = Msb::new();
     msb.words("create -n box").ok();
     let long = "x".repeat(4000);
@@ -192,7 +192,7 @@ fn the_chain_goes_on_when_the_worker_does_not() {
 }
 
 #[test]
-fn a_log_without_a_chain_is_read_and_gone_on_with() {
+fn a_log_without_a_chain_is_read_and_continued() {
     let msb = Msb::new();
     msb.words("create -n box").ok();
     msb.words("stop box").ok();
@@ -212,7 +212,7 @@ fn a_log_without_a_chain_is_read_and_gone_on_with() {
 }
 
 #[test]
-fn all_sandboxes_are_told_of_by_time_also_those_that_come_later() {
+fn events_of_all_sandboxes_are_shown_by_time_also_of_later_ones() {
     use std::io::{BufRead, BufReader};
     for msb in Msb::each() {
         msb.words("create -n one").ok();

@@ -112,7 +112,7 @@ fn signals_of_the_caller_reach_the_command() {
 }
 
 #[test]
-fn what_is_given_to_exec_holds_for_that_command_only() {
+fn options_of_exec_hold_for_that_command_only() {
     for msb in Msb::each() {
         msb.words("create -n box -e A=1 -e B=1 -w /srv").ok();
         let shell = "echo $A $B; pwd; ulimit -n";
@@ -185,13 +185,13 @@ fn two_execs_see_each_other_and_one_file_system() {
     }
 }
 
-/// Who is at the end of a pipe speaks after the command that it was begun by; who stays for good is
-/// not waited for.
+/// A background process may write after its command has exited; one that never exits is not waited
+/// for.
 #[test]
-fn what_a_command_leaves_behind_is_heard_out() {
+fn output_of_background_processes_is_read_to_its_end() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
-        let count = "(sleep 0.1; seq 20000; sleep 0.1; echo over) & exit 3";
+        let count = "(while kill -0 $$; do :; done; seq 20000; echo over) 2>&- & exit 3";
         let stays = "sleep 7300 & echo on";
         let floods = "yes & exit 4";
         for head in [&["exec", "box", "--"][..], &["run", "--isolation", "process", "--"]] {
@@ -207,7 +207,7 @@ fn what_a_command_leaves_behind_is_heard_out() {
 }
 
 #[test]
-fn twenty_execs_at_once_keep_their_streams_apart() {
+fn twenty_execs_at_once_keep_their_streams_separate() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         let children: Vec<_> = (0..20)
@@ -234,9 +234,10 @@ fn a_thousand_execs_do_not_make_the_worker_grow() {
             }
         };
         let worker = msb.processes("box")[0].pid;
+        // Anonymous memory: pages of the program come and go with the pressure on the host.
         let resident_kib = || {
             let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
-            let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
         let descriptors = || fs::read_dir(format!("/proc/{worker}/fd")).map(Iterator::count);
@@ -259,11 +260,11 @@ fn a_thousand_execs_do_not_make_the_worker_grow() {
 }
 
 #[test]
-fn what_a_caller_ignores_commands_do_not() {
+fn signals_ignored_by_the_caller_are_not_ignored_by_commands() {
     for msb in Msb::each() {
         let ignoring = |words: &str| {
             let script = format!("trap '' HUP INT QUIT USR1; exec \"$0\" {words}");
-            let mut command = msb.as_whom("/bin/sh");
+            let mut command = msb.user_command("/bin/sh");
             command.arg("-c").arg(script).arg(msb.binary());
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()

@@ -63,7 +63,7 @@ fn a_tree_comes_back_as_it_went() {
         msb.file("tree/script", "#!/bin/sh\n");
         let tree = msb.scratch().join("tree");
         fs::create_dir(tree.join("hollow")).unwrap();
-        msb.own(&tree.join("hollow"));
+        msb.chown(&tree.join("hollow"));
         fs::set_permissions(tree.join("hollow"), Permissions::from_mode(0o700)).unwrap();
         fs::set_permissions(tree.join("script"), Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(tree.join("empty"), Permissions::from_mode(0o400)).unwrap();
@@ -91,7 +91,7 @@ fn a_directory_that_is_there_takes_the_source_into_it() {
         assert_eq!(found, ["/app", "/app/dir", "/app/dir/file", "/app/file"]);
         let out = msb.scratch().join("out");
         fs::create_dir(&out).unwrap();
-        msb.own(&out);
+        msb.chown(&out);
         msb.words("cp box:/app/dir out").ok();
         msb.words("cp box:/app/file .").ok();
         assert_eq!(fs::read_to_string(out.join("dir/file")).unwrap(), "x");
@@ -183,7 +183,7 @@ fn a_file_is_replaced_and_a_link_is_not_followed_out() {
         msb.run(["exec", "box", "--", "sh", "-c", "mkdir /t; echo new > /t/x"]).ok();
         let out = msb.scratch().join("out");
         fs::create_dir(&out).unwrap();
-        msb.own(&out);
+        msb.chown(&out);
         symlink(&outside, out.join("x")).unwrap();
         msb.words("cp box:/t/x out/x").ok();
         assert_eq!(fs::read_to_string(&outside).unwrap(), "untouched");
@@ -192,7 +192,7 @@ fn a_file_is_replaced_and_a_link_is_not_followed_out() {
 }
 
 #[test]
-fn between_two_sandboxes_is_refused_or_copied_but_never_misread() {
+fn a_copy_between_two_sandboxes_is_refused_or_done_but_never_misread() {
     for msb in Msb::each() {
         msb.words("create -n one").ok();
         msb.words("create -n two").ok();

@@ -1,4 +1,4 @@
-//! The built-in `host` image: this machine's programs, and none of its people's files.
+//! The built-in `host` image: this machine's programs, and no files of its users.
 
 use msb_e2e::{Msb, skip};
 use std::fs::{self, Permissions};
@@ -92,7 +92,7 @@ fn the_users_files_are_not_there() {
 }
 
 #[test]
-fn a_file_that_not_everybody_may_read_cannot_be_read() {
+fn a_file_that_is_not_world_readable_cannot_be_read() {
     let msb = Msb::new();
     if !msb.is_root() {
         return skip("only root can put a private file under /usr/local");

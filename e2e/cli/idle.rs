@@ -1,4 +1,4 @@
-//! A sandbox that is paused because nothing happens, and what wakes it.
+//! `--idle-pause`: an idle sandbox is paused, and the next request or packet wakes it.
 
 use msb_e2e::{Msb, ends_within, eventually};
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn woken(msb: &Msb) -> String {
 }
 
 #[test]
-fn a_sandbox_in_which_nothing_happens_is_paused_and_wakes_for_whoever_comes() {
+fn an_idle_sandbox_is_paused_and_wakes_for_the_next_request() {
     for msb in Msb::each() {
         msb.words("create -q -n box --idle-pause 1s host").ok();
         let cat = msb.run(["exec", "-d", "box", "--", "sleep", "1000"]).line();
@@ -34,7 +34,7 @@ fn a_sandbox_in_which_nothing_happens_is_paused_and_wakes_for_whoever_comes() {
         eventually("and again", || is_asleep(&msb));
         msb.run(["kill", "box", &cat]).ok();
         assert_eq!(woken(&msb), "exec");
-        // Somebody who pauses it is obeyed.
+        // A sandbox that `msb pause` paused does not wake for an exec.
         eventually("and again", || is_asleep(&msb));
         msb.words("pause box").ok();
         let gave = msb.words("exec box -- true");
@@ -47,7 +47,7 @@ fn a_sandbox_in_which_nothing_happens_is_paused_and_wakes_for_whoever_comes() {
 }
 
 #[test]
-fn who_computes_or_talks_is_not_paused() {
+fn a_command_that_computes_or_writes_is_not_paused() {
     for msb in Msb::each() {
         msb.words("create -q -n box --idle-pause 2s host").ok();
         let computes = "n=0; while [ $n -lt 100000000 ]; do n=$((n+1)); done";
@@ -67,7 +67,7 @@ fn who_computes_or_talks_is_not_paused() {
 }
 
 #[test]
-fn who_waits_for_a_command_gets_its_end() {
+fn a_caller_that_waits_for_a_command_gets_its_exit() {
     for msb in Msb::each() {
         msb.words("create -q -n box --idle-pause 1s host").ok();
         let child = msb.spawn(["exec", "box", "--", "sleep", "3"]);
@@ -80,7 +80,7 @@ fn who_waits_for_a_command_gets_its_end() {
 }
 
 #[test]
-fn checks_neither_keep_it_awake_nor_are_caught_asleep() {
+fn health_checks_neither_keep_it_awake_nor_fail_while_it_is_paused() {
     for msb in Msb::each() {
         // A check that computes, for more than the clock would let pass.
         let check = "n=0; while [ $n -lt 30000 ]; do n=$((n+1)); done";
@@ -98,7 +98,7 @@ fn checks_neither_keep_it_awake_nor_are_caught_asleep() {
 }
 
 #[test]
-fn a_freezer_that_fails_costs_nobody_a_command() {
+fn a_freezer_that_fails_costs_no_command() {
     let msb = Msb::new();
     msb.words("create -q -n box --idle-pause 1s host").ok();
     let limits = &msb.json(["inspect", "box"])["plan"]["limits"];
@@ -109,13 +109,13 @@ fn a_freezer_that_fails_costs_nobody_a_command() {
     let switch = format!("{root}/msb-{owner}-box/inside/freezer.state");
     let ends = || ends_within(msb.spawn(["exec", "box", "--", "true"]), Duration::from_secs(10));
     // It cannot fall asleep.
-    let broken = Broken::switch(&switch);
+    let broken = UnwritableFile::switch(&switch);
     std::thread::sleep(Duration::from_secs(3));
     ends().ok();
     drop(broken);
     eventually("it falls asleep", || is_asleep(&msb));
     // It cannot wake.
-    let broken = Broken::switch(&switch);
+    let broken = UnwritableFile::switch(&switch);
     let gave = ends();
     assert_ne!(gave.code, 0, "{gave:#?}");
     drop(broken);
@@ -123,9 +123,9 @@ fn a_freezer_that_fails_costs_nobody_a_command() {
 }
 
 /// A file of the kernel's that cannot be written, until this is dropped.
-struct Broken<'a>(&'a str);
+struct UnwritableFile<'a>(&'a str);
 
-impl<'a> Broken<'a> {
+impl<'a> UnwritableFile<'a> {
     fn switch(path: &'a str) -> Self {
         let mounted = Command::new("mount").args(["--bind", "/dev/full", path]).status();
         assert!(mounted.is_ok_and(|status| status.success()));
@@ -133,7 +133,7 @@ impl<'a> Broken<'a> {
     }
 }
 
-impl Drop for Broken<'_> {
+impl Drop for UnwritableFile<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(self.0).status();
     }
@@ -158,7 +158,7 @@ while True:
 ";
 
 #[test]
-fn traffic_to_a_published_port_wakes_it_and_nobody_outside_notices() {
+fn traffic_to_a_published_port_wakes_it_without_a_lost_byte() {
     let msb = Msb::new();
     if !std::path::Path::new("/usr/bin/python3").exists() {
         return msb_e2e::skip("there is no python3");
@@ -188,7 +188,7 @@ fn traffic_to_a_published_port_wakes_it_and_nobody_outside_notices() {
     let n = socket.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..n], b"hello");
     eventually("that is told", || woken(&msb) == "traffic");
-    // A pause that somebody asked for is not undone by traffic.
+    // An explicit pause is not undone by traffic.
     msb.words("pause box").ok();
     let mut stream = TcpStream::connect(("127.0.0.1", tcp)).unwrap();
     stream.write_all(b"late").unwrap();

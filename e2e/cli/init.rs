@@ -5,7 +5,7 @@ use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-fn everybody() -> Vec<Msb> {
+fn users_and_one_id() -> Vec<Msb> {
     Msb::each().into_iter().chain(Msb::with_one_id()).collect()
 }
 
@@ -23,7 +23,7 @@ fn holds(msb: &Msb, path: &str, text: &str) {
 
 #[test]
 fn services_of_s6_are_started_restarted_and_stopped() {
-    for msb in everybody() {
+    for msb in users_and_one_id() {
         create(&msb, "auto", &msb.s6_rootfs());
         holds(&msb, "/proc/1/comm", "s6-svscan\n");
         holds(&msb, "/begun", "begun\n");
@@ -43,7 +43,7 @@ fn services_of_s6_are_started_restarted_and_stopped() {
 
 #[test]
 fn commands_and_files_go_on_beside_an_init() {
-    for msb in everybody() {
+    for msb in users_and_one_id() {
         create(&msb, "/init", &msb.s6_rootfs());
         assert_eq!(msb.shell_in("box", "exit 3").code, 3);
         let file = msb.file("here", "a file\n");
@@ -73,7 +73,7 @@ fn commands_and_files_go_on_beside_an_init() {
 
 #[test]
 fn an_init_is_paused_with_everything_that_it_runs() {
-    for msb in everybody() {
+    for msb in users_and_one_id() {
         create(&msb, "auto", &msb.s6_rootfs());
         holds(&msb, "/begun", "begun\n");
         msb.words("pause box").ok();
@@ -94,10 +94,10 @@ fn an_init_is_paused_with_everything_that_it_runs() {
     }
 }
 
-/// The guest has other numbers for processes than those who are inside.
+/// The guest sees other PIDs than the processes inside do.
 #[test]
-fn what_a_check_leaves_ends_with_it_beside_an_init_and_nobody_else_does() {
-    for msb in everybody() {
+fn beside_an_init_processes_of_a_check_end_with_it_and_no_others_do() {
+    for msb in users_and_one_id() {
         let root = msb.s6_rootfs();
         // Sessions of others, by as many numbers as the guest may have for those of its checks.
         let script = "#!/bin/sh\nfor i in $(seq 60); do busybox setsid sleep 8888 & done\nwait\n";
@@ -107,7 +107,7 @@ fn what_a_check_leaves_ends_with_it_beside_an_init_and_nobody_else_does() {
         let run = service.join("run");
         let status = std::process::Command::new("chmod").arg("755").arg(run).status();
         assert!(status.unwrap().success());
-        msb.own_tree(&root);
+        msb.chown_tree(&root);
         let health = "sleep 7777 & echo checked >> /checked; exit 0";
         let words = ["create", "-n", "box", "--init", "auto", "--health", health];
         let rest = ["--health-interval", "100ms", root.to_str().unwrap()];
@@ -130,7 +130,7 @@ fn what_a_check_leaves_ends_with_it_beside_an_init_and_nobody_else_does() {
 
 #[test]
 fn busybox_reads_its_inittab_and_powers_off() {
-    for msb in everybody() {
+    for msb in users_and_one_id() {
         create(&msb, "auto", &msb.busybox_init_rootfs());
         let log = || msb.run(["logs", "box", "--system"]).ok().stdout;
         eventually("the service runs", || log().contains("polite runs"));
@@ -156,14 +156,14 @@ fn a_sandbox_ends_with_its_init() {
         fs::write(root.join("init"), script).unwrap();
         let status = std::process::Command::new("chmod").arg("755").arg(root.join("init")).status();
         assert!(status.unwrap().success());
-        msb.own_tree(&root);
+        msb.chown_tree(&root);
         let conf = format!(
             "image = {root:?}\nenv = {{ FROM = \"box\" }}\n\
              init = {{ program = \"/init\", args = [\"a\", \"b c\"], env = {{ EXTRA = \"more\" }} }}\n"
         );
         msb.file("box.toml", conf);
         msb.words("create -n box --conf box.toml").ok();
-        // Whoever waits ends as the init did.
+        // `msb wait` ends with the exit code of the init.
         assert_eq!(msb.words("wait box").code, 7);
         let stopped = &msb.json(["inspect", "box"])["stopped"];
         assert_eq!(stopped["ending"], json!("own"), "{stopped}");
@@ -203,7 +203,7 @@ fn an_init_that_cannot_be_is_an_error_and_leaves_nothing() {
         symlink("usr/lib/systemd/systemd", root.join("fake")).unwrap();
         fs::create_dir_all(root.join("usr/lib/systemd")).unwrap();
         fs::copy("/bin/busybox", root.join("usr/lib/systemd/systemd")).unwrap();
-        msb.own_tree(&root);
+        msb.chown_tree(&root);
         let image = root.to_str().unwrap();
         for (init, code, says) in [
             ("/dangling", 127, "init not found inside: `/dangling`"),
@@ -237,7 +237,7 @@ fn an_init_that_does_not_end_is_killed_after_its_grace() {
         fs::write(root.join("init"), "#!/bin/sh\nwhile :; do sleep 1; done\n").unwrap();
         let status = std::process::Command::new("chmod").arg("755").arg(root.join("init")).status();
         assert!(status.unwrap().success());
-        msb.own_tree(&root);
+        msb.chown_tree(&root);
         create(&msb, "auto", &root);
         let processes = msb.processes("box");
         msb.words("stop box --timeout 1s").ok();

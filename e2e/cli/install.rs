@@ -3,7 +3,7 @@
 use msb_e2e::images::Layout;
 use msb_e2e::registry::Registry;
 use msb_e2e::terminal_unsafe::Terminal;
-use msb_e2e::{Gave, Msb, ends};
+use msb_e2e::{CmdOutput, Msb, ends};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// Calls an installed command as a shell would, which knows nothing of the state directory.
 fn call(msb: &Msb, name: &str) -> Command {
-    let mut command = msb.as_whom(installed(msb, name));
+    let mut command = msb.user_command(installed(msb, name));
     command.env_remove("MSB_HOME").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -21,7 +21,7 @@ fn installed(msb: &Msb, name: &str) -> PathBuf {
 }
 
 #[track_caller]
-fn gives(command: &mut Command) -> Gave {
+fn gives(command: &mut Command) -> CmdOutput {
     ends(command.spawn().expect("a script can be executed"))
 }
 
@@ -42,7 +42,7 @@ fn an_installed_image_is_a_command_of_the_host() {
 }
 
 #[test]
-fn what_was_recorded_is_read_as_it_was_typed() {
+fn recorded_arguments_are_kept_as_typed() {
     let msb = Msb::new();
     let rootfs = msb.rootfs();
     let nasty = "a b'c\"d$(id)`id`\\e*;\n#";
@@ -53,14 +53,14 @@ fn what_was_recorded_is_read_as_it_was_typed() {
     let tail = ["-w", "/shown", "--", "sh", "-c", script, "sh", "first"];
     let args = [&["install"], &flags[..], &[rootfs.to_str().unwrap()], &tail[..]].concat();
     msb.run(args).ok();
-    let elsewhere = msb.file("elsewhere/found", "").parent().unwrap().to_owned();
-    let gave = gives(call(&msb, "x").arg("last").current_dir(&elsewhere)).ok();
+    let other_dir = msb.file("other/found", "").parent().unwrap().to_owned();
+    let gave = gives(call(&msb, "x").arg("last").current_dir(&other_dir)).ok();
     assert_eq!(gave.stdout, format!("{nasty}|from a file|/shown|first|last|"));
 
     // What is shown is found from where the command is called.
     let args = ["install", "-n", "y", "-v", ".:/shown", rootfs.to_str().unwrap(), "--", "ls"];
     msb.run(args).ok();
-    assert_eq!(gives(call(&msb, "y").arg("/shown").current_dir(&elsewhere)).line(), "found");
+    assert_eq!(gives(call(&msb, "y").arg("/shown").current_dir(&other_dir)).line(), "found");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn an_image_is_fetched_when_it_is_installed() {
 }
 
 #[test]
-fn the_path_is_told_only_where_it_is_missing() {
+fn the_path_hint_is_shown_only_where_it_is_missing() {
     let msb = Msb::new();
     let bin = msb.home().join("bin");
     let note = msb.words("install host").ok().stderr;
@@ -93,8 +93,8 @@ fn the_path_is_told_only_where_it_is_missing() {
 fn only_what_is_ours_is_overwritten_or_removed() {
     let msb = Msb::new();
     msb.words("install host --name mine").ok();
-    let elsewhere = msb.file("elsewhere", fs::read(installed(&msb, "mine")).unwrap());
-    symlink(&elsewhere, installed(&msb, "link")).unwrap();
+    let target = msb.file("target", fs::read(installed(&msb, "mine")).unwrap());
+    symlink(&target, installed(&msb, "link")).unwrap();
     fs::write(installed(&msb, "foreign"), "#!/bin/sh\necho mine\n").unwrap();
     for name in ["link", "foreign"] {
         let before = fs::read(installed(&msb, name)).unwrap();
@@ -115,7 +115,7 @@ fn only_what_is_ours_is_overwritten_or_removed() {
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_refused() {
+fn a_command_name_with_a_path_is_refused() {
     let msb = Msb::new();
     for name in ["../x", "a/b", ".", "..", "", "-x", "a b", "msb"] {
         let flag = format!("--name={name}");
@@ -128,7 +128,7 @@ fn a_name_that_leads_elsewhere_is_refused() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_it_is_installed() {
+fn an_install_that_cannot_work_is_refused() {
     let msb = Msb::new();
     for line in [
         "install",

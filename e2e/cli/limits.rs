@@ -109,7 +109,7 @@ print(used.children_user + used.children_system)";
 }
 
 #[test]
-fn a_fraction_of_a_cpu_is_held_or_refused() {
+fn a_fraction_of_a_cpu_is_enforced_or_refused() {
     let script = "import time
 end = time.monotonic() + 2
 while time.monotonic() < end: pass
@@ -136,7 +136,7 @@ fn a_full_disk_of_the_sandbox_is_an_error_inside_and_nowhere_else() {
 }
 
 #[test]
-fn a_limited_disk_that_lasts_is_held_or_refused() {
+fn a_persistent_disk_limit_is_enforced_or_refused() {
     for msb in Msb::each() {
         let gave = msb.words("create -n box --disk 32M");
         if !msb.is_root() {
@@ -198,7 +198,7 @@ fn a_resource_limit_holds_for_every_command() {
 }
 
 #[test]
-fn amounts_that_mean_nothing_are_refused() {
+fn meaningless_amounts_are_refused() {
     for msb in Msb::each() {
         for flags in [
             "--memory 1x",
@@ -227,7 +227,7 @@ fn amounts_that_mean_nothing_are_refused() {
 fn a_limit_that_only_refuses_is_named_all_the_same() {
     let msb = Msb::new();
     if !msb.is_root() {
-        return msb_e2e::skip("without cgroups nobody counts refused forks");
+        return msb_e2e::skip("without cgroups refused forks are not counted");
     }
     let bomb = "for i in $(seq 50); do sleep 5 & done; exit 1";
     let gave = msb.run(["run", "-n", "job", "--pids", "20", "--", "bash", "-c", bomb]);

@@ -1,4 +1,4 @@
-//! `msb logs`: what commands have said, bounded, until the sandbox is removed.
+//! `msb logs`: output of commands, bounded, kept until the sandbox is removed.
 
 use msb_e2e::{Msb, ends, eventually};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `msb mcp install`: an entry in the settings of a client, and nothing else.
 
 use msb_e2e::terminal_unsafe::Terminal;
-use msb_e2e::{Gave, Msb, ends, shared};
+use msb_e2e::{CmdOutput, Msb, ends, shared};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A client, its file below the home directory, its file in a project, its section, its mark.
-type Known =
+type ClientFiles =
     (&'static str, &'static str, Option<&'static str>, &'static str, Option<[&'static str; 2]>);
 
 const STDIO: Option<[&str; 2]> = Some(["type", "stdio"]);
 
-const CLIENTS: [Known; 6] = [
+const CLIENTS: [ClientFiles; 6] = [
     ("claude-code", ".claude.json", Some(".mcp.json"), "mcpServers", STDIO),
     ("claude-desktop", ".config/Claude/claude_desktop_config.json", None, "mcpServers", None),
     ("cursor", ".cursor/mcp.json", Some(".cursor/mcp.json"), "mcpServers", STDIO),
@@ -58,7 +58,7 @@ fn copies(file: &Path) -> Vec<PathBuf> {
 /// With a home directory of its own, so that nothing lies in it but what a test puts there.
 fn begin(msb: &Msb) -> PathBuf {
     let home = msb.file("user/.keep", "").parent().expect("a directory").to_owned();
-    msb.own(&home);
+    msb.chown(&home);
     home
 }
 
@@ -71,7 +71,7 @@ fn command(msb: &Msb, line: &str) -> Command {
 }
 
 #[track_caller]
-fn words(msb: &Msb, line: &str) -> Gave {
+fn words(msb: &Msb, line: &str) -> CmdOutput {
     ends(command(msb, line).spawn().expect("msb can be executed"))
 }
 
@@ -134,7 +134,7 @@ fn comments_order_and_form_of_the_rest_stay() {
             let file = msb.file(&format!("user/{file}"), &text);
             fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
             let gave = words(&msb, &format!("mcp install {client} -y")).ok();
-            // Keys of others are not for whoever reads along.
+            // The output does not show keys of other servers.
             assert!(!format!("{gave:?}").contains("s3cret"), "{gave:?}");
             let with = fs::read_to_string(&file).unwrap();
             for line in text.split_inclusive("\r\n") {
@@ -180,7 +180,7 @@ fn nothing_is_written_dry_or_without_an_answer() {
 }
 
 #[test]
-fn a_broken_file_stays_and_is_told_by_line_and_column() {
+fn a_broken_file_stays_and_is_reported_by_line_and_column() {
     let msb = Msb::new();
     begin(&msb);
     for (client, file, _, section, _) in CLIENTS {
@@ -230,12 +230,12 @@ fn a_link_into_dotfiles_stays_one() {
         // One that leads to a file which is not there yet, by a directory that is a link.
         let file = home.join(".codeium/windsurf");
         fs::remove_dir_all(&file).unwrap();
-        let elsewhere = msb.file("dotfiles/windsurf/.keep", "").parent().unwrap().to_owned();
+        let dotfiles = msb.file("dotfiles/windsurf/.keep", "").parent().unwrap().to_owned();
         symlink("../../dotfiles/windsurf", &file).unwrap();
-        symlink("real.json", elsewhere.join("mcp_config.json")).unwrap();
+        symlink("real.json", dotfiles.join("mcp_config.json")).unwrap();
         words(&msb, "mcp install windsurf -y").ok();
-        assert!(elsewhere.join("mcp_config.json").is_symlink());
-        assert!(fs::read_to_string(elsewhere.join("real.json")).unwrap().contains("microsandbox"));
+        assert!(dotfiles.join("mcp_config.json").is_symlink());
+        assert!(fs::read_to_string(dotfiles.join("real.json")).unwrap().contains("microsandbox"));
     }
 }
 
@@ -270,7 +270,7 @@ fn a_project_has_its_own_file_and_nothing_leads_out_of_it() {
     assert!(!home.join(".mcp.json").exists());
 }
 
-/// A repository brings an entry by our name whose variables would give the model the whole host.
+/// A repository brings an entry by our name, with variables that would expose the whole host.
 #[test]
 fn nothing_that_a_repository_added_to_the_entry_stays() {
     let msb = Msb::new();
@@ -295,7 +295,7 @@ fn nothing_that_a_repository_added_to_the_entry_stays() {
 }
 
 #[test]
-fn what_is_not_ours_is_theirs() {
+fn entries_of_other_servers_stay() {
     let msb = Msb::new();
     begin(&msb);
     let text = "{\"mcpServers\": {\"microsandbox\": {\"command\": \"npx\", \"args\": [\"x\"]}}}";
@@ -347,12 +347,12 @@ fn settings_are_where_their_variables_say() {
     let msb = Msb::new();
     let home = begin(&msb);
     for (client, variable, file) in [
-        ("claude-code", "CLAUDE_CONFIG_DIR", "elsewhere/.claude.json"),
-        ("zed", "XDG_CONFIG_HOME", "elsewhere/zed/settings.json"),
-        ("vscode", "XDG_CONFIG_HOME", "elsewhere/Code/User/mcp.json"),
+        ("claude-code", "CLAUDE_CONFIG_DIR", "dotfiles/.claude.json"),
+        ("zed", "XDG_CONFIG_HOME", "dotfiles/zed/settings.json"),
+        ("vscode", "XDG_CONFIG_HOME", "dotfiles/Code/User/mcp.json"),
     ] {
         let mut command = command(&msb, &format!("mcp install {client} -y"));
-        ends(command.env(variable, home.join("elsewhere")).spawn().unwrap()).ok();
+        ends(command.env(variable, home.join("dotfiles")).spawn().unwrap()).ok();
         assert!(home.join(file).exists(), "{client}");
     }
     let gave = ends(command(&msb, "mcp install zed -y").env_remove("HOME").spawn().unwrap());

@@ -1,10 +1,10 @@
-//! How much sandboxes use: now, in the last hour, for Prometheus, and at a terminal.
+//! `msb metrics`: current use, the last hour, Prometheus format, and the view at a terminal.
 
 use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{Msb, eventually};
 
 #[test]
-fn what_goes_over_the_network_is_counted() {
+fn network_traffic_is_counted() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         let net = || msb.json(["metrics", "box", "--json"])[0]["net"].clone();

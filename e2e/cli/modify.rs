@@ -1,4 +1,4 @@
-//! A sandbox that exists, changed: its limits, labels, clocks and its name.
+//! `msb modify` and `msb rename`: limits, labels, timeouts and the name of a sandbox.
 
 use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ fn memory_below_what_is_used_is_refused_or_reclaimed_and_never_half() {
     msb.run(["exec", "-d", "box", "--", "sh", "-c", hold]).ok();
     eventually("it holds memory", || msb.words("logs box").stdout == "held\n");
     let gave = msb.words("modify box --memory 16M --label x=y");
-    assert!(gave.stderr.contains("uses more memory than that"), "{gave:#?}");
+    assert!(gave.stderr.contains("uses more memory than the new limit"), "{gave:#?}");
     assert_eq!(memory_limit(&msb), Some(512 << 20));
     assert_eq!(msb.json(["inspect", "box"])["plan"]["labels"], json!({}));
 }
@@ -87,9 +87,9 @@ fn what_a_host_cannot_give_changes_nothing() {
     let msb = Msb::new();
     msb.words("create -q -n box host").ok();
     for (words, why) in [
-        ("modify box --restart always", "no command to begin again"),
+        ("modify box --restart always", "no command to restart"),
         ("modify box --pids 0", "at least one process"),
-        ("modify box --label a=1 --label-rm a", "both set and taken away"),
+        ("modify box --label a=1 --label-rm a", "both set and removed"),
         ("modify nobody --label a=1", "no sandbox `nobody`"),
     ] {
         let gave = msb.words(words);
@@ -98,7 +98,7 @@ fn what_a_host_cannot_give_changes_nothing() {
 }
 
 #[test]
-fn another_name_keeps_everything_else() {
+fn a_rename_keeps_everything_else() {
     for msb in Msb::each() {
         msb.words("create -q -n box --label a=1 host").ok();
         msb.run(["exec", "box", "--", "sh", "-c", "echo kept > /root/a"]).ok();
@@ -126,7 +126,7 @@ fn another_name_keeps_everything_else() {
 }
 
 #[test]
-fn whoever_passes_with_the_lock_is_waited_for() {
+fn a_start_waits_for_the_holder_of_the_lock() {
     let msb = Msb::new();
     msb.words("create -q -n box host").ok();
     msb.words("stop -f box").ok();
@@ -179,7 +179,7 @@ fn a_restart_that_is_not_wanted_any_more_does_not_happen() {
 }
 
 #[test]
-fn whoever_is_killed_between_the_steps_leaves_one_or_the_other() {
+fn a_rename_killed_between_its_steps_leaves_one_of_the_two_names() {
     let msb = Msb::new();
     msb.words("create -q -n box host").ok();
     msb.words("stop -f box").ok();
@@ -195,7 +195,7 @@ fn whoever_is_killed_between_the_steps_leaves_one_or_the_other() {
     assert_eq!(fs::read_to_string(at("other").join("plan.json")).unwrap(), after);
     assert!(!at("other").join("plan.renamed").exists());
     let said = msb.words("events other --json").ok().stdout;
-    assert_eq!(said.matches("\"renamed\"").count(), 2, "by who renamed it, and who ended that");
+    assert_eq!(said.matches("\"renamed\"").count(), 2, "one by the rename, one by its completion");
     msb.words("stop -f other").ok();
     // As it is when nothing has happened yet.
     fs::write(at("other").join("plan.renamed"), &before).unwrap();

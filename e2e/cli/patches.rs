@@ -1,4 +1,4 @@
-//! What is put into a sandbox before its first command.
+//! What is set up before the first command: patches, scripts, mounts, environment, workdir.
 
 use msb_e2e::Msb;
 use std::fs;

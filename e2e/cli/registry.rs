@@ -3,7 +3,7 @@
 use msb_e2e::images::Layout;
 use msb_e2e::registry::{PASSWORD, Registry, USER};
 use msb_e2e::terminal_unsafe::Terminal;
-use msb_e2e::{Gave, Msb, ends};
+use msb_e2e::{CmdOutput, Msb, ends};
 use serde_json::json;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,12 +13,12 @@ use std::process::{Command, Stdio};
 const WRONG: &str = "hunter2";
 
 #[track_caller]
-fn login(msb: &Msb, host: &str, password: &str) -> Gave {
+fn login(msb: &Msb, host: &str, password: &str) -> CmdOutput {
     msb.run_with(["registry", "login", "-u", USER, "--password-stdin", host], password.as_bytes())
 }
 
 /// Everything that a command gave, to look for secrets in.
-fn all(gave: &Gave) -> String {
+fn all(gave: &CmdOutput) -> String {
     format!("{}{}", gave.stdout, gave.stderr)
 }
 
@@ -56,7 +56,7 @@ fn a_wrong_password_is_not_kept() {
         assert_eq!(gave.code, 125);
         let told: Vec<&str> = gave.stderr.lines().collect();
         assert_eq!(told[0], format!("error: cannot log in to `{}`", registry.address()));
-        assert!(told[1].contains("does not let us in"), "{gave:?}");
+        assert!(told[1].contains("denied access"), "{gave:?}");
         assert!(told.last().unwrap().starts_with("hint: check the user"), "{gave:?}");
         assert!(!all(&gave).contains(WRONG));
         assert!(!msb.home().join("auth.json").exists());
@@ -83,7 +83,7 @@ fn tls_is_trusted_by_flag_or_by_settings_only() {
 }
 
 #[test]
-fn an_unreachable_registry_is_told_and_nothing_is_kept() {
+fn an_unreachable_registry_is_reported_and_no_login_is_kept() {
     let msb = Msb::new();
     // Nothing listens on this port: the registry that had it is gone.
     let host = Registry::plain().address().to_owned();
@@ -112,7 +112,7 @@ fn a_password_on_the_command_line_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn incomplete_logins_are_reported() {
     let msb = Msb::new();
     for (line, told) in [
         ("registry login r.io", "no user to log in as"),
@@ -145,7 +145,7 @@ fn at_a_terminal_the_password_is_asked_for_and_not_shown() {
     assert!(shown.contains("logged in to") && !shown.contains(PASSWORD), "{shown}");
     // An interrupt leaves the terminal as it was.
     let script = r#""$0" registry login -u x r.io; stty -a | grep -o ' -*echo\b'"#;
-    let mut command = msb.as_whom("sh");
+    let mut command = msb.user_command("sh");
     command.args(["-c", script]).arg(msb.binary());
     let mut terminal = Terminal::start(&command, 24, 80);
     terminal.shows("Password: ");
@@ -209,7 +209,7 @@ fn private_images_come_with_a_login_wherever_it_is_kept() {
                 change(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
                 ends(command.spawn().unwrap())
             };
-            let refused = |gave: Gave| {
+            let refused = |gave: CmdOutput| {
                 assert_eq!(gave.code, 125, "{gave:?}");
                 assert!(gave.stderr.contains(&format!("`msb registry login {host}`")), "{gave:?}");
             };

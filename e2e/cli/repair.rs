@@ -1,6 +1,6 @@
-//! Whatever is killed, at whatever moment: nothing stays behind, and the next command repairs.
+//! Killed processes: whatever is killed, at any moment, the next command cleans up after it.
 
-use msb_e2e::{Gave, Msb, Process, ends, eventually, gives, signal_pid, skip};
+use msb_e2e::{CmdOutput, Msb, Process, ends, eventually, gives, signal_pid, skip};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// From before the worker exists until well after the command runs.
 const MOMENTS: [u64; 8] = [0, 1, 2, 4, 8, 15, 30, 80];
 
-/// What the host still holds of a sandbox: processes whose command line has its unusual name,
+/// What the host still holds of a sandbox: processes with its unusual name on the command line,
 /// mounts, loop devices and cgroups.
 fn leftovers(msb: &Msb, name: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ fn a_killed_worker_takes_everything_with_it_and_the_next_command_says_so() {
         eventually("no process is left", || !before.iter().any(Process::is_alive));
 
         let gave = msb.words("ls").ok();
-        let note = format!("note: cleaned up after sandbox `{name}`, whose worker was killed\n");
+        let note = format!("note: cleaned up after sandbox `{name}`: its worker was killed\n");
         assert_eq!(gave.stderr, note);
         assert_eq!(leftovers(&msb, &name), [""; 0]);
         assert_eq!(msb.words("ls").ok().stderr, "", "once is enough");
@@ -106,7 +106,7 @@ fn every_verb_repairs_first() {
             eventually("it is dead", || !before.iter().any(Process::is_alive));
             let gave = msb.words(verb).ok();
             let told = gave.stderr + &msb.words("ls").ok().stderr;
-            assert_eq!(told.matches("whose worker was killed").count(), 1, "{verb}: {told}");
+            assert_eq!(told.matches("its worker was killed").count(), 1, "{verb}: {told}");
         }
     }
 }
@@ -219,7 +219,7 @@ fn a_killed_child_of_the_guest_is_that_commands_end_only() {
 }
 
 #[test]
-fn a_killed_guest_is_the_end_of_the_sandbox_and_is_told() {
+fn a_killed_guest_ends_the_sandbox_and_is_reported() {
     for msb in Msb::each() {
         let name = unusual("guest-killed");
         msb.run(["create", "-n", &name]).ok();
@@ -250,7 +250,7 @@ fn a_worker_that_is_asked_to_end_stops_the_sandbox() {
 #[test]
 fn a_created_sandbox_outlives_the_terminal_it_was_made_at() {
     for msb in Msb::each() {
-        let mut shell = msb.as_whom("sh");
+        let mut shell = msb.user_command("sh");
         let script = "\"$0\" create -n box && kill -HUP 0; sleep 1000";
         shell.args(["-c", script]).arg(msb.binary());
         std::os::unix::process::CommandExt::process_group(&mut shell, 0);
@@ -260,7 +260,7 @@ fn a_created_sandbox_outlives_the_terminal_it_was_made_at() {
 }
 
 #[test]
-fn what_is_broken_in_the_state_directory_harms_nobody_else() {
+fn a_broken_plan_in_the_state_directory_harms_no_other_sandbox() {
     for msb in Msb::each() {
         msb.words("create -n good").ok();
         msb.words("create -n bad").ok();
@@ -278,9 +278,9 @@ fn what_is_broken_in_the_state_directory_harms_nobody_else() {
 }
 
 /// A small file system of memory, for as long as this lives.
-struct Small<'a>(&'a Path);
+struct SmallTmpfs<'a>(&'a Path);
 
-impl<'a> Small<'a> {
+impl<'a> SmallTmpfs<'a> {
     fn mount(at: &'a Path, options: &str) -> Self {
         fs::create_dir(at).expect("a directory");
         let status = std::process::Command::new("mount")
@@ -292,27 +292,27 @@ impl<'a> Small<'a> {
     }
 
     /// Runs msb with its home there.
-    fn run(&self, msb: &Msb, args: &[&str]) -> Gave {
+    fn run(&self, msb: &Msb, args: &[&str]) -> CmdOutput {
         let mut command = msb.command(args);
         command.env("MSB_HOME", self.0.join("home"));
         gives(&mut command)
     }
 }
 
-impl Drop for Small<'_> {
+impl Drop for SmallTmpfs<'_> {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 
 #[test]
-fn a_full_disk_is_told_clearly_and_loses_nothing() {
+fn a_full_disk_is_reported_clearly_and_loses_nothing() {
     let msb = Msb::new();
     if !msb.is_root() {
         return skip("only root can mount a small file system");
     }
     let (image, small) = (msb.rootfs(), msb.scratch().join("small"));
-    let mounted = Small::mount(&small, "size=1M,mode=700");
+    let mounted = SmallTmpfs::mount(&small, "size=1M,mode=700");
     let run = |args: &[&str]| mounted.run(&msb, args);
     let image = image.to_str().unwrap();
     run(&["create", "-n", "box", image]).ok();
@@ -340,7 +340,7 @@ fn events_wait_for_room_on_a_full_disk() {
         return skip("only root can mount a small file system");
     }
     let (image, small) = (msb.rootfs(), msb.scratch().join("small"));
-    let mounted = Small::mount(&small, "size=1M,mode=700");
+    let mounted = SmallTmpfs::mount(&small, "size=1M,mode=700");
     let run = |args: &[&str]| mounted.run(&msb, args);
     run(&["create", "-n", "box", image.to_str().unwrap()]).ok();
     // A line that begins in the last page of the file goes on in one that is not there.
@@ -360,13 +360,13 @@ fn events_wait_for_room_on_a_full_disk() {
 }
 
 #[test]
-fn a_read_only_home_is_told_clearly_and_still_lists() {
+fn a_read_only_home_is_reported_clearly_and_still_lists() {
     let msb = Msb::new();
     if !msb.is_root() {
         return skip("only root can make a file system read-only");
     }
     let small = msb.scratch().join("small");
-    let mounted = Small::mount(&small, "size=16M,mode=700");
+    let mounted = SmallTmpfs::mount(&small, "size=16M,mode=700");
     let image = msb.rootfs();
     let run = |args: &[&str]| mounted.run(&msb, args);
     run(&["create", "-n", "box", image.to_str().unwrap()]).ok();
@@ -401,10 +401,10 @@ fn a_home_that_others_can_enter_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let open = msb.scratch().join("open");
         fs::create_dir(&open).unwrap();
-        msb.own(&open);
+        msb.chown(&open);
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
         let mut command = msb.command(["ls"]);
-        let gave = msb_e2e::Gave::from(command.env("MSB_HOME", &open).output().unwrap());
+        let gave = msb_e2e::CmdOutput::from(command.env("MSB_HOME", &open).output().unwrap());
         assert_eq!(gave.code, 125);
         assert!(gave.stderr.contains("hint:"), "{gave:?}");
     }
@@ -423,7 +423,7 @@ fn a_signal_to_a_run_is_for_its_command() {
 }
 
 #[test]
-fn a_running_sandbox_whose_plan_was_damaged_can_be_removed() {
+fn a_running_sandbox_with_a_damaged_plan_can_be_removed() {
     for msb in Msb::each() {
         msb.words("create -n box").ok();
         let before = msb.processes("box");

@@ -1,13 +1,13 @@
 //! `msb run`: one command, its exit code, its name, and what is left of it.
 
-use msb_e2e::{Gave, Msb, Process, ends, eventually};
+use msb_e2e::{CmdOutput, Msb, Process, ends, eventually};
 
 #[test]
 fn the_first_command_of_the_readme_works() {
     for msb in Msb::each() {
         let mut command = msb.command(["run", "--", "python3", "-c", "print(sum(range(1000)))"]);
         command.env("MSB_HOME", msb.scratch().join("made/by/msb"));
-        let gave = Gave::from(command.output().unwrap());
+        let gave = CmdOutput::from(command.output().unwrap());
         assert_eq!(gave.line(), "499500");
     }
 }
@@ -125,9 +125,13 @@ fn processes_left_behind_end_with_the_command() {
             .unwrap();
         let stdin = child.stdin.take().unwrap();
         eventually("it started", || msb.run(["logs", "left"]).stdout == "started\n");
+        let sleeps = || {
+            let processes = msb.processes("left");
+            processes.iter().filter(|process| process.name == "sleep").count()
+        };
+        // A child of the shell is the shell's copy until it has become `sleep`.
+        eventually("both are there", || sleeps() == 2);
         let before = msb.processes("left");
-        let sleeps = before.iter().filter(|process| process.name == "sleep").count();
-        assert_eq!(sleeps, 2, "{before:?}");
         drop(stdin);
         assert_eq!(ends(child).stdout, "started\n");
         eventually("no process is left", || !before.iter().any(Process::is_alive));
@@ -151,15 +155,15 @@ fn the_environment_of_the_caller_stays_outside() {
 fn without_vm_auto_says_once_that_it_took_process() {
     for msb in Msb::each() {
         let mut command = msb.command(["run", "--", "true"]);
-        let gave = Gave::from(command.env("MSB_ISOLATION", "auto").output().unwrap());
+        let gave = CmdOutput::from(command.env("MSB_ISOLATION", "auto").output().unwrap());
         assert_eq!((gave.code, gave.stdout.as_str()), (0, ""));
         let notes: Vec<&str> = gave.stderr.lines().collect();
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("note:") && notes[0].contains("process"), "{notes:?}");
 
         let mut command = msb.command(["run", "-q", "--", "true"]);
-        let gave = Gave::from(command.env("MSB_ISOLATION", "auto").output().unwrap());
-        assert_eq!(gave, Gave { code: 0, stdout: String::new(), stderr: String::new() });
+        let gave = CmdOutput::from(command.env("MSB_ISOLATION", "auto").output().unwrap());
+        assert_eq!(gave, CmdOutput { code: 0, stdout: String::new(), stderr: String::new() });
     }
 }
 

@@ -1,4 +1,4 @@
-//! A first command that is a service: begun again, looked after, and ended for good.
+//! The first command as a service: restart policy, health checks, and a stop for good.
 
 use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn create(msb: &Msb, flags: &str, script: &str) {
 }
 
 #[test]
-fn what_fails_is_begun_again_and_given_up_after_so_many_times() {
+fn a_failing_service_is_restarted_up_to_its_limit() {
     for msb in Msb::each() {
         create(&msb, "--restart on-failure:2", "echo life; exit 3");
         assert_eq!(msb.words("wait svc").code, 3);
@@ -36,7 +36,7 @@ fn what_fails_is_begun_again_and_given_up_after_so_many_times() {
 }
 
 #[test]
-fn one_that_ends_well_is_begun_again_only_if_that_is_always() {
+fn a_service_that_exits_with_zero_is_restarted_only_with_always() {
     for msb in Msb::each() {
         create(&msb, "--restart on-failure", "echo life");
         msb.words("wait svc").ok();
@@ -61,7 +61,7 @@ fn a_stop_is_for_good_and_a_start_runs_it_again() {
         eventually("it runs again", || lives() == 2);
         msb.words("restart -t 5s svc").ok();
         eventually("and again", || lives() == 3);
-        // One who only needs the files does not start it.
+        // A verb that only needs the files does not start it.
         msb.words("stop -f svc").ok();
         msb.words("cp svc:/etc/hostname hostname");
         assert_eq!(lives(), 3);
@@ -89,7 +89,7 @@ fn a_killed_command_takes_its_session_with_it_and_others_go_on() {
 }
 
 #[test]
-fn health_is_shown_and_told_and_what_is_unhealthy_is_begun_again() {
+fn health_is_shown_and_logged_and_an_unhealthy_service_is_restarted() {
     for msb in Msb::each() {
         let check = "--health-interval 500ms --health-retries 2";
         let words = format!("create -q --name svc --restart on-failure {check} host --health");
@@ -106,7 +106,7 @@ fn health_is_shown_and_told_and_what_is_unhealthy_is_begun_again() {
         assert_eq!(told[0]["status"], "healthy");
         assert_eq!((&told[1]["status"], &told[1]["output"]), (&json!("unhealthy"), &json!("ill")));
         assert_eq!(of(&msb, "restarted")[0]["exit"]["ending"], "unhealthy");
-        // Checks are nobody's: they are neither listed nor logged, and numbers have no gaps.
+        // Health checks are neither listed nor logged, and exec numbers have no gaps.
         assert_eq!(msb.words("logs svc").stdout, "");
         let execs = msb.json(["ps", "svc", "--execs", "--all", "--json"]);
         let ids: Vec<_> = execs.as_array().unwrap().iter().map(|it| it["id"].as_u64()).collect();
@@ -132,7 +132,7 @@ fn nonsense_is_refused_with_a_hint() {
         ("create --restart always host", "put one behind `--`"),
         ("create host -- true", "--restart always"),
         ("run --restart always host -- true", "msb run -d --restart"),
-        ("run -d --rm --restart always host -- true", "leave a sandbox that stays"),
+        ("run -d --rm --restart always host -- true", "`msb create` stay"),
         ("create --health-interval 1s host", "`--health COMMAND` is one"),
         ("create --idle-pause 1ms host", "1s is the least"),
     ] {

@@ -22,7 +22,7 @@ fn an_alias_is_another_image_for_every_verb() {
 }
 
 #[test]
-fn a_limit_that_was_settled_is_named() {
+fn a_limit_from_the_config_is_named() {
     // A layer that no other test has unpacked: what is here already is not unpacked again.
     let files = ["a", "b", "c", "d"].map(|name| Entry::file(name, vec![b'x'; 32 << 10]));
     let layer = Layer::new(&Tar::default().with(files), Packing::Gzip);
@@ -39,7 +39,7 @@ fn a_limit_that_was_settled_is_named() {
 }
 
 #[test]
-fn a_mistake_is_told_with_file_and_line_by_whoever_reads_it() {
+fn a_mistake_is_reported_with_file_and_line_by_every_reader() {
     let msb = Msb::new();
     let path = msb.file("home/config.toml", "[aliases]\nbox = 'No Such'\n");
     for line in ["pull box", "run box -- true", "image ls", "install box"] {

@@ -1,20 +1,20 @@
 //! `msb setup vm`: kernels that are named, found or refused. The build itself is what
 //! `cargo xtask kernel` does.
 
-use msb_e2e::{Gave, Msb, ends};
+use msb_e2e::{CmdOutput, Msb, ends};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[track_caller]
-fn setup(msb: &Msb, variables: &[(&str, &str)], args: &[&str]) -> Gave {
+fn setup(msb: &Msb, variables: &[(&str, &str)], args: &[&str]) -> CmdOutput {
     let mut command = msb.command([&["setup", "vm"], args].concat());
     command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
     ends(command.spawn().expect("msb can be executed"))
 }
 
-fn named(msb: &Msb, kernel: &Path) -> Gave {
+fn named(msb: &Msb, kernel: &Path) -> CmdOutput {
     setup(msb, &[("MSB_KERNEL", &kernel.display().to_string())], &[])
 }
 
@@ -54,7 +54,7 @@ fn a_vmlinux_of_ones_own_is_laid_out_flat_and_used_from_then_on() {
         assert_eq!(told["version"], "6.12.1-test");
         assert_eq!((&told["load"], &told["entry"]), (&0x100_0000.into(), &0x100_0000.into()));
         assert_eq!((&told["origin"], &told["built"]), (&"elf".into(), &false.into()));
-        assert_eq!(gave.stderr, "", "silent where nobody looks");
+        assert_eq!(gave.stderr, "", "silent without a terminal");
     }
 }
 
@@ -116,7 +116,7 @@ fn an_ordinary_user_is_told_which_packages_are_missing() {
 }
 
 /// Programs that pretend to make a kernel, and note how often they were called.
-struct Workshop {
+struct FakeKernelBuild {
     msb: Msb,
     path: String,
 }
@@ -137,7 +137,7 @@ case "$name $*" in
 esac
 "#;
 
-impl Workshop {
+impl FakeKernelBuild {
     /// None where the headers are missing that no pretence can replace.
     fn new(msb: Msb) -> Option<Self> {
         if !Path::new("/usr/include/gelf.h").exists() {
@@ -184,7 +184,7 @@ impl Workshop {
     }
 
     #[track_caller]
-    fn setup(&self, args: &[&str]) -> Gave {
+    fn setup(&self, args: &[&str]) -> CmdOutput {
         setup(&self.msb, &[("PATH", &self.path)], args)
     }
 
@@ -197,9 +197,9 @@ impl Workshop {
 
 #[test]
 fn a_kernel_is_built_once_for_the_same_inputs() {
-    for workshop in Workshop::each() {
+    for workshop in FakeKernelBuild::each() {
         let first = workshop.setup(&["--json"]).ok();
-        assert_eq!(first.stderr, "", "silent where nobody looks");
+        assert_eq!(first.stderr, "", "silent without a terminal");
         let told: Value = serde_json::from_str(&first.stdout).expect("JSON");
         assert_eq!((&told["origin"], &told["built"]), (&"built".into(), &true.into()));
         let directory = told["directory"].as_str().expect("a path");
@@ -221,13 +221,13 @@ fn a_kernel_is_built_once_for_the_same_inputs() {
 
 #[test]
 fn a_build_that_failed_goes_on_where_it_stopped() {
-    for workshop in Workshop::each() {
+    for workshop in FakeKernelBuild::each() {
         let broken = workshop.msb.file("notes/broken", "");
         let gave = workshop.setup(&[]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""));
         assert!(gave.stderr.starts_with("error: the kernel cannot be built\n"), "{gave:?}");
         assert!(gave.stderr.contains("  cause: a.c:1: error: broken\n"), "{gave:?}");
-        assert!(gave.stderr.contains("\nhint: all that was said is in `"), "{gave:?}");
+        assert!(gave.stderr.contains("\nhint: the complete log is in `"), "{gave:?}");
         fs::remove_file(broken).expect("it is there");
         workshop.setup(&[]).ok();
         let calls = ["tar ", "download", "tinyconfig", " vmlinux"].map(|word| workshop.calls(word));
@@ -237,13 +237,13 @@ fn a_build_that_failed_goes_on_where_it_stopped() {
 
 #[test]
 fn an_option_that_the_source_does_not_take_is_named() {
-    for workshop in Workshop::each() {
+    for workshop in FakeKernelBuild::each() {
         workshop.msb.file("notes/dropping", "/CONFIG_VIRTIO_FS=/d\n");
         let gave = workshop.setup(&[]);
         assert_eq!(gave.code, 125);
         assert_eq!(
             gave.stderr,
-            "error: this source of Linux does not take our options\n  \
+            "error: this version of Linux does not accept our options\n  \
              cause: it dropped `CONFIG_VIRTIO_FS`\n"
         );
         assert_eq!(workshop.calls(" vmlinux"), 0);
@@ -252,7 +252,7 @@ fn an_option_that_the_source_does_not_take_is_named() {
 
 #[test]
 fn without_a_source_of_linux_it_is_said_what_was_looked_for() {
-    for workshop in Workshop::each() {
+    for workshop in FakeKernelBuild::each() {
         workshop.msb.file("notes/offered", "");
         let gave = workshop.setup(&[]);
         assert_eq!(gave.code, 125);

@@ -1,6 +1,6 @@
 //! `msb skill`: the files lie where agents read them, and every command in them works.
 
-use msb_e2e::{Gave, Msb, ends, shared};
+use msb_e2e::{CmdOutput, Msb, ends, shared};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -35,7 +35,7 @@ fn begin(msb: &Msb, name: &str) -> PathBuf {
 }
 
 #[track_caller]
-fn words(msb: &Msb, home: &Path, line: &str) -> Gave {
+fn words(msb: &Msb, home: &Path, line: &str) -> CmdOutput {
     let mut command = msb.command(line.split_whitespace());
     command.env("HOME", home).current_dir(home).stdout(Stdio::piped()).stderr(Stdio::piped());
     ends(command.spawn().expect("msb can be executed"))
@@ -95,7 +95,7 @@ fn every_agent_finds_the_skill_where_it_looks() {
 }
 
 #[test]
-fn what_somebody_changed_stays() {
+fn files_that_a_user_changed_stay() {
     let msb = Msb::new();
     let home = begin(&msb, "user");
     let skill = home.join(".claude/skills/msb");
@@ -149,12 +149,12 @@ fn another_version_is_replaced_and_its_list_believed_no_further() {
     assert_eq!(fs::read_to_string(home.join("outside")).unwrap(), "foo");
 
     fs::remove_dir_all(&skill).unwrap();
-    let elsewhere = begin(&msb, "elsewhere");
-    symlink(&elsewhere, &skill).unwrap();
+    let outside = begin(&msb, "outside");
+    symlink(&outside, &skill).unwrap();
     let gave = words(&msb, &home, "skill install copilot --project");
     assert_eq!(gave.code, 125);
     assert!(gave.stderr.contains("leads out of this project"), "{gave:?}");
-    assert!(!elsewhere.join("SKILL.md").exists());
+    assert!(!outside.join("SKILL.md").exists());
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn blocks(kind: &str) -> Vec<(String, String)> {
 
 /// Bash with `msb` from a directory.
 #[track_caller]
-fn shell(msb: &Msb, script: &str, programs: &Path, directory: &Path) -> Gave {
-    let mut command = msb.as_whom("bash");
+fn shell(msb: &Msb, script: &str, programs: &Path, directory: &Path) -> CmdOutput {
+    let mut command = msb.user_command("bash");
     let path = [programs.as_os_str(), OsStr::new(":/usr/local/bin:/usr/bin:/bin")];
     command.args(["-euo", "pipefail", "-c", script]).env("PATH", path.join(OsStr::new("")));
     command.current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped());

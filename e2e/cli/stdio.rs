@@ -1,4 +1,4 @@
-//! The command's streams are its caller's own: every byte, no more, and never a hang.
+//! stdin, stdout and stderr of a command: every byte arrives, and nothing hangs.
 
 use msb_e2e::{Msb, ends};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ fn stdin_is_the_commands_own() {
 }
 
 #[test]
-fn stdout_and_stderr_stay_apart() {
+fn stdout_and_stderr_stay_separate() {
     for msb in Msb::each() {
         let gave = msb.run(["run", "--", "sh", "-c", "echo out; echo err >&2"]).ok();
         assert_eq!((gave.stdout.as_str(), gave.stderr.as_str()), ("out\n", "err\n"));

@@ -1,8 +1,8 @@
-//! `msb sync`: what changes outside changes inside, and nothing else does.
+//! `msb sync`: changes of a host directory are copied into a sandbox, and nothing else is.
 
-mod ends;
-mod follows;
-mod rules;
+mod changes;
+mod excludes;
+mod start_stop;
 
 use crate::files::described;
 use msb_e2e::{Msb, eventually};
@@ -11,13 +11,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A source with some files, a sandbox, and both kept in step.
-struct Synced {
+struct SyncFixture {
     msb: Msb,
     source: PathBuf,
     id: String,
 }
 
-impl Synced {
+impl SyncFixture {
     /// For each user, with `flags` of `sync start`.
     fn each(flags: &[&str]) -> Vec<Self> {
         Msb::each().into_iter().map(|msb| Self::new(msb, flags)).collect()

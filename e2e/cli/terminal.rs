@@ -136,7 +136,7 @@ fn the_terminal_is_as_before_when_the_command_is_over() {
         let script = "before=$(stty -g); \"$0\" run -- stty raw -echo; \
                       \"$0\" run -- no-such-program; \
                       test \"$(stty -g)\" = \"$before\" && echo the-same";
-        let mut shell = msb.as_whom("sh");
+        let mut shell = msb.user_command("sh");
         shell.args(["-c", script]).arg(msb.binary());
         let terminal = Terminal::start(&shell, 24, 80);
         let (code, shown) = terminal.ends();

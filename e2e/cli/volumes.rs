@@ -1,18 +1,18 @@
 //! Volumes: storage that outlives sandboxes and is shared by them.
 
-mod deaths;
 mod disks;
 mod files;
+mod kills;
 mod sizes;
 
-use msb_e2e::{Gave, Msb, ends, skip};
+use msb_e2e::{CmdOutput, Msb, ends, skip};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 /// Runs a shell script in a new sandbox with these mounts.
 #[track_caller]
-fn shell(msb: &Msb, mounts: &[&str], script: &str) -> Gave {
+fn shell(msb: &Msb, mounts: &[&str], script: &str) -> CmdOutput {
     let mut words = vec!["run"];
     mounts.iter().for_each(|mount| words.extend(["-v", mount]));
     words.extend(["--", "sh", "-c", script]);
@@ -122,7 +122,7 @@ fn two_sandboxes_share_a_volume_while_both_run() {
 }
 
 #[test]
-fn whoever_a_command_runs_as_can_write() {
+fn a_command_can_write_as_any_user() {
     for msb in Msb::each() {
         msb.words("volume create data").ok();
         let write = "run -u 1234:1234 -v data:/data -- touch /data/x";
@@ -220,7 +220,7 @@ fn with_ids(text: &str, start: u32, count: u32) -> String {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_can_be_removed() {
+fn a_damaged_record_is_reported_and_can_be_removed() {
     for msb in Msb::each() {
         let damages: [(&str, Damage); 10] = [
             ("no json", |_| "{".to_owned()),
@@ -291,7 +291,7 @@ for start in ('/data', '/data/.msb-copying-0'):
 }
 
 #[test]
-fn a_volume_that_is_a_link_leads_nowhere() {
+fn a_volume_that_is_a_symlink_is_not_followed() {
     for msb in Msb::each() {
         let canary = msb.file("outside/canary", "outside-secret");
         let outside = canary.parent().unwrap();
@@ -321,7 +321,7 @@ fn a_volume_that_is_a_link_leads_nowhere() {
 fn twenty_at_once_make_use_and_remove_one_and_the_same() {
     const MANY: usize = 20;
     for msb in Msb::each() {
-        let all = |words: &dyn Fn(usize) -> Vec<String>| -> Vec<Gave> {
+        let all = |words: &dyn Fn(usize) -> Vec<String>| -> Vec<CmdOutput> {
             let children: Vec<_> = (0..MANY).map(|number| msb.spawn(words(number))).collect();
             children.into_iter().map(ends).collect()
         };

@@ -1,10 +1,10 @@
 //! `--workspace`, `msb diff`, `apply` and `discard`: nothing touches the host before it was meant to.
 
-mod people;
+mod kills;
+mod ownership;
 mod random;
-mod storms;
 
-use msb_e2e::{Gave, Msb};
+use msb_e2e::{CmdOutput, Msb};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 fn project(msb: &Msb, files: &[(&str, &str)]) -> PathBuf {
     let root = msb.scratch().join("project");
     fs::create_dir_all(&root).expect("a directory");
-    msb.own(&root);
+    msb.chown(&root);
     for (path, text) in files {
         let mut parent = root.join(path);
         msb.file(&format!("project/{path}"), text);
         while parent.pop() && parent != root {
-            msb.own(&parent);
+            msb.chown(&parent);
         }
     }
     root
@@ -50,7 +50,7 @@ fn described(root: &Path) -> Vec<String> {
 }
 
 /// Runs a script in a sandbox that is kept, with the project as its workspace.
-fn inside(msb: &Msb, script: &str) -> Gave {
+fn inside(msb: &Msb, script: &str) -> CmdOutput {
     msb.run(["exec", "box", "--", "sh", "-c", script])
 }
 
@@ -212,7 +212,7 @@ fn differences_are_shown_as_they_were_asked_for() {
         let root =
             project(&msb, &[("text", "a\nb\nc\n"), (".gitignore", "out\n"), ("old", "same")]);
         fs::write(root.join("bytes"), b"\0one").unwrap();
-        msb.own(&root.join("bytes"));
+        msb.chown(&root.join("bytes"));
         keep(&msb);
         inside(
             &msb,

@@ -1,13 +1,13 @@
 //! MCP's own suite for servers.
 
 use crate::installed::{node, script};
-use crate::served::{self, DIALECTS, Mcp};
-use msb_e2e::{Gave, Msb, ends};
+use crate::servers::{self, DIALECTS, McpServer};
+use msb_e2e::{CmdOutput, Msb, ends};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// What needs nothing of a server but that it is one.
+/// Scenarios that need no tools of a fixture.
 const ANYWHERE: [&str; 6] = [
     "server-initialize",
     "ping",
@@ -17,7 +17,7 @@ const ANYWHERE: [&str; 6] = [
     "dns-rebinding-protection",
 ];
 
-/// The same for the revision 2026-07-28.
+/// Scenarios of the revision 2026-07-28 that need no tools of a fixture.
 const ANYWHERE_NEXT: [&str; 3] =
     ["server-stateless", "server-session-lifecycle", "http-header-validation"];
 
@@ -25,8 +25,8 @@ const ANYWHERE_NEXT: [&str; 3] =
 const SUITE: &str = "conformance/dist/index.js";
 const NEXT: &str = "conformance-next/dist/index.js";
 
-fn judged(msb: &Msb, suite: &str, url: &str, words: &[&str]) -> Gave {
-    let mut command = msb.as_whom(node());
+fn judged(msb: &Msb, suite: &str, url: &str, words: &[&str]) -> CmdOutput {
+    let mut command = msb.user_command(node());
     command.arg(script(suite)).args(["server", "--url", url]).args(words);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     ends(child.expect("Node.js is installed"))
@@ -39,9 +39,9 @@ fn baseline(name: &str) -> String {
 
 #[test]
 fn every_dialect_is_a_server_as_mcp_wants_it() {
-    let msb = served::msb();
+    let msb = servers::msb();
     for dialect in DIALECTS {
-        let server = Mcp::start(&msb, dialect);
+        let server = McpServer::start(&msb, dialect);
         let more: &[&str] = match dialect {
             "microsandbox" => &["resources-list"],
             "server" => &["prompts-list"],
@@ -56,10 +56,10 @@ fn every_dialect_is_a_server_as_mcp_wants_it() {
 
 #[test]
 fn every_dialect_is_a_server_as_the_next_mcp_wants_it() {
-    let msb = served::msb();
+    let msb = servers::msb();
     let baseline = baseline("expected-failures-of-dialects.yml");
     for dialect in DIALECTS {
-        let server = Mcp::start(&msb, dialect);
+        let server = McpServer::start(&msb, dialect);
         // It lists whatever can be listed, and only here something of all can.
         let more = matches!(dialect, "opensandbox" | "sandbox-mcp").then_some("caching");
         for scenario in ANYWHERE_NEXT.into_iter().chain(more) {
@@ -73,7 +73,7 @@ fn every_dialect_is_a_server_as_the_next_mcp_wants_it() {
 /// Everything, against a dialect that has what the suite looks for.
 #[test]
 fn the_whole_suite_passes_on_its_own_fixture() {
-    let msb = served::msb();
+    let msb = servers::msb();
     let fixture = Fixture::start();
     let gave = judged(&msb, SUITE, &fixture.url, &["--suite", "all"]);
     assert_eq!(gave.code, 0, "{gave:#?}");
@@ -110,7 +110,7 @@ impl Drop for Fixture {
     }
 }
 
-/// What `cargo xtask ci` has built, or whoever tries it by hand.
+/// The example `conformance`, as `cargo xtask ci` or a developer has built it.
 fn fixture() -> PathBuf {
     std::env::var_os("MSB_CONFORMANCE_BIN").map_or_else(
         || {

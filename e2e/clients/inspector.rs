@@ -1,26 +1,26 @@
 //! The MCP Inspector's command line, which also judges the schemas of tools.
 
 use crate::installed::{node, script};
-use crate::served::{self, DIALECTS, Mcp};
-use msb_e2e::{Gave, Msb, ends, shared};
+use crate::servers::{self, DIALECTS, McpServer};
+use msb_e2e::{CmdOutput, Msb, ends, shared};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::process::Stdio;
 
 /// How it reaches a server.
-enum Way {
+enum McpTransport {
     Stdio(&'static str),
-    Http(Mcp),
+    Http(McpServer),
 }
 
-impl Way {
+impl McpTransport {
     #[track_caller]
     fn ask(&self, msb: &Msb, words: &[&str]) -> (Value, String) {
-        let mut command = msb.as_whom(node());
+        let mut command = msb.user_command(node());
         command.arg(script("inspector/clients/launcher/build/index.js"));
         command.args(["--cli", "--format", "json"]).args(words);
         match self {
-            Way::Stdio(dialect) => {
+            McpTransport::Stdio(dialect) => {
                 // It hides its own environment from what it starts.
                 for (name, value) in msb.command([""]).get_envs() {
                     let pair = [name, "=".as_ref(), value.unwrap_or_default()];
@@ -28,12 +28,12 @@ impl Way {
                 }
                 command.arg(shared().join("msb")).args(["mcp", "--dialect", dialect]);
             }
-            Way::Http(server) => {
+            McpTransport::Http(server) => {
                 command.args(["--transport", "http", "--server-url", &server.url]);
             }
         }
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let gave: Gave = ends(child.expect("Node.js is installed")).ok();
+        let gave: CmdOutput = ends(child.expect("Node.js is installed")).ok();
         let said: Value =
             serde_json::from_str(&gave.stdout).unwrap_or_else(|error| panic!("{error}: {gave:#?}"));
         (said["result"].clone(), gave.stderr)
@@ -53,7 +53,7 @@ fn expected(dialect: &str) -> (usize, [&'static str; 3]) {
     }
 }
 
-fn walk(msb: &Msb, dialect: &str, way: &Way) {
+fn walk(msb: &Msb, dialect: &str, way: &McpTransport) {
     let (count, [tool, arguments, answer]) = expected(dialect);
     let (listed, complaints) = way.ask(msb, &["--method", "tools/list", "--strict"]);
     assert_eq!(listed["tools"].as_array().expect("a list").len(), count);
@@ -75,16 +75,16 @@ fn walk(msb: &Msb, dialect: &str, way: &Way) {
 
 #[test]
 fn the_inspector_has_nothing_against_stdio() {
-    let msb = served::msb();
+    let msb = servers::msb();
     for dialect in DIALECTS {
-        walk(&msb, dialect, &Way::Stdio(dialect));
+        walk(&msb, dialect, &McpTransport::Stdio(dialect));
     }
 }
 
 #[test]
 fn the_inspector_has_nothing_against_http() {
-    let msb = served::msb();
+    let msb = servers::msb();
     for dialect in DIALECTS {
-        walk(&msb, dialect, &Way::Http(Mcp::start(&msb, dialect)));
+        walk(&msb, dialect, &McpTransport::Http(McpServer::start(&msb, dialect)));
     }
 }

@@ -1,7 +1,7 @@
 //! The clients, installed once below the directory of what is built. Without them nothing can be
 //! said, so one that cannot be installed is a failure.
 
-use msb_e2e::{Gave, gives};
+use msb_e2e::{CmdOutput, gives};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ static NODE_AT: LazyLock<PathBuf> = LazyLock::new(|| {
     let all: Vec<&str> = NODE.iter().copied().chain([node.as_str()]).collect();
     install("node", &all.join("\n"), |directory| {
         let mut npm = Command::new("npm");
-        // No script of a package runs: what they would do is for those who build them.
+        // No install script runs: it would only build the package.
         npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--save-exact"]);
         // Their age is judged against the Node.js that they bring, not the one that npm runs on.
         done(npm.args(["--engine-strict=false", "--prefix"]).arg(directory).args(&all));
@@ -109,6 +109,6 @@ fn install(name: &str, packages: &str, fill: impl Fn(&Path)) -> PathBuf {
 
 fn done(command: &mut Command) {
     let name = command.get_program().to_owned();
-    let gave: Gave = gives(command);
+    let gave: CmdOutput = gives(command);
     assert_eq!(gave.code, 0, "{} cannot install: {gave:#?}", OsStr::to_string_lossy(&name));
 }

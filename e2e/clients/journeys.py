@@ -129,7 +129,7 @@ DIALECTS = {
     "opensandbox": OpenSandbox,
 }
 
-# A command that would outlive everybody, and how many of it there are in the sandbox.
+# A command that would outlive every call, and how many of it run in the sandbox.
 LONG = "sleep 86399"
 COUNT = "echo found=$(cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 8639[9]' | wc -l)"
 

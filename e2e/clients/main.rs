@@ -1,4 +1,4 @@
-//! The server as clients see it that nobody here wrote: packages of npm and PyPI, by their names
+//! The server, used by third-party clients: packages of npm and PyPI, by their names
 //! and versions.
 //!
 //! They judge how MCP is spoken, which does not depend on the user: so they run once.
@@ -9,4 +9,4 @@ mod installed;
 mod metrics;
 mod openapi;
 mod python;
-mod served;
+mod servers;

@@ -64,7 +64,7 @@ server.handle_request(); server.handle_request()
 ";
 
 #[test]
-fn a_collector_of_opentelemetry_is_told() {
+fn an_opentelemetry_collector_gets_the_metrics() {
     let msb = Msb::new();
     msb.words("create -n box").ok();
     let mut collector = Command::new(installed::reader())
@@ -86,7 +86,7 @@ fn a_collector_of_opentelemetry_is_told() {
         assert_eq!(told.as_deref(), Some(r#"["/v1/metrics", ["box"], "a b"]"#));
     }
     ends(collector).ok();
-    // Whoever is away is no reason to end.
+    // The server goes on without its collector.
     assert!(msb.words("server status").ok().stdout.starts_with("running"));
     msb.words("server stop").ok();
     let gave = msb.words("server start --otlp nonsense");

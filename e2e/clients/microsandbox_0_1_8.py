@@ -3,7 +3,7 @@
 Usage: microsandbox_0_1_8.py URL [KEY [KEY_OF_NAMESPACE NAMESPACE]]
 
 Prints one line for each thing that works and exits with 1 at the first that does not. Needs a server
-whose sandboxes have python3; what needs Node.js is left out, and that is said, where they have none.
+with sandboxes that have python3. Without Node.js its part is left out, and a line says so.
 """
 
 import asyncio

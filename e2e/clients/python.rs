@@ -1,16 +1,16 @@
 //! Clients in Python. What each does is written in its script.
 
 use crate::installed;
-use crate::served::{self, DIALECTS, Mcp, Site};
-use msb_e2e::{Gave, Msb, ends, shared};
+use crate::servers::{self, DIALECTS, McpServer, MsbServer};
+use msb_e2e::{CmdOutput, Msb, ends, shared};
 use std::path::Path;
 use std::process::Stdio;
 
 /// Runs a script to its end, which has to be a good one.
 #[track_caller]
-fn runs(msb: &Msb, script: &str, arguments: &[&str]) -> Gave {
+fn runs(msb: &Msb, script: &str, arguments: &[&str]) -> CmdOutput {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
-    let mut command = msb.as_whom(installed::python());
+    let mut command = msb.user_command(installed::python());
     command.arg("-B").arg(script).args(arguments);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let gave = ends(child.expect("Python is installed")).ok();
@@ -19,7 +19,7 @@ fn runs(msb: &Msb, script: &str, arguments: &[&str]) -> Gave {
 }
 
 fn over_stdio(script: &str) {
-    let msb = served::msb();
+    let msb = servers::msb();
     let program = shared().join("msb");
     let program = program.to_str().expect("a path");
     for dialect in DIALECTS {
@@ -28,9 +28,9 @@ fn over_stdio(script: &str) {
 }
 
 fn over_http(script: &str) {
-    let msb = served::msb();
+    let msb = servers::msb();
     for dialect in DIALECTS {
-        let server = Mcp::start(&msb, dialect);
+        let server = McpServer::start(&msb, dialect);
         let gave = runs(&msb, script, &[dialect, &server.url]);
         // They complain of an end that they do not understand, and go on.
         assert!(!gave.stderr.contains("termination failed"), "{gave:#?}");
@@ -66,8 +66,8 @@ fn agno_finds_and_calls_every_dialect() {
 /// As it is on PyPI, with keys.
 #[test]
 fn the_last_sdk_of_the_microsandbox_server_works() {
-    let msb = served::msb();
-    let site = Site::start(&msb);
+    let msb = servers::msb();
+    let site = MsbServer::start(&msb);
     let (all, team) = (site.key("*"), site.key("team"));
     runs(&msb, "microsandbox_0_1_8.py", &[&site.url, &all, &team, "team"]);
     for name in msb.words("ls -q").ok().stdout.lines() {

@@ -74,7 +74,7 @@ async def lists(name, client):
 
 
 async def updates(client, call, told, newer):
-    """Who watches the list of sandboxes hears of a new one."""
+    """A client subscribed to the list of sandboxes is notified of a new one."""
     uri = "microsandbox://sandboxes"
     box = DIALECTS["microsandbox"]()
     if newer:

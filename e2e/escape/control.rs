@@ -1,6 +1,6 @@
-//! Attacks on what we keep: the state directory, its sockets, and who may use them.
+//! Attacks on the state directory and its sockets, by other users of the host.
 
-use msb_e2e::{Msb, as_stranger, compiled, ends, skip};
+use msb_e2e::{Msb, as_unprivileged_user, compiled, ends, skip};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn the_state_directory_is_closed_to_others() {
 fn sockets_plans_and_logs_are_closed_even_without_their_directory() {
     for msb in Msb::each() {
         let rootfs = msb.rootfs();
-        let mut open = msb.as_whom("sh");
+        let mut open = msb.user_command("sh");
         open.args(["-c", "umask 000; exec \"$@\"", "sh"]).arg(msb.binary());
         open.args(["create", "-q", "-n", "web", "-e", "TOKEN=secret"]).arg(&rootfs);
         ends(open.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()).ok();
@@ -48,13 +48,13 @@ fn another_user_cannot_speak_to_a_worker() {
         msb.lasting::<&str>("web", []);
         let socket = msb.home().join("sandboxes/web/worker.sock");
         assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
-        let Some(mut stranger) = as_stranger(&sockets) else {
-            return skip("needs root to become somebody else");
+        let Some(mut stranger) = as_unprivileged_user(&sockets) else {
+            return skip("needs root to become another user");
         };
         let output = stranger.arg(&socket).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(!said.contains("connected"), "{said}");
-        let names = as_stranger("ls").unwrap().arg(msb.home()).output().unwrap();
+        let names = as_unprivileged_user("ls").unwrap().arg(msb.home()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&names.stdout), "");
         // Not even by a name that needs no directory.
         let table = fs::read_to_string("/proc/net/unix").unwrap();
@@ -70,7 +70,7 @@ fn a_state_directory_that_others_may_enter_is_refused() {
         for mode in [0o755, 0o770, 0o701, 0o707, 0o1777] {
             let home = msb.scratch().join(format!("home-{mode:o}"));
             fs::create_dir(&home).unwrap();
-            msb.own(&home);
+            msb.chown(&home);
             fs::set_permissions(&home, Permissions::from_mode(mode)).unwrap();
             refuses(&msb, &home);
             assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "{mode:o}");
@@ -80,7 +80,7 @@ fn a_state_directory_that_others_may_enter_is_refused() {
 
 /// Attack 42.
 #[test]
-fn a_state_directory_of_somebody_else_is_refused() {
+fn a_state_directory_of_another_user_is_refused() {
     for msb in Msb::each().into_iter().filter(|_| Msb::new().is_root()) {
         let home = msb.scratch().join("theirs");
         fs::create_dir(&home).unwrap();

@@ -1,7 +1,7 @@
 //! Attacks on files and copies.
 
-use crate::hostile::{self, Kind};
-use msb_e2e::{Msb, as_stranger, compiled, skip};
+use crate::hostile_worker::{self, Kind};
+use msb_e2e::{Msb, as_unprivileged_user, compiled, skip};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Attack 1.
 #[test]
-fn dots_in_a_copy_out_do_not_lead_to_the_host() {
+fn dot_dot_in_a_copy_out_does_not_reach_the_host() {
     for msb in Msb::each() {
         let canary = msb.file("canary", "copy-secret");
         msb.lasting::<&str>("web", []);
@@ -38,7 +38,7 @@ fn dots_in_a_copy_out_do_not_lead_to_the_host() {
 
 /// Attack 1.
 #[test]
-fn dots_in_a_copy_in_do_not_lead_to_the_host() {
+fn dot_dot_in_a_copy_in_does_not_reach_the_host() {
     for msb in Msb::each() {
         let canary = msb.file("canary", "untouched");
         let intruder = msb.file("intruder", "intruder");
@@ -104,10 +104,10 @@ fn a_hostile_tree_stays_below_where_it_was_asked_to() {
         for (index, tree) in trees.iter().enumerate() {
             let place = msb.scratch().join(format!("place{index}"));
             fs::create_dir(&place).unwrap();
-            msb.own(&place);
-            hostile::answer(&msb, &hostile::tree(tree));
+            msb.chown(&place);
+            hostile_worker::answer(&msb, &hostile_worker::tree(tree));
             msb.run(["cp", "web:/tree", place.join("out").to_str().unwrap()]);
-            hostile::answer(&msb, &hostile::tree(tree));
+            hostile_worker::answer(&msb, &hostile_worker::tree(tree));
             msb.run(["cp", "web:/tree", place.to_str().unwrap()]);
             let names = |path: &Path| -> Vec<String> {
                 let mut names: Vec<String> = fs::read_dir(path)
@@ -125,7 +125,7 @@ fn a_hostile_tree_stays_below_where_it_was_asked_to() {
             assert_eq!(strange, [""; 0], "tree {index}");
             assert_eq!(set_id_files(&place), [""; 0], "tree {index}");
         }
-        hostile::restore(&msb);
+        hostile_worker::restore(&msb);
     }
 }
 
@@ -134,42 +134,42 @@ fn a_hostile_tree_stays_below_where_it_was_asked_to() {
 fn a_copy_from_a_hostile_guest_ends() {
     for msb in Msb::each() {
         msb.lasting::<&str>("web", []);
-        let root = hostile::entry(b"", Kind::Directory, 0o755);
+        let root = hostile_worker::entry(b"", Kind::Directory, 0o755);
         let promised = [
-            hostile::text(b"file"),
-            hostile::number(0),
-            hostile::number(0o644),
-            hostile::number(u64::MAX),
-            hostile::number(0),
+            hostile_worker::text(b"file"),
+            hostile_worker::number(0),
+            hostile_worker::number(0o644),
+            hostile_worker::number(u64::MAX),
+            hostile_worker::number(0),
         ]
         .concat();
         let broken: Vec<Vec<u8>> = vec![
             Vec::new(),
-            vec![0xff, 0xff, 0xff, 0xff, hostile::ENTRY],
-            vec![0xff, 0xff, 0xff, 0x7f, hostile::BYTES, 1, 2, 3],
+            vec![0xff, 0xff, 0xff, 0xff, hostile_worker::ENTRY],
+            vec![0xff, 0xff, 0xff, 0x7f, hostile_worker::BYTES, 1, 2, 3],
             vec![0, 0, 0, 0, 0],
-            vec![4, 0, 0, 0, hostile::ENTRY, 0xff, 0xff, 0xff, 0xff],
-            [root.clone(), hostile::frame(hostile::ENTRY, &promised)].concat(),
+            vec![4, 0, 0, 0, hostile_worker::ENTRY, 0xff, 0xff, 0xff, 0xff],
+            [root.clone(), hostile_worker::frame(hostile_worker::ENTRY, &promised)].concat(),
             [
                 root.clone(),
-                hostile::frame(hostile::ENTRY, &promised),
-                hostile::frame(hostile::BYTES, b""),
+                hostile_worker::frame(hostile_worker::ENTRY, &promised),
+                hostile_worker::frame(hostile_worker::BYTES, b""),
             ]
             .concat(),
-            [root.clone(), hostile::frame(hostile::BYTES, b"unasked")].concat(),
-            [root, hostile::frame(hostile::REPLY, &[9, 9, 9])].concat(),
-            hostile::frame(hostile::ENTRY, &[0x80; 64]),
+            [root.clone(), hostile_worker::frame(hostile_worker::BYTES, b"unasked")].concat(),
+            [root, hostile_worker::frame(hostile_worker::REPLY, &[9, 9, 9])].concat(),
+            hostile_worker::frame(hostile_worker::ENTRY, &[0x80; 64]),
         ];
         for bytes in broken {
             let out = msb.scratch().join("out");
             let _ = fs::remove_dir_all(&out);
-            hostile::answer(&msb, &bytes);
+            hostile_worker::answer(&msb, &bytes);
             let gave = msb.run(["cp", "web:/tree", out.to_str().unwrap()]);
             assert_eq!(gave.code, 125, "{bytes:?}: {gave:#?}");
             assert!(gave.stderr.starts_with("error: "), "{bytes:?}: {gave:#?}");
             assert!(!gave.stderr.contains("panicked"), "{bytes:?}: {gave:#?}");
         }
-        hostile::restore(&msb);
+        hostile_worker::restore(&msb);
     }
 }
 
@@ -286,8 +286,8 @@ fn a_copy_out_does_not_write_through_what_is_there() {
         symlink(canary.parent().unwrap(), out.join("dir")).unwrap();
         let pipe = Command::new("mkfifo").arg(out.join("pipe")).status().unwrap();
         assert!(pipe.success());
-        msb.own(&out);
-        msb.own(&out.join("pipe"));
+        msb.chown(&out);
+        msb.chown(&out.join("pipe"));
         msb.lasting::<&str>("web", []);
         let make = "mkdir -p /out/dir; for name in hard soft pipe dir/canary dir/new; \
                     do echo intruder > /out/$name; done";
@@ -309,7 +309,7 @@ fn devices_pipes_and_sockets_do_not_hold_up_a_copy_in() {
         let canary = msb.file("canary", "link-secret");
         let tree = msb.file("tree/file", "content").parent().unwrap().to_owned();
         let special = compiled("special", include_str!("programs/special.c"));
-        assert!(msb.as_whom(special).arg(&tree).status().unwrap().success());
+        assert!(msb.user_command(special).arg(&tree).status().unwrap().success());
         let _listener = UnixListener::bind(tree.join("listening")).unwrap();
         symlink(&canary, tree.join("link")).unwrap();
         msb.lasting::<&str>("web", []);
@@ -387,7 +387,7 @@ fn check_volume(volume: &Path, owner: u32) {
     let programs: Vec<PathBuf> = entries.filter(|path| path.is_file()).collect();
     assert!(programs.len() > 4, "{programs:?}");
     for program in programs {
-        if let Some(mut stranger) = as_stranger(&program) {
+        if let Some(mut stranger) = as_unprivileged_user(&program) {
             let Ok(output) = stranger.output() else { continue };
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let own = "uid 65534 euid 65534 gid 65534 egid 65534\n";
@@ -409,7 +409,7 @@ fn capabilities_cannot_be_left_in_a_volume_from_a_nested_namespace() {
     }
 }
 
-/// Attack 5: what a sandbox makes set-id in its own layer belongs to nobody real, out of reach.
+/// Attack 5: set-id files in a sandbox's layer belong to no real user, and cannot be reached.
 #[test]
 fn set_id_programs_of_the_layer_are_worth_nothing_on_the_host() {
     for msb in Msb::each() {
@@ -428,7 +428,7 @@ fn set_id_programs_of_the_layer_are_worth_nothing_on_the_host() {
             } else {
                 assert_ne!(meta.uid(), 0);
             }
-            if let Some(mut stranger) = as_stranger(&path) {
+            if let Some(mut stranger) = as_unprivileged_user(&path) {
                 let ran = stranger.output().map(|output| output.stdout).unwrap_or_default();
                 assert_eq!(String::from_utf8_lossy(&ran), "");
             }
@@ -442,7 +442,7 @@ fn set_id_programs_of_the_host_give_nothing_inside() {
     let Some(root) = Msb::each().into_iter().find(Msb::is_root) else {
         return skip("needs root");
     };
-    let program = Planted::new("/usr/local/bin", "setid", 0o755);
+    let program = PlantedFile::new("/usr/local/bin", "setid", 0o755);
     fs::copy(compiled("setid", include_str!("programs/setid.c")), &program.0).unwrap();
     fs::set_permissions(&program.0, Permissions::from_mode(0o6755)).unwrap();
     let path = program.0.to_str().unwrap();
@@ -456,12 +456,12 @@ fn files_that_only_root_may_read_are_closed_in_the_host_image() {
     if !Msb::new().is_root() {
         return skip("needs root to make files that only root may read");
     }
-    let planted: Vec<Planted> = ["/usr/local", "/usr/local/bin", "/opt", "/etc", "/usr/lib"]
+    let planted: Vec<PlantedFile> = ["/usr/local", "/usr/local/bin", "/opt", "/etc", "/usr/lib"]
         .into_iter()
-        .map(|place| Planted::new(place, "canary", 0o600))
-        .chain([Planted::new("/etc", "python3-canary", 0o600)])
+        .map(|place| PlantedFile::new(place, "canary", 0o600))
+        .chain([PlantedFile::new("/etc", "python3-canary", 0o600)])
         .collect();
-    let closed = Planted::closed_directory("/opt", "closed");
+    let closed = PlantedFile::closed_directory("/opt", "closed");
     let files: Vec<String> = planted
         .iter()
         .map(|planted| planted.0.clone())
@@ -496,21 +496,21 @@ fn files_that_only_root_may_read_are_closed_in_the_host_image() {
     }
 }
 
-/// Attack 5: root inside is the user, who owns some of what lies below /usr and /opt.
+/// Attack 5: root inside is the user, an owner of some files below /usr and /opt.
 #[test]
 fn files_that_only_the_user_may_read_are_closed_in_the_host_image() {
     let Some(msb) = Msb::as_user().filter(|_| Msb::new().is_root()) else {
         return skip("needs root to give files below /usr and /opt to a user");
     };
     let secrets = ["/usr/local", "/opt", "/usr/lib"].map(|place| {
-        let planted = Planted::new(place, "user-canary", 0o600);
-        msb.own(&planted.0);
+        let planted = PlantedFile::new(place, "user-canary", 0o600);
+        msb.chown(&planted.0);
         planted
     });
-    let closed = Planted::closed_directory("/opt", "user-closed");
-    let shown = Planted::new("/opt", "user-shown", 0o644);
+    let closed = PlantedFile::closed_directory("/opt", "user-closed");
+    let shown = PlantedFile::new("/opt", "user-shown", 0o644);
     for path in [&closed.0, &closed.0.join("inner"), &shown.0] {
-        msb.own(path);
+        msb.chown(path);
     }
     let inner = closed.0.join("inner");
     let files = secrets.iter().map(|planted| &planted.0).chain([&inner]);
@@ -528,7 +528,7 @@ fn files_that_only_the_user_may_read_are_closed_in_the_host_image() {
         let gave = msb.run(args).ok();
         assert!(!gave.stdout.contains("root-only-secret"), "{gave:#?}");
     }
-    // What everybody may read can be read, and written over inside.
+    // World-readable files can be read, and written over inside.
     let path = shown.0.display();
     let script = format!("cat {path} && echo over >> {path} && tail -c 5 {path}");
     let gave = msb.run(["run", "host", "--", "sh", "-c", &script]).ok();
@@ -566,11 +566,11 @@ fn odd_names_survive_a_round_trip() {
     for msb in Msb::each() {
         let tree = msb.scratch().join("tree");
         fs::create_dir(&tree).unwrap();
-        msb.own(&tree);
+        msb.chown(&tree);
         for name in names {
             let path = tree.join(OsStr::from_bytes(name));
             fs::write(&path, name).unwrap();
-            msb.own(&path);
+            msb.chown(&path);
         }
         msb.lasting::<&str>("web", []);
         let there = msb.run(["cp", tree.to_str().unwrap(), "web:/tree"]).ok();
@@ -618,14 +618,14 @@ fn security_attributes(directory: &Path) -> String {
     let list = compiled("xattrs", include_str!("programs/xattrs.c"));
     let output = Command::new(list).arg(directory).output().expect("it was just compiled");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let telling = |line: &&str| line.contains(" security.") || line.contains(" trusted.");
-    text.lines().filter(telling).collect::<Vec<_>>().join("\n")
+    let is_privileged = |line: &&str| line.contains(" security.") || line.contains(" trusted.");
+    text.lines().filter(is_privileged).collect::<Vec<_>>().join("\n")
 }
 
 /// Something in a directory of the host, gone when the test is over.
-struct Planted(PathBuf);
+struct PlantedFile(PathBuf);
 
-impl Planted {
+impl PlantedFile {
     fn new(directory: &str, name: &str, mode: u32) -> Self {
         let path = Path::new(directory).join(format!("msb-{}-{name}", std::process::id()));
         // A name that the `host` image would take from /etc, were it readable.
@@ -649,7 +649,7 @@ impl Planted {
     }
 }
 
-impl Drop for Planted {
+impl Drop for PlantedFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
         let _ = fs::remove_dir_all(&self.0);

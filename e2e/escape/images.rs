@@ -1,14 +1,14 @@
 //! Attacks with images: hostile layers, manifests, configs and registries.
 
-mod bounds;
 mod configs;
+mod disk_usage;
+mod file_types;
+mod fixture;
 mod headers;
+mod limits;
 mod links;
 mod manifests;
-mod materials;
 mod paths;
 mod registries;
-mod scene;
 mod text;
-mod watch;
 mod whiteouts;

@@ -4,13 +4,15 @@
 
 mod control;
 mod files;
-mod holes;
-mod hostile;
+mod helper_processes;
+mod hostile_worker;
 mod images;
 mod links;
+mod namespace_root;
 mod process;
 mod protocol;
 mod resources;
+mod sparse_files;
 mod sync;
 mod volumes;
 mod worker;

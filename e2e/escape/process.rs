@@ -2,10 +2,10 @@
 
 mod init;
 mod kernel;
-mod lacking;
+mod missing_features;
 mod mounts;
 
-use msb_e2e::{Msb, Process, as_stranger, compiled, ends, eventually, skip};
+use msb_e2e::{Msb, Process, as_unprivileged_user, compiled, ends, eventually, skip};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -34,7 +34,7 @@ fn a_descriptor_that_the_caller_left_open_is_not_inherited() {
         let secret = msb.file("secret", "descriptor-secret");
         let rootfs = msb.rootfs();
         let script = format!("exec 7<{} 9>>{}; exec \"$@\"", secret.display(), secret.display());
-        let mut outer = msb.as_whom("sh");
+        let mut outer = msb.user_command("sh");
         outer.args(["-c", &script, "sh"]).arg(msb.binary()).args(["run"]).arg(&rootfs);
         outer.args(["--", "sh", "-c"]);
         outer.arg("cd /proc/self/fd; echo *; cat <&7; echo x >&9; cat /proc/1/fd/*");
@@ -94,7 +94,7 @@ fn our_binary_cannot_be_overwritten_through_proc() {
                       echo broken > $exe; dd if=/dev/zero of=$exe bs=16 count=1 conv=notrunc; \
                       chmod 777 $exe; mv $exe /tmp/stolen; rm -f $exe; done; true";
         msb.shell_in("web", attack).ok();
-        // The one that is waited for is the shell itself, whose file is the sandbox's own.
+        // The one that is waited for is the shell itself: its file is the sandbox's own.
         let while_nothing_runs = "(sleep 0.2; echo broken > /proc/1/exe) & true";
         msb.shell_in("web", while_nothing_runs).ok();
         std::thread::sleep(std::time::Duration::from_millis(400));
@@ -111,7 +111,7 @@ fn the_callers_keyrings_are_not_shared() {
     let keyring = compiled("keyring", include_str!("programs/keyring.c"));
     for msb in Msb::each() {
         msb.program("keyring", include_str!("programs/keyring.c"));
-        let mut host = msb.as_whom(&keyring);
+        let mut host = msb.user_command(&keyring);
         host.arg("plant").arg(msb.binary()).arg("run").arg(msb.rootfs());
         host.args(["--", "keyring", "steal"]);
         let gave = ends(host.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
@@ -166,7 +166,7 @@ fn the_worker_is_not_dumpable() {
     let names = msb.run(["ls", "-q"]).stdout;
     for name in names.lines() {
         let worker = msb.processes(name)[0].pid;
-        let gave = msb.as_whom(&memory).arg(worker.to_string()).output().unwrap();
+        let gave = msb.user_command(&memory).arg(worker.to_string()).output().unwrap();
         let said = String::from_utf8_lossy(&gave.stdout).into_owned();
         assert!(!said.contains("done"), "{name}: {said}");
         assert_eq!(said.lines().count(), 8, "{name}: {said}");
@@ -210,8 +210,8 @@ fn sockets_of_the_host_cannot_be_reached() {
         }
         for listener in &listeners {
             listener.set_nonblocking(true).unwrap();
-            let nobody = listener.accept().expect_err("somebody connected").kind();
-            assert_eq!(nobody, ErrorKind::WouldBlock);
+            let error = listener.accept().expect_err("a process connected").kind();
+            assert_eq!(error, ErrorKind::WouldBlock);
         }
     }
 }
@@ -338,7 +338,7 @@ fn the_callers_variables_are_not_kept() {
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
         let worker = msb.processes("web")[0].pid;
-        if let Some(mut stranger) = as_stranger("cat") {
+        if let Some(mut stranger) = as_unprivileged_user("cat") {
             let read = stranger.arg(format!("/proc/{worker}/environ")).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&read.stdout), "");
         }
@@ -352,7 +352,8 @@ impl Bystander {
     fn start(msb: &Msb) -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let child = msb.as_whom("sleep").arg(format!("600.{}{number}", std::process::id())).spawn();
+        let child =
+            msb.user_command("sleep").arg(format!("600.{}{number}", std::process::id())).spawn();
         Self(child.expect("sleep"), number)
     }
 

@@ -1,6 +1,6 @@
 //! Attacks on the wire: hostile clients, hostile guests, and text that is not just text.
 
-use crate::hostile::{self, frame, number, text};
+use crate::hostile_worker::{self, frame, number, text};
 use msb_e2e::{Msb, ends, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
@@ -91,7 +91,7 @@ fn frames_that_make_no_sense_end_only_their_own_connection() {
 
 /// Attack 27.
 #[test]
-fn a_client_that_sends_a_byte_at_a_time_holds_nobody_up() {
+fn a_client_that_sends_a_byte_at_a_time_delays_no_other_client() {
     for msb in Msb::each() {
         msb.lasting::<&str>("web", []);
         msb.lasting::<&str>("neighbour", []);
@@ -121,11 +121,11 @@ fn many_silent_connections_do_not_lock_others_out() {
 }
 
 /// Thousands of connections from processes of their own, so that our descriptors do not run out.
-fn compiled_crowd(msb: &Msb, path: &str) -> Vec<Crowd> {
+fn compiled_crowd(msb: &Msb, path: &str) -> Vec<KillOnDrop> {
     let program = msb_e2e::compiled("crowd", include_str!("programs/crowd.c"));
     let start = || {
         let mut child = msb
-            .as_whom(&program)
+            .user_command(&program)
             .arg(path)
             .stdout(Stdio::piped())
             .spawn()
@@ -137,28 +137,28 @@ fn compiled_crowd(msb: &Msb, path: &str) -> Vec<Crowd> {
             .expect("a pipe")
             .read_exact(&mut ready)
             .expect("it tells when it is ready");
-        Crowd(child)
+        KillOnDrop(child)
     };
     (0..10).map(|_| start()).collect()
 }
 
-struct Crowd(std::process::Child);
+struct KillOnDrop(std::process::Child);
 
-impl Drop for Crowd {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Attack 27: output that nobody reads stops its command, not its worker.
+/// Attack 27: unread output stops its command, not its worker.
 #[test]
-fn a_client_that_does_not_read_holds_nobody_up() {
+fn a_client_that_does_not_read_delays_no_other_client() {
     for msb in Msb::each() {
         msb.lasting::<&str>("web", []);
         msb.lasting::<&str>("neighbour", []);
         let before = memory(&msb, "web");
-        // Nobody reads the pipe of this one.
+        // The pipe of this one is not read.
         let mut deaf = msb.spawn(["exec", "web", "--", "yes"]);
         std::thread::sleep(Duration::from_secs(2));
         goes_on(&msb);
@@ -229,7 +229,7 @@ fn a_guests_words_reach_errors_escaped() {
         std::fs::create_dir_all(out.join("tree").join(&evil[5..])).unwrap();
         std::fs::create_dir_all(out.join("tree").join(&evil[5..]).join("x")).unwrap();
         for path in [&out, &out.join("tree")] {
-            msb.own(path);
+            msb.chown(path);
         }
         let rootfs = msb.rootfs();
         symlink("/nowhere", rootfs.join("dangling")).unwrap();
@@ -285,7 +285,7 @@ fn names_made_in_a_volume_reach_errors_escaped() {
         let make = "mkdir \"/volume/$1\" && chmod 000 \"/volume/$1\"";
         msb.run(["exec", "web", "--", "sh", "-c", make, "sh", evil]).ok();
         let gave = msb.run(["cp", volume.to_str().unwrap(), "web:/copy"]);
-        // Root may read what nobody may, so there is nothing to complain about.
+        // Root may read files of mode 0, so there is no error.
         assert_eq!(gave.code == 0, msb.is_root(), "{gave:#?}");
         is_plain("cp", &gave.stderr);
         let target = volume.join(evil).join("below");
@@ -302,17 +302,17 @@ fn a_hostile_guests_failure_reaches_errors_escaped() {
         msb.lasting::<&str>("web", []);
         let words =
             format!("read \x1b]0;owned\x07\x1b[2J\u{9b}31m\r\n\u{202e}{}", "x".repeat(9000));
-        hostile::answer(&msb, &hostile::failure(&words));
+        hostile_worker::answer(&msb, &hostile_worker::failure(&words));
         let out = msb.scratch().join("out");
         let gave = msb.run(["cp", "web:/x", out.to_str().unwrap()]);
-        hostile::restore(&msb);
+        hostile_worker::restore(&msb);
         assert_eq!(gave.code, 125, "{gave:#?}");
         is_plain("cp", &gave.stderr);
         assert!(gave.stderr.len() < 2000, "{} bytes of error", gave.stderr.len());
     }
 }
 
-/// Attack 28: a log line says who said it, and a command cannot say it for us.
+/// Attack 28: a log line names its source, and a command cannot forge a line of `msb`.
 #[test]
 fn a_command_cannot_forge_the_log() {
     for msb in Msb::each() {

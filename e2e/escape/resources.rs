@@ -1,4 +1,4 @@
-//! Attacks on what everybody shares: processes, memory, disk, time; and sudden death.
+//! Attacks on shared resources: processes, memory, disk, time; and sudden death.
 
 use msb_e2e::{Msb, Process, eventually, skip};
 use std::fs;
@@ -39,7 +39,7 @@ fn a_fork_bomb_ends_with_its_sandbox() {
 
 /// Attack 43.
 #[test]
-fn a_memory_bomb_is_killed_and_told() {
+fn a_memory_bomb_is_killed_and_reported() {
     for msb in Msb::each() {
         msb.program("bomb", include_str!("programs/bomb.c"));
         msb.lasting::<&str>("neighbour", []);
@@ -113,7 +113,7 @@ fn a_full_disk_is_the_sandboxs_own() {
 
 /// Attack 43.
 #[test]
-fn descriptors_run_out_only_for_who_takes_them() {
+fn descriptors_run_out_only_for_the_process_that_takes_them() {
     for msb in Msb::each() {
         msb.program("bomb", include_str!("programs/bomb.c"));
         msb.lasting::<&str>("web", []);
@@ -147,10 +147,10 @@ fn what_is_counted_for_users_is_left_to_others() {
             assert_ne!(taken, "0", "{what}: nothing was taken");
             let counts = ["exec", "neighbour", "--", "counters", "count", what];
             if what == "descriptors" {
-                // Who has no more open files than the greedy one cannot be helped; a worker does.
+                // A process with the greedy one's limit may fail; a worker has a higher one.
                 assert_eq!(msb.run(["exec", "neighbour", "--", "echo", "here"]).line(), "here");
             } else {
-                let gave = msb_e2e::gives(msb.as_whom(&on_host).args(["count", what]));
+                let gave = msb_e2e::gives(msb.user_command(&on_host).args(["count", what]));
                 assert_eq!(gave.line(), "16", "{what} of the host's user, after {taken}");
                 assert_eq!(msb.run(counts).line(), "16", "{what} of another, after {taken}");
             }
@@ -161,7 +161,7 @@ fn what_is_counted_for_users_is_left_to_others() {
 
 /// Attack 43: where no more than this was asked for.
 #[test]
-fn limits_that_nobody_asked_for_hold() {
+fn default_limits_hold() {
     for msb in Msb::each() {
         msb.lasting::<&str>("web", []);
         let hard = |name: &str, what: &str| -> u64 {
@@ -199,7 +199,7 @@ fn out_of_memory_ends_a_command_and_not_the_sandbox() {
 
 /// Attack 44: something inside stops whatever serves or starts something for the outside.
 #[test]
-fn nobody_outside_waits_for_what_was_stopped_inside() {
+fn no_caller_outside_waits_for_a_process_stopped_inside() {
     for msb in Msb::each() {
         msb.program("stopper", include_str!("programs/stopper.c"));
         msb.lasting::<&str>("web", []);
@@ -383,7 +383,7 @@ fn nothing_is_left(msb: &Msb, name: &str) {
     }
 }
 
-/// Guests whose parent is not one of ours.
+/// Guests with a parent that is not one of ours.
 fn orphans() -> Vec<u32> {
     let all = fs::read_dir("/proc").expect("proc").filter_map(|entry| entry.ok());
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,6 +1,6 @@
 //! Attacks on a directory that is kept in step: from the source, and from inside.
 
-use crate::hostile::{self, REPLY, frame, number, text};
+use crate::hostile_worker::{self, REPLY, frame, number, text};
 use msb_e2e::{Msb, compiled, eventually};
 use std::fs;
 use std::io::{Read, Write};
@@ -19,10 +19,10 @@ fn a_sync_reads_nothing_outside_its_source() {
         symlink(&outside, source.join("link")).unwrap();
         symlink("../../outside/file", source.join("real/up")).unwrap();
         let special = compiled("special", include_str!("programs/special.c"));
-        assert!(msb.as_whom(special).arg(&source).status().unwrap().success());
+        assert!(msb.user_command(special).arg(&source).status().unwrap().success());
         msb.lasting::<&str>("web", []);
         msb.run(["sync", "start", "src", "web:/app"]).ok();
-        // A directory that is a link whenever somebody looks twice.
+        // A directory that is a link at every second look.
         for round in 0..300 {
             fs::rename(source.join("real"), source.join("aside")).unwrap();
             symlink(&outside, source.join("real")).unwrap();
@@ -44,7 +44,7 @@ fn a_sync_reads_nothing_outside_its_source() {
 
 /// Attacks 1 and 2.
 #[test]
-fn links_inside_lead_a_sync_nowhere_outside() {
+fn a_sync_follows_no_link_inside_to_the_host() {
     for msb in Msb::each() {
         let canary = msb.file("canary/file", "untouched");
         let source = msb.file("src/a/file", "intruder").parent().unwrap().to_owned();
@@ -85,10 +85,10 @@ fn a_hostile_answer_to_a_sync_is_a_clean_error() {
             vec![0xff, 0xff, 0xff, 0xff, REPLY],
             frame(REPLY, &[9, 9, 9]),
             frame(REPLY, &[number(4), number(u64::from(u32::MAX))].concat()),
-            frame(hostile::BYTES, b"unasked"),
+            frame(hostile_worker::BYTES, b"unasked"),
             failed(99_999, "\u{1b}[2Jfar too many"),
             failed(0, "\u{1b}[2J\u{9b}31mthe first\n\nerror: of them"),
-            hostile::failure("\u{1b}]0;owned\u{7}"),
+            hostile_worker::failure("\u{1b}]0;owned\u{7}"),
         ];
         for answer in answers {
             take_over(&msb, &answer);
@@ -103,11 +103,11 @@ fn a_hostile_answer_to_a_sync_is_a_clean_error() {
             );
             assert_eq!(msb.words("sync ls -q").ok().stdout, "");
         }
-        hostile::restore(&msb);
+        hostile_worker::restore(&msb);
     }
 }
 
-/// Is the worker of `web`: to whoever comes first it says nothing, and this to all others.
+/// Is the worker of `web`: the first client gets no answer, all others get this one.
 fn take_over(msb: &Msb, answer: &[u8]) {
     let path = msb.home().join("sandboxes/web/worker.sock");
     let aside = path.with_extension("aside");

@@ -1,12 +1,12 @@
-//! Attacks through volumes: on the host, on other sandboxes, and on whoever looks into them.
+//! Attacks through volumes: on the host, on other sandboxes, and on commands that read them.
 
-use msb_e2e::{Msb, as_stranger, skip};
+use msb_e2e::{Msb, as_unprivileged_user, skip};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 /// Attack 1.
 #[test]
-fn dots_in_a_path_of_a_volume_do_not_lead_to_the_host() {
+fn dot_dot_in_a_path_of_a_volume_does_not_reach_the_host() {
     for msb in Msb::each() {
         let canary = msb.file("canary", "volume-secret");
         let intruder = msb.file("intruder", "intruder");
@@ -43,7 +43,7 @@ fn dots_in_a_path_of_a_volume_do_not_lead_to_the_host() {
 
 /// Attack 2.
 #[test]
-fn links_in_a_volume_lead_nowhere_else() {
+fn links_in_a_volume_are_not_followed_out_of_it() {
     for msb in Msb::each() {
         let canary = msb.file("outside/canary", "linked-secret");
         let outside = canary.parent().unwrap().display().to_string();
@@ -153,12 +153,12 @@ fn what_is_made_setuid_in_a_volume_gains_nothing_outside() {
         for name in ["suid", "user"] {
             let found = fs::symlink_metadata(data.join(name)).unwrap();
             assert!(found.uid() != 0 && found.gid() != 0, "{name} is {}", found.uid());
-            let Some(mut stranger) = as_stranger(data.join(name)) else {
+            let Some(mut stranger) = as_unprivileged_user(data.join(name)) else {
                 skip("only root can be another");
                 continue;
             };
             let ran = stranger.args(["id"]).output().unwrap();
-            assert!(!ran.status.success(), "nobody else gets so far: {ran:?}");
+            assert!(!ran.status.success(), "another user got so far: {ran:?}");
         }
         // Nor does it in another sandbox.
         let script =

@@ -12,11 +12,15 @@ fn a_compromised_worker_reaches_no_device_file_or_process_of_the_host() {
         let canary = msb.file("canary", "home-secret");
         let before = fs::metadata(&canary).unwrap();
         let rootfs = msb.rootfs().display().to_string();
-        // One that lasts: its cgroup counts everything, so that root's worker need not look for processes.
-        let mut command = msb.command(["create", "--name", "web", &rootfs]);
-        command.env("MSB_TEST_COMPROMISED", &canary);
-        let gave = msb_e2e::gives(&mut command);
-        assert!(gave.stderr.contains("attempts, all refused"), "{gave:#?}");
+        // One that lasts, and one that counts its processes without a cgroup.
+        let lasting: &[&str] = &["create", "--name", "web", &rootfs];
+        let watching = &["run", "--no-net", "--memory", "256M", &rootfs, "--", "/bin/true"];
+        for arguments in [lasting, watching] {
+            let mut command = msb.command(arguments);
+            command.env("MSB_TEST_COMPROMISED", &canary);
+            let gave = msb_e2e::gives(&mut command);
+            assert!(gave.stderr.contains("attempts, all refused"), "{gave:#?}");
+        }
         let after = fs::metadata(&canary).unwrap();
         assert_eq!(fs::read_to_string(&canary).unwrap(), "home-secret");
         assert_eq!(after.permissions().mode(), before.permissions().mode());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 fn project(msb: &Msb, files: &[(&str, &str)]) -> PathBuf {
     let root = msb.scratch().join("project");
     fs::create_dir_all(&root).expect("a directory");
-    msb.own(&root);
+    msb.chown(&root);
     for (path, text) in files {
         msb.file(&format!("project/{path}"), text);
     }
@@ -134,7 +134,7 @@ fn links_that_come_and_go_bring_nothing_of_the_host() {
 
 /// Attack 3: a directory of the host that becomes a link while changes are brought there.
 #[test]
-fn a_directory_that_becomes_a_link_leads_nowhere() {
+fn a_directory_that_becomes_a_link_is_not_followed() {
     for msb in Msb::each() {
         let root = project(&msb, &[("dir/a", "1"), ("other/a", "1")]);
         msb.file("outside/a", "untouched");
@@ -223,7 +223,7 @@ fn names_and_texts_do_not_reach_a_terminal_as_they_are() {
 
 /// Attack 1: a path to be forgotten or shown is below the workspace.
 #[test]
-fn dots_lead_nowhere() {
+fn dot_dot_paths_do_not_leave_the_workspace() {
     for msb in Msb::each() {
         let canary = msb.file("canary", "untouched");
         project(&msb, &[("a", "1")]);

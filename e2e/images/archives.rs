@@ -19,7 +19,7 @@ fn exported(msb: &Msb, layout: &Layout, kind: &str, file: &str, name: &str) -> P
     let path = msb.scratch().join(file);
     let target = format!("{kind}:{}{name}", path.display());
     gives(skopeo("copy").arg(layout.skopeo()).arg(target)).ok();
-    msb.own(&path);
+    msb.chown(&path);
     path
 }
 
@@ -30,7 +30,7 @@ fn word(msb: &Msb, name: &str) -> String {
 
 #[test]
 fn what_docker_saves_is_loaded_under_its_own_name() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let file = exported(&msb, &layout(), "docker-archive", "saved.tar", ":team/saved:1");
         let loaded = msb.run(["load", "-i", file.to_str().unwrap()]).line();
         let (name, digest) = loaded.split_once('@').unwrap();
@@ -44,7 +44,7 @@ fn what_docker_saves_is_loaded_under_its_own_name() {
 #[test]
 fn an_oci_archive_keeps_its_digest() {
     let layout = layout();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let file = exported(&msb, &layout, "oci-archive", "oci.tar", ":docker.io/team/oci:1");
         let loaded = msb.run(["load", "-i", file.to_str().unwrap()]).line();
         assert_eq!(loaded, format!("docker.io/team/oci:1@{}", layout.digest));
@@ -55,7 +55,7 @@ fn an_oci_archive_keeps_its_digest() {
 #[test]
 fn an_oci_layout_directory_is_loaded_under_a_name_given() {
     let layout = layout();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let copied = msb.scratch().join("layout");
         gives(Command::new("cp").arg("-r").arg(layout.path()).arg(&copied)).ok();
         let gave = msb.json(["load", "--json", "-i", "./layout", "-t", "mine:2"]);
@@ -68,7 +68,7 @@ fn an_oci_layout_directory_is_loaded_under_a_name_given() {
 
 #[test]
 fn an_archive_comes_from_stdin_and_may_be_compressed() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let docker = exported(&msb, &layout(), "docker-archive", "a.tar", ":team/a:1");
         let oci = exported(&msb, &layout(), "oci-archive", "b.tar", ":docker.io/team/b:1");
         for (file, name) in [(docker, "team/a:1"), (oci, "team/b:1")] {
@@ -92,7 +92,7 @@ fn an_archive_comes_from_stdin_and_may_be_compressed() {
 
 #[test]
 fn what_is_no_image_is_refused_and_leaves_nothing() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let whole = fs::read(exported(&msb, &layout(), "oci-archive", "x.tar", ":a:1")).unwrap();
         msb.file("empty", "");
         msb.file("text", "hello");
@@ -111,7 +111,7 @@ fn what_is_no_image_is_refused_and_leaves_nothing() {
 fn a_platform_of_an_archive_can_be_chosen() {
     let others = Image::busybox().platform("linux", "arm", Some("v7"));
     let layout = Layout::index(&[Image::busybox(), others]);
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let path = layout.path().to_str().unwrap();
         let args = ["load", "-i", path, "-t", "arm:1", "--platform", "linux/arm/v7"];
         let expected = format!("docker.io/library/arm:1@{}", layout.manifests[1]);
@@ -138,7 +138,7 @@ fn inspected(msb: &Msb, source: &str) -> Value {
 #[test]
 fn skopeo_reads_what_we_save_in_both_ways() {
     let layout = layout();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let (_, file) = saved(&msb, &layout);
         let manifest = inspected(&msb, &format!("oci-archive:{}", file.display()));
         assert_eq!(manifest, layout.manifest(0), "to the byte, or the digest would change");
@@ -164,7 +164,7 @@ fn same_trees(one: &Path, other: &Path) {
 fn umoci_unpacks_the_directory_that_we_save() {
     let layout = layout();
     let name = Registry::shared().push(&layout, "archives/directory:1");
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     if !msb.is_root() {
         return skip("umoci gives files away only as root");
     }
@@ -180,7 +180,7 @@ fn umoci_unpacks_the_directory_that_we_save() {
 
 #[test]
 fn podman_loads_and_lists_what_we_save() {
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     if !msb.is_root() {
         return skip("podman needs a session or root");
     }
@@ -206,7 +206,7 @@ fn what_we_save_we_load_with_the_same_digest() {
         Registry::shared().push(&layout, "archives/first:1"),
         Registry::shared().push(&other, "archives/second:1"),
     ];
-    for (msb, fresh) in Msb::each_apart().into_iter().zip(Msb::each_apart()) {
+    for (msb, fresh) in Msb::each_with_own_layers().into_iter().zip(Msb::each_with_own_layers()) {
         let pulled = msb.run(["pull", &names[0], &names[1]]).line();
         let file = msb.scratch().join("both.tar");
         let out = File::create(&file).unwrap();
@@ -226,7 +226,7 @@ fn what_we_save_we_load_with_the_same_digest() {
 #[test]
 fn an_archive_is_not_written_to_a_terminal() {
     let name = Registry::shared().push(&layout(), "archives/terminal:1");
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     msb.run(["pull", &name]).ok();
     let gave = msb.on_terminal(&format!("save {name}"));
     assert_eq!(gave.code, 125, "{gave:?}");
@@ -238,11 +238,11 @@ fn a_pushed_image_is_the_one_that_was_pulled() {
     let layout = layout();
     let (from, to) = (Registry::plain(), Registry::with_password());
     let name = from.push(&layout, "app:1");
-    for (msb, fresh) in Msb::each_apart().into_iter().zip(Msb::each_apart()) {
+    for (msb, fresh) in Msb::each_with_own_layers().into_iter().zip(Msb::each_with_own_layers()) {
         msb.run(["pull", &name]).ok();
         let target = to.name("team/app:2");
         let gave = msb.run(["push", &name, &target]);
-        assert_eq!(gave.code, 125, "nobody has logged in: {gave:?}");
+        assert_eq!(gave.code, 125, "there is no login: {gave:?}");
         assert!(gave.stderr.contains("msb registry login"), "{gave:?}");
         for one in [&msb, &fresh] {
             let args = ["registry", "login", "-u", "agent", "--password-stdin", to.address()];
@@ -261,7 +261,7 @@ fn a_pushed_image_is_the_one_that_was_pulled() {
 fn what_the_registry_has_is_not_pushed_again() {
     let registry = Registry::plain();
     let name = registry.push(&layout(), "app:1");
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     msb.run(["pull", &name]).ok();
     let before = registry.requests().len();
     msb.run(["push", &name, &registry.name("app:2")]).ok();
@@ -276,7 +276,7 @@ fn a_loaded_image_is_pushed_without_having_been_pulled() {
     let registry = Registry::with_tls();
     let ca = registry.ca();
     let layout = layout();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let file = exported(&msb, &layout, "docker-archive", "loaded.tar", ":team/loaded:1");
         msb.run(["load", "-i", file.to_str().unwrap()]).ok();
         let target = registry.name("loaded:1");
@@ -290,7 +290,7 @@ fn a_loaded_image_is_pushed_without_having_been_pulled() {
 
 #[test]
 fn a_snapshot_that_came_with_its_image_is_verified_down_to_the_lowest_layer() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let file = exported(&msb, &layout(), "oci-archive", "oci.tar", ":docker.io/team/oci:1");
         msb.run(["load", "-q", "-i", file.to_str().unwrap()]).ok();
         msb.words("create -q -n box team/oci:1").ok();
@@ -322,7 +322,7 @@ fn a_snapshot_that_came_with_its_image_is_verified_down_to_the_lowest_layer() {
 /// A file of this name, which begins so, among unpacked layers.
 fn unpacked(msb: &Msb, name: &str, beginning: &[u8]) -> File {
     let below = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
-    let layers = below(&msb.home().join("layers")).flat_map(|whose| below(&whose.path()));
+    let layers = below(&msb.home().join("layers")).flat_map(|owner| below(&owner.path()));
     let files = layers.map(|layer| layer.path().join("fs").join(name));
     let begins = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes.starts_with(beginning));
     let path = files.into_iter().find(begins).expect("a layer that has it");

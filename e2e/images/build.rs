@@ -2,11 +2,11 @@
 
 mod copies;
 mod failures;
-mod others;
+mod interop;
 mod steps;
 
 use msb_e2e::images::Layout;
-use msb_e2e::{Gave, Msb};
+use msb_e2e::{CmdOutput, Msb};
 use std::path::PathBuf;
 
 /// A directory that is built from, and the image `base` to build on.
@@ -27,15 +27,15 @@ impl<'a> Project<'a> {
     }
 
     /// Builds this text as `built`, with these flags.
-    fn build_with(&self, text: &str, flags: &[&str]) -> Gave {
+    fn build_with(&self, text: &str, flags: &[&str]) -> CmdOutput {
         self.file("Containerfile", text);
         let words = ["build", "-t", "built"].iter().chain(flags).chain(&["./project"]);
         self.msb.run(words)
     }
 
-    /// The same, which must go well.
+    /// Builds this text as `built`; the build must succeed.
     #[track_caller]
-    fn build(&self, text: &str) -> Gave {
+    fn build(&self, text: &str) -> CmdOutput {
         self.build_with(text, &[]).ok()
     }
 
@@ -53,11 +53,11 @@ impl<'a> Project<'a> {
 }
 
 /// The lines of steps that were told on stderr.
-fn steps_of(gave: &Gave) -> Vec<&str> {
+fn steps_of(gave: &CmdOutput) -> Vec<&str> {
     gave.stderr.lines().filter(|line| line.starts_with('[')).collect()
 }
 
 /// How many of them were done before.
-fn cached(gave: &Gave) -> usize {
+fn cached(gave: &CmdOutput) -> usize {
     steps_of(gave).iter().filter(|line| line.ends_with("(cached)")).count()
 }

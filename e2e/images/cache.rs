@@ -1,4 +1,4 @@
-//! What is kept, what is shared, what is shown of it, and what is removed.
+//! The image cache: shared layers, listings, rm and prune.
 
 use msb_e2e::Msb;
 use msb_e2e::images::{Image, Layer, Layout, own_architecture};
@@ -43,7 +43,7 @@ fn with_file(word: &str) -> Layout {
 
 #[test]
 fn a_layer_of_several_images_exists_once() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let registry = Registry::plain();
         let (left, right) = (with_file("left"), with_file("right"));
         let names = [registry.push(&left, "left:1"), registry.push(&right, "right:1")];
@@ -74,7 +74,7 @@ fn a_layer_of_several_images_exists_once() {
 fn a_listing_tells_what_there_is() {
     let layout = with_file("listed");
     let name = Registry::shared().push(&layout, "listed:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.json(["image", "ls", "--json"]), json!([]));
         let before = now();
         msb.run(["pull", &name]).ok();
@@ -120,7 +120,7 @@ fn inspect_tells_each_layer_and_how_it_came_to_be() {
     let name = Registry::shared().push(&layout, "inspected:1");
     let manifest = layout.manifest(0);
     let config = layout.read(manifest["config"]["digest"].as_str().unwrap());
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &name]).ok();
         let inspected = msb.json(["image", "inspect", "--json", &name]);
         assert_eq!(inspected["index"], Value::Null);
@@ -142,7 +142,7 @@ fn inspect_tells_each_layer_and_how_it_came_to_be() {
 fn an_image_in_use_is_removed_only_by_force_and_its_sandbox_lives_on() {
     let layout = with_file("in-use");
     let name = Registry::shared().push(&layout, "in-use:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["create", "-n", "box", &name]).ok();
         let gave = msb.run(["image", "rm", &name]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
@@ -170,7 +170,7 @@ fn several_names_of_one_image_are_removed_one_by_one() {
     let registry = Registry::shared();
     let layout = with_file("renamed");
     let names = ["renamed:1", "renamed:2"].map(|name| registry.push(&layout, name));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &names[0], &names[1]]).ok();
         assert_eq!(msb.run(["image", "rm", &names[0]]).line(), names[0]);
         msb.run(["image", "prune"]).ok();
@@ -187,7 +187,7 @@ fn prune_takes_what_nothing_uses_and_nothing_else() {
     let kept = registry.push(&with_file("kept"), "kept:1");
     let used = registry.push(&with_file("used"), "used:1");
     let gone = registry.push(&with_file("gone"), "gone:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &kept]).ok();
         msb.run(["create", "-n", "box", &used]).ok();
         msb.run(["create", "-n", "last", &gone]).ok();
@@ -214,7 +214,7 @@ fn prune_takes_what_nothing_uses_and_nothing_else() {
 #[test]
 fn prune_of_old_images_leaves_new_ones() {
     let name = Registry::shared().push(&with_file("new"), "new:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &name]).ok();
         msb.run(["image", "prune", "--all", "--older-than", "1h"]).ok();
         assert_eq!(listed(&msb), [name.as_str()]);
@@ -222,11 +222,11 @@ fn prune_of_old_images_leaves_new_ones() {
 }
 
 #[test]
-fn what_is_broken_in_the_cache_is_fetched_again() {
+fn corrupt_cache_entries_are_fetched_again() {
     let registry = Registry::plain();
     let layout = with_file("broken");
     let name = registry.push(&layout, "broken:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &name]).ok();
         msb.run(["image", "rm", &name]).ok();
         for blob in blobs(&msb) {
@@ -235,7 +235,7 @@ fn what_is_broken_in_the_cache_is_fetched_again() {
             content[0] ^= 1;
             let _ = fs::remove_file(&path);
             fs::write(&path, content).unwrap();
-            msb.own(&path);
+            msb.chown(&path);
         }
         for owners in entries(&msb.home().join("layers")) {
             let _ = fs::remove_dir_all(msb.home().join("layers").join(owners));

@@ -14,7 +14,7 @@ fn pushed(name: &str, words: &Value) -> String {
 fn env_and_workdir_of_the_image_apply_and_flags_win() {
     let env = ["PATH=/bin:/usr/bin", "GREETING=hello world", "EMPTY=", "EQUALS=a=b"];
     let name = pushed("env", &json!({"Env": env, "WorkingDir": "/srv/deep"}));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let script = "pwd; env | grep -E '^(GREETING|EMPTY|EQUALS|PATH|MORE)=' | sort";
         let gave = msb.run(["run", &name, "--", "sh", "-c", script]);
         let own = "/srv/deep\nEMPTY=\nEQUALS=a=b\nGREETING=hello world\nPATH=/bin:/usr/bin";
@@ -31,7 +31,7 @@ fn env_and_workdir_of_the_image_apply_and_flags_win() {
 fn entrypoint_and_cmd_are_joined_as_docker_joins_them() {
     let count = ["sh", "-c", "echo \"$0 $#: $*\""];
     let name = pushed("entry", &json!({"Entrypoint": count, "Cmd": ["zero", "one", "two words"]}));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.run(["run", &name]).line(), "zero 2: one two words");
         assert_eq!(msb.run(["run", &name, "--", "a", "b c"]).line(), "a 1: b c");
         let gave = msb.run(["run", "--entrypoint", "echo", &name]);
@@ -43,7 +43,7 @@ fn entrypoint_and_cmd_are_joined_as_docker_joins_them() {
 #[test]
 fn cmd_alone_is_replaced_by_the_command_given() {
     let name = pushed("cmd", &json!({"Cmd": ["echo", "from", "the image"]}));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.run(["run", &name]).line(), "from the image");
         assert_eq!(msb.run(["run", &name, "--", "echo", "mine"]).line(), "mine");
     }
@@ -52,7 +52,7 @@ fn cmd_alone_is_replaced_by_the_command_given() {
 #[test]
 fn an_image_without_any_command_gives_a_shell_or_says_so() {
     let name = pushed("none", &json!({"Cmd": [], "Entrypoint": []}));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.run_with(["run", &name], b"echo $((6 * 7))\n");
         assert_eq!(gave.line(), "42");
     }
@@ -70,7 +70,7 @@ fn user_of_the_image_applies_in_all_its_forms() {
     ] {
         let tag = user.replace(':', "-");
         let name = pushed(&format!("user:x{tag}"), &json!({"User": user}));
-        for msb in Msb::each_apart() {
+        for msb in Msb::each_with_own_layers() {
             let script = "echo $(id -u) $(id -g)";
             assert_eq!(
                 msb.run(["run", &name, "--", "sh", "-c", script]).line(),
@@ -86,7 +86,7 @@ fn user_of_the_image_applies_in_all_its_forms() {
 #[test]
 fn a_user_that_the_image_does_not_have_is_an_error() {
     let name = pushed("stranger", &json!({"User": "stranger"}));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.run(["run", &name, "--", "true"]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
         assert!(gave.stderr.contains("stranger"), "{gave:?}");
@@ -114,7 +114,7 @@ fn later_commands_have_the_images_settings_but_not_its_entrypoint() {
         "Entrypoint": ["false"],
     });
     let name = pushed("exec", &words);
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["create", "-n", "box", "-e", "MORE=1", &name]).ok();
         let script = "echo $WHO $MORE $(pwd) $(id -un)";
         let gave = msb.run(["exec", "box", "--", "sh", "-c", script]);
@@ -127,7 +127,7 @@ fn later_commands_have_the_images_settings_but_not_its_entrypoint() {
 }
 
 #[test]
-fn the_rest_of_the_config_is_kept_for_those_who_ask() {
+fn the_rest_of_the_config_is_shown_by_inspect() {
     let words = json!({
         "Labels": {"org.example.team": "tools"},
         "ExposedPorts": {"80/tcp": {}},
@@ -140,7 +140,7 @@ fn the_rest_of_the_config_is_kept_for_those_who_ask() {
         "Entrypoint": ["sh"],
     });
     let name = pushed("kept", &words);
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         msb.run(["pull", &name]).ok();
         let config = &msb.json(["image", "inspect", "--json", &name])["config"];
         assert_eq!(config["env"], json!(["PATH=/bin:/usr/bin"]));

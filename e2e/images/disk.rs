@@ -5,19 +5,19 @@
 use msb_e2e::images::Image;
 use msb_e2e::registry::Registry;
 use msb_e2e::tar::Entry;
-use msb_e2e::{Gave, Msb, ends, skip};
+use msb_e2e::{CmdOutput, Msb, ends, skip};
 use std::process::Stdio;
 
 /// Runs a script as root where `$home` is a memory file system of this size and `$msb` is msb.
-fn with_disk(size: &str, script: &str) -> Option<Gave> {
-    let msb = Msb::apart();
+fn with_disk(size: &str, script: &str) -> Option<CmdOutput> {
+    let msb = Msb::with_own_layers();
     if !msb.is_root() {
         skip("only root can mount a small disk");
         return None;
     }
     let begin = "set -u; home=$MSB_HOME; mount -t tmpfs -o mode=700,size=$1 tests \"$home\" || exit 99; \
                  msb=$2; ";
-    let mut command = msb.as_whom("unshare");
+    let mut command = msb.user_command("unshare");
     command.args(["--mount", "--propagation", "private", "--", "sh", "-c"]);
     command.arg(format!("{begin}{script}")).arg("sh").arg(size).arg(msb.binary());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,6 +1,6 @@
 //! Real images do real work: apt, pip and npm install inside, without a network.
 
-use crate::people::everybody;
+use crate::users::pulled_users;
 use msb_e2e::debian;
 use msb_e2e::images::{Layout, digest};
 use msb_e2e::registry::Registry;
@@ -42,7 +42,7 @@ fn deb(msb: &Msb, by: &str) -> PathBuf {
 #[test]
 fn apt_installs_a_package_from_a_repository_of_files() {
     let name = pushed(debian::debian(), "debian");
-    for msb in everybody().iter() {
+    for msb in pulled_users().iter() {
         let copy = format!("{}:/repository", deb(msb, "apt").display());
         let script = "set -e; echo 'deb [trusted=yes] file:/repository ./' >/etc/apt/sources.list; \
                       rm -f /etc/apt/sources.list.d/*; \
@@ -57,7 +57,7 @@ fn apt_installs_a_package_from_a_repository_of_files() {
 #[test]
 fn dpkg_installs_and_removes_a_package_and_gives_files_away() {
     let name = pushed(debian::debian(), "debian");
-    for msb in everybody().iter() {
+    for msb in pulled_users().iter() {
         let copy = format!("{}:/repository", deb(msb, "dpkg").display());
         let script = "set -e; dpkg -i /repository/tiny.deb >/log 2>&1 || { cat /log; exit 1; }; \
                       tiny; stat -c %U /usr/share/tiny; dpkg -P tiny >/log 2>&1; ! test -e /usr/bin/tiny";
@@ -70,7 +70,7 @@ fn dpkg_installs_and_removes_a_package_and_gives_files_away() {
 #[test]
 fn pip_installs_a_wheel_that_python_then_finds() {
     let name = pushed(debian::python(), "python");
-    for msb in everybody().iter() {
+    for msb in pulled_users().iter() {
         let script = "import sys, zipfile\n\
                       with zipfile.ZipFile(sys.argv[1] + '/tiny-1-py3-none-any.whl', 'w') as z:\n\
                       \x20   z.writestr('tiny.py', 'answer = 42\\n')\n\
@@ -81,7 +81,7 @@ fn pip_installs_a_wheel_that_python_then_finds() {
         let wheels = msb.scratch().join("wheels");
         fs::create_dir(&wheels).unwrap();
         gives(Command::new("python3").args(["-c", script]).arg(&wheels)).ok();
-        msb.own(&wheels);
+        msb.chown(&wheels);
         let copy = format!("{}:/wheels", wheels.display());
         let script = "pip install -q --no-index --find-links /wheels --break-system-packages tiny \
                       2>&1 && python3 -c 'import tiny; print(tiny.answer)'";
@@ -93,7 +93,7 @@ fn pip_installs_a_wheel_that_python_then_finds() {
 #[test]
 fn npm_installs_a_program_that_is_then_on_the_path() {
     let name = pushed(debian::node(), "node");
-    for msb in everybody().iter() {
+    for msb in pulled_users().iter() {
         let package =
             "{\"name\": \"tiny\", \"version\": \"1.0.0\", \"bin\": {\"tiny\": \"tiny.js\"}}";
         msb.file("package/package.json", package);
@@ -102,7 +102,7 @@ fn npm_installs_a_program_that_is_then_on_the_path() {
         let mut tar = Command::new("tar");
         tar.arg("-czf").arg(&archive).arg("-C").arg(msb.scratch()).arg("package");
         gives(&mut tar).ok();
-        msb.own(&archive);
+        msb.chown(&archive);
         let copy = format!("{}:/tiny.tgz", archive.display());
         let script = "npm install -g --offline --no-audit --no-fund /tiny.tgz >/log 2>&1 \
                       || { cat /log; exit 1; }; tiny";
@@ -115,7 +115,7 @@ fn npm_installs_a_program_that_is_then_on_the_path() {
 fn python_and_node_are_the_commands_of_their_images() {
     let python = pushed(debian::python(), "python");
     let node = pushed(debian::node(), "node");
-    for msb in everybody().iter() {
+    for msb in pulled_users().iter() {
         assert_eq!(msb.run_with(["run", &python], b"print(6 * 7)\n").line(), "42");
         assert_eq!(msb.run_with(["run", &node], b"console.log(6 * 7)\n").line(), "42");
         let inspected = msb.json(["image", "inspect", "--json", &python]);

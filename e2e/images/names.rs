@@ -16,8 +16,8 @@ fn a_short_name_is_an_official_image_of_docker_hub() {
     registry.push(Layout::busybox(), "library/short:latest");
     registry.push(Layout::busybox(), "team/short:2");
     let digest = &Layout::busybox().manifests[0];
-    for msb in Msb::each_apart() {
-        msb.settle(&mirrored(registry));
+    for msb in Msb::each_with_own_layers() {
+        msb.write_config(&mirrored(registry));
         let full = format!("docker.io/library/short:latest@{digest}");
         assert_eq!(msb.run(["pull", "short"]).line(), full);
         let full = format!("docker.io/team/short:2@{digest}");
@@ -41,7 +41,7 @@ fn a_digest_names_exactly_one_image() {
     registry.push(&new, "pinned:1");
     let pinned = registry.name(&format!("pinned@{}", old.digest));
     let both = registry.name(&format!("pinned:1@{}", old.digest));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         for name in [&pinned, &both] {
             assert_eq!(msb.run(["run", name, "--", "cat", "/word"]).line(), "old");
         }
@@ -61,8 +61,8 @@ fn a_digest_names_exactly_one_image() {
 fn an_alias_means_what_the_settings_say() {
     let registry = Registry::shared();
     let name = registry.push(Layout::busybox(), "team/tools:3");
-    for msb in Msb::each_apart() {
-        msb.settle(&format!("[aliases]\ntools = \"{name}\"\n"));
+    for msb in Msb::each_with_own_layers() {
+        msb.write_config(&format!("[aliases]\ntools = \"{name}\"\n"));
         assert_eq!(msb.run(["run", "tools", "--", "echo", "there"]).line(), "there");
         let listed = msb.json(["image", "ls", "--json"]);
         assert_eq!(listed[0]["reference"], name.as_str());
@@ -71,10 +71,10 @@ fn an_alias_means_what_the_settings_say() {
 }
 
 #[test]
-fn what_does_not_exist_is_said_to_not_exist() {
+fn a_missing_image_is_reported_as_missing() {
     let registry = Registry::shared();
     registry.push(Layout::busybox(), "exists:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         for name in ["exists:2", "never-was:1"] {
             let name = registry.name(name);
             let gave = msb.run(["pull", &name]);
@@ -89,8 +89,8 @@ fn what_does_not_exist_is_said_to_not_exist() {
 }
 
 #[test]
-fn what_is_no_name_is_refused_before_anything_is_asked() {
-    let msb = Msb::apart();
+fn an_invalid_name_is_refused_before_any_request() {
+    let msb = Msb::with_own_layers();
     for name in
         ["UPPER", "a b", "a//b", "a:", "a@sha256:1", "a@md5:00", ":1", "a:../../x", "-", "é"]
     {
@@ -109,7 +109,7 @@ fn what_is_no_name_is_refused_before_anything_is_asked() {
 
 #[test]
 fn a_disk_image_is_refused_here_with_the_tier_that_takes_it() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let raw = msb.file("disk.img", vec![0; 1 << 20]);
         gives(Command::new("/usr/sbin/mkfs.ext4").args(["-q", "-F"]).arg(raw)).ok();
         let header = [&b"QFI\xfb\0\0\0\x03"[..], &[0; 4096]].concat();

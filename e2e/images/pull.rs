@@ -18,7 +18,7 @@ fn other_architecture() -> &'static str {
 fn a_pulled_image_runs() {
     let name = Registry::shared().push(Layout::busybox(), "pulled:1");
     let digest = &Layout::busybox().manifests[0];
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.run(["pull", &name]).ok();
         assert_eq!((gave.stdout, gave.stderr), (format!("{name}@{digest}\n"), String::new()));
         let script = "id -u; cat /etc/passwd | wc -l; echo new > /etc/passwd; cat /etc/passwd";
@@ -32,7 +32,7 @@ fn a_pulled_image_runs() {
 #[test]
 fn a_terminal_sees_how_far_each_layer_is() {
     let name = Registry::shared().push(&saying("progress"), "progress:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.on_terminal(&format!("pull {name}")).ok();
         let layer = &Layer::busybox().digest()["sha256:".len()..][..12];
         assert!(gave.stdout.contains(layer), "{gave:?}");
@@ -47,7 +47,7 @@ fn a_terminal_sees_how_far_each_layer_is() {
 #[test]
 fn run_and_create_pull_what_is_missing() {
     let name = Registry::shared().push(Layout::busybox(), "missing:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.run(["run", &name, "--", "echo", "there"]).line(), "there");
         assert_eq!(msb.run(["image", "rm", &name]).ok().stdout.trim_end(), name);
         msb.run(["create", "-n", "box", &name]).ok();
@@ -59,7 +59,7 @@ fn run_and_create_pull_what_is_missing() {
 fn several_images_are_pulled_by_one_command() {
     let registry = Registry::shared();
     let names = ["one", "two"].map(|word| registry.push(&saying(word), &format!("{word}:1")));
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let records = msb.json(["pull", "--json", &names[0], &names[1]]);
         let references: Vec<&str> = records
             .as_array()
@@ -85,7 +85,7 @@ fn every_kind_of_layer_gives_the_same_files() {
         let layer = Layer::new(&Tar::default().with(entries()), packing);
         let layout = Image::busybox().layer(&layer).layout();
         let name = Registry::shared().push(&layout, &format!("packed:{word}"));
-        for msb in Msb::each_apart() {
+        for msb in Msb::each_with_own_layers() {
             let inspected = msb.json(["pull", "--json", &name]);
             assert_eq!(inspected[0]["layers"][1]["media_type"], layer.descriptor["mediaType"]);
             assert_eq!(inspected[0]["layers"][1]["diff_id"], layer.diff_id.as_str());
@@ -104,7 +104,7 @@ fn dockers_manifests_are_understood() {
     command.args(["--format", "v2s2", "--dest-tls-verify=false", &Layout::busybox().skopeo()]);
     command.arg(format!("docker://{name}"));
     gives(&mut command).ok();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.run(["run", &name, "--", "echo", "there"]).line(), "there");
         let inspected = msb.json(["image", "inspect", "--json", &name]);
         let media_type = "application/vnd.docker.image.rootfs.diff.tar.gzip";
@@ -114,7 +114,7 @@ fn dockers_manifests_are_understood() {
 
 #[test]
 fn pull_says_when_the_registry_is_asked() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let registry = Registry::plain();
         let name = registry.push(&saying("old"), "changing:1");
         let word = |when: &str| msb.run(["run", "--pull", when, &name, "--", "cat", "/word"]);
@@ -145,7 +145,7 @@ fn pulling_again_fetches_nothing_that_is_there() {
     let registry = Registry::plain();
     let layout = saying("again");
     let name = registry.push(&layout, "again:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let before = registry.requests().len();
         let first = msb.run(["pull", &name]).line();
         assert_eq!(msb.run(["pull", &name]).line(), first);
@@ -163,7 +163,7 @@ fn an_index_gives_the_image_for_this_machine() {
     images.push(Image::busybox().entries([Entry::file("ours", "")]));
     let layout = Layout::index(&images);
     let name = Registry::shared().push(&layout, "platforms:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         assert_eq!(msb.run(["pull", &name]).line(), format!("{name}@{}", layout.manifests[2]));
         let inspected = msb.json(["image", "inspect", "--json", &name]);
         assert_eq!(inspected["index"], layout.digest.as_str());
@@ -182,7 +182,7 @@ fn another_platform_is_pulled_if_asked_for_and_not_run() {
     ];
     let layout = Layout::index(&images);
     let name = Registry::shared().push(&layout, "asked:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let pulled = msb.run(["pull", "--platform", "linux/arm/v7", &name]).line();
         assert_eq!(pulled, format!("{name}@{}", layout.manifests[2]));
         let listed = msb.json(["image", "ls", "--json"]);
@@ -203,7 +203,7 @@ fn an_image_for_another_machine_is_refused_with_the_reason() {
     let other = other_architecture();
     let layout = Image::busybox().platform("linux", other, None).layout();
     let name = Registry::shared().push(&layout, "foreign:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.run(["run", &name, "--", "true"]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
         assert!(gave.stderr.contains(other), "{gave:?}");
@@ -213,7 +213,7 @@ fn an_image_for_another_machine_is_refused_with_the_reason() {
 #[test]
 fn fifty_sandboxes_of_one_image_start_at_once_from_nothing() {
     const MANY: usize = 50;
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let registry = Registry::plain();
         let name = registry.push(&saying("one of many"), "crowd:1");
         let children: Vec<_> = (0..MANY)

@@ -1,15 +1,14 @@
-//! Registries that are mirrored, insecure, vouched for by others, or not there at all.
+//! Registries that are mirrored, insecure, signed by another CA, or not there at all.
 
 use msb_e2e::images::Layout;
 use msb_e2e::registry::Registry;
 use msb_e2e::relay::Relay;
-use msb_e2e::{Gave, Msb, ends};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use msb_e2e::{CmdOutput, Msb, ends};
+use std::net::{IpAddr, TcpStream};
 
-/// A port of loopback where nobody listens.
+/// An address of loopback where no program listens.
 fn closed_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").to_string()
+    format!("127.0.0.1:{}", msb_e2e::free_port())
 }
 
 #[test]
@@ -17,9 +16,9 @@ fn a_mirror_of_the_settings_is_asked_first() {
     let (mirror, origin) = (Registry::plain(), Registry::plain());
     mirror.push(Layout::busybox(), "team/app:1");
     let name = origin.push(Layout::busybox(), "team/app:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let before = origin.requests();
-        msb.settle(&format!(
+        msb.write_config(&format!(
             "[registries.\"{}\"]\nmirrors = [\"{}\"]\n",
             origin.address(),
             mirror.url()
@@ -35,8 +34,8 @@ fn a_mirror_of_the_settings_is_asked_first() {
 fn a_mirror_that_fails_or_lacks_the_image_gives_way_to_the_next() {
     let (empty, origin) = (Registry::plain(), Registry::plain());
     let name = origin.push(Layout::busybox(), "team/app:1");
-    for msb in Msb::each_apart() {
-        msb.settle(&format!(
+    for msb in Msb::each_with_own_layers() {
+        msb.write_config(&format!(
             "[registries.\"{}\"]\nmirrors = [\"http://{}\", \"{}\"]\n",
             origin.address(),
             closed_port(),
@@ -51,7 +50,7 @@ fn a_mirror_that_fails_or_lacks_the_image_gives_way_to_the_next() {
 fn a_mirror_can_be_given_as_a_flag() {
     let mirror = Registry::plain();
     mirror.push(Layout::busybox(), "library/flagged:latest");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let url = mirror.url();
         let args = ["run", "--mirror", &url, "flagged", "--", "echo", "there"];
         assert_eq!(msb.run(args).line(), "there");
@@ -61,13 +60,13 @@ fn a_mirror_can_be_given_as_a_flag() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_refused_unless_asked() {
+fn an_untrusted_certificate_is_refused_unless_allowed() {
     let registry = Registry::with_tls();
     let name = registry.push(Layout::busybox(), "app:1");
     // Loopback may fall back to plain http, so that must not be what saves a bad certificate.
     let ca = registry.ca();
     let ca = ca.to_str().unwrap();
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let gave = msb.run(["pull", &name]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
         assert!(gave.stderr.contains("certificate"), "{gave:?}");
@@ -81,7 +80,7 @@ fn a_certificate_that_nobody_vouches_for_is_refused_unless_asked() {
         assert_eq!(msb.run(args).line(), "there");
         msb.run(["image", "rm", &name]).ok();
         for setting in [format!("ca = \"{ca}\""), "insecure = true".to_owned()] {
-            msb.settle(&format!("[registries.\"{}\"]\n{setting}\n", registry.address()));
+            msb.write_config(&format!("[registries.\"{}\"]\n{setting}\n", registry.address()));
             assert_eq!(msb.run(["run", &name, "--", "echo", "there"]).line(), "there");
             msb.run(["image", "rm", &name]).ok();
         }
@@ -92,7 +91,7 @@ fn a_certificate_that_nobody_vouches_for_is_refused_unless_asked() {
 fn the_wrong_authority_is_no_authority() {
     let (registry, other) = (Registry::with_tls(), Registry::with_tls());
     let name = registry.push(Layout::busybox(), "app:1");
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     let wrong = other.ca();
     let gave = msb.run(["pull", "--ca", wrong.to_str().unwrap(), &name]);
     assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
@@ -101,8 +100,8 @@ fn the_wrong_authority_is_no_authority() {
     assert!(gave.stderr.contains("/no/such/file"), "{gave:?}");
 }
 
-/// Only what is loopback by its own name may be asked without TLS; where a resolver leads is
-/// somebody else's decision.
+/// Only loopback addresses and `localhost` may be used without TLS; an attacker may control what
+/// other names resolve to.
 #[test]
 fn a_name_that_only_leads_to_loopback_is_never_asked_without_tls() {
     let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
@@ -120,7 +119,7 @@ fn a_name_that_only_leads_to_loopback_is_never_asked_without_tls() {
     let relay = Relay::at(ip, registry.address());
     let port = relay.address().rsplit_once(':').unwrap().1.to_owned();
     let name = format!("{host}:{port}/app:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let before = registry.requests();
         let gave = msb.run(["pull", &name]);
         assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
@@ -131,7 +130,7 @@ fn a_name_that_only_leads_to_loopback_is_never_asked_without_tls() {
 
 #[test]
 fn unknown_words_in_the_settings_are_errors_that_name_them() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         for (settings, word) in [
             ("[registry]\n", "registry"),
             ("[registries.\"a.b\"]\ninsecur = true\n", "insecur"),
@@ -139,7 +138,7 @@ fn unknown_words_in_the_settings_are_errors_that_name_them() {
             ("[aliases]\npython = \"Not A Name\"\n", "Not A Name"),
             ("[[[", "config.toml"),
         ] {
-            msb.settle(settings);
+            msb.write_config(settings);
             let gave = msb.run(["pull", "127.0.0.1:1/app:1"]);
             assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
             assert!(gave.stderr.contains(word), "{settings}: {gave:?}");
@@ -148,7 +147,7 @@ fn unknown_words_in_the_settings_are_errors_that_name_them() {
 }
 
 #[track_caller]
-fn is_unreachable(gave: &Gave) {
+fn is_unreachable(gave: &CmdOutput) {
     assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");
     assert!(gave.stderr.starts_with("error: "), "{gave:?}");
     for way_out in ["msb load", "msb image bootstrap", "host"] {
@@ -158,7 +157,7 @@ fn is_unreachable(gave: &Gave) {
 
 #[test]
 fn a_registry_that_refuses_connections_fails_with_the_ways_out() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let name = format!("{}/app:1", closed_port());
         is_unreachable(&msb.run(["run", &name, "--", "true"]));
         is_unreachable(&msb.run(["pull", &name]));
@@ -167,13 +166,13 @@ fn a_registry_that_refuses_connections_fails_with_the_ways_out() {
 }
 
 #[test]
-fn a_registry_whose_name_is_unknown_fails_with_the_ways_out() {
-    for msb in Msb::each_apart() {
+fn a_registry_with_an_unknown_host_name_fails_with_hints() {
+    for msb in Msb::each_with_own_layers() {
         is_unreachable(&msb.run(["run", "registry.invalid/app:1", "--", "true"]));
     }
 }
 
-/// The kernel drops connections to a socket whose queue is full: a black hole without a network.
+/// The kernel drops connections to a socket with a full queue: a black hole without a network.
 #[test]
 fn a_registry_that_swallows_connections_does_not_hang_us() {
     let listener = rustix::net::socket(
@@ -190,7 +189,7 @@ fn a_registry_that_swallows_connections_does_not_hang_us() {
     let limit = std::time::Duration::from_millis(300);
     let waiting: Vec<_> = (0..4).map(|_| TcpStream::connect_timeout(&address, limit)).collect();
     assert!(waiting.iter().any(Result::is_err), "the queue is full");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         is_unreachable(&msb.run(["run", &format!("{address}/app:1"), "--", "true"]));
     }
 }
@@ -198,7 +197,7 @@ fn a_registry_that_swallows_connections_does_not_hang_us() {
 /// No route leads to TEST-NET-1; whether that is silence or an error depends on the machine.
 #[test]
 fn an_address_that_leads_nowhere_does_not_hang_us() {
-    let children: Vec<_> = Msb::each_apart()
+    let children: Vec<_> = Msb::each_with_own_layers()
         .into_iter()
         .map(|msb| (msb.spawn(["run", "192.0.2.1:5000/app:1", "--", "true"]), msb))
         .collect();
@@ -214,7 +213,7 @@ fn a_registry_that_stays_silent_does_not_hang_us() {
     let relay = Relay::to(registry.address());
     relay.hold_after(0);
     let name = format!("{}/app:1", relay.address());
-    let msb = Msb::apart();
+    let msb = Msb::with_own_layers();
     let child = msb.spawn(["pull", &name]);
     let gave = msb_e2e::ends_within(child, std::time::Duration::from_secs(150));
     assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{gave:?}");

@@ -1,6 +1,6 @@
 //! Trees, entry by entry: what a sandbox sees of an image is what umoci unpacks of it.
 
-use crate::people::everybody;
+use crate::users::pulled_users;
 use msb_e2e::debian;
 use msb_e2e::images::{Image, Layer, Layout, Packing, lister};
 use msb_e2e::registry::Registry;
@@ -168,7 +168,7 @@ fn an_image_of_all_kinds_is_what_umoci_makes_of_it() {
     let name = Registry::shared().push(&layout, "trees/everything:1");
     let reference = listed(&layout.unpacked().join("t"));
     assert!(reference.lines().count() > 100, "{reference}");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         same(&seen(&msb, &name, "/t"), &reference);
     }
 }
@@ -195,7 +195,7 @@ fn debian_with_python_is_what_umoci_makes_of_it() {
     let layout = debian::python();
     let name = Registry::shared().push(layout, "languages/python:1");
     let root = layout.unpacked();
-    for msb in everybody().iter().filter(|msb| !msb.has_one_id()) {
+    for msb in pulled_users().iter().filter(|msb| !msb.has_one_id()) {
         let list = msb.file("list", fs::read(lister()).unwrap());
         fs::set_permissions(&list, Permissions::from_mode(0o755)).unwrap();
         for directory in ["usr", "var"] {
@@ -209,7 +209,7 @@ fn debian_with_python_is_what_umoci_makes_of_it() {
 
 #[test]
 fn directories_that_no_entry_names_are_made() {
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let layout = Image::busybox().entries([Entry::file("t/a/b/c", "x")]).layout();
         let name = Registry::shared().push(&layout, "trees/implicit:1");
         let lines = without(&seen(&msb, &name, "/t"), "modified=");
@@ -231,7 +231,7 @@ fn a_directory_said_twice_is_as_it_was_said_last() {
     ];
     let layout = Image::busybox().entries(entries).layout();
     let name = Registry::shared().push(&layout, "trees/twice:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let seen = seen(&msb, &name, "/t");
         assert_eq!(seen.lines().next(), Some(". mode=040711 owner=5:6 modified=77.000000000"));
     }
@@ -249,7 +249,7 @@ fn a_directory_that_a_layer_only_implies_is_as_the_layers_below_have_it() {
         .entries([Entry::whiteout("t/sub/old")])
         .layout();
     let name = Registry::shared().push(&layout, "trees/implied:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let expected = "\
 . mode=041777 owner=5:6 modified=1600000000.000000000 user.note=78
 ./sub mode=040700 owner=7:8 modified=1600000000.000000000
@@ -266,19 +266,19 @@ fn an_archive_without_an_end_is_whole_if_its_files_are() {
         let layer = Layer::of_bytes(&whole[..whole.len() - cut], Packing::Gzip);
         let layout = Image::busybox().layer(&layer).layout();
         let name = Registry::shared().push(&layout, &format!("trees/endless:{at}"));
-        for msb in Msb::each_apart() {
+        for msb in Msb::each_with_own_layers() {
             assert_eq!(msb.run(["run", &name, "--", "cat", "/last"]).line(), "x");
         }
     }
 }
 
-/// A link is one file under two names also for those who write to it.
+/// A hard link is one file also after a write through one of its names.
 #[test]
 fn writing_to_one_name_of_a_hard_link_does_not_break_the_image() {
     let entries = [Entry::file("a", "old\n"), Entry::hard_link("b", "a")];
     let layout = Image::busybox().entries(entries).layout();
     let name = Registry::shared().push(&layout, "trees/hard:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let script = "echo new > /a; cat /a";
         assert_eq!(msb.run(["run", &name, "--", "sh", "-c", script]).line(), "new");
         assert_eq!(msb.run(["run", &name, "--", "cat", "/a", "/b"]).line(), "old\nold");
@@ -301,7 +301,7 @@ fn devices_and_privileged_attributes_are_left_out() {
         ])
         .layout();
     let name = Registry::shared().push(&layout, "trees/devices:1");
-    for msb in Msb::each_apart() {
+    for msb in Msb::each_with_own_layers() {
         let seen = seen(&msb, &name, "/t");
         assert!(seen.contains("./plain "), "{seen}");
         for word in ["device=", "security.", "trusted.", "overlay"] {

@@ -1,9 +1,9 @@
 //! What a client of the server cannot have, however it asks: connections of the server to its own
 //! network, and sandboxes that reach that.
 
-use msb_e2e::forge::{Blob, Image, Layer, MANIFEST, digest};
-use msb_e2e::liar::{Liar, reply};
+use msb_e2e::http_stub::{HttpStub, reply};
 use msb_e2e::listener::Server;
+use msb_e2e::raw_image::{Blob, MANIFEST, RawImage, RawLayer, digest};
 use msb_e2e::{Msb, skip};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn denied(server: &Server<'_>, key: &str, path: &str, body: &Value) {
 #[test]
 fn a_pull_connects_to_no_address_that_is_not_public() {
     for msb in Msb::each() {
-        let service = Liar::mute();
+        let service = HttpStub::not_found();
         let server = Server::start(&msb, "");
         let port = service.address().split_once(':').expect("a port").1.to_owned();
         for key in [server.key("*"), server.key("red")] {
@@ -60,19 +60,19 @@ fn a_pull_connects_to_no_address_that_is_not_public() {
 
 /// A registry that the operator trusts is reached where it is, and leads to nothing else there.
 #[test]
-fn a_trusted_registry_leads_nowhere_else() {
+fn a_trusted_registry_cannot_redirect_to_another_host() {
     for msb in Msb::each() {
-        let service = Liar::mute();
+        let service = HttpStub::not_found();
         let inside = format!("http://{}", service.address());
-        let registry = Liar::start(move |asked, stream| {
+        let registry = HttpStub::start(move |asked, stream| {
             let bearer = format!("Bearer realm=\"{inside}/token\",service=\"x\"");
-            let elsewhere = format!("{inside}{}", asked.path);
+            let redirected = format!("{inside}{}", asked.path);
             let knows = asked.headers.contains_key("authorization");
             if asked.path.contains("/realm/") {
                 let headers = [("WWW-Authenticate", bearer.as_str())];
                 reply(stream, "401 Unauthorized", &headers, b"");
             } else if asked.path.contains("/redirect/") {
-                let headers = [("Location", elsewhere.as_str())];
+                let headers = [("Location", redirected.as_str())];
                 reply(stream, "307 Temporary Redirect", &headers, b"");
             } else if knows {
                 reply(stream, "200 OK", &[], b"{}");
@@ -171,7 +171,7 @@ fn a_sandbox_of_a_client_does_not_reach_the_servers_machine() {
     if msb.words("run --net public -- true").code != 0 {
         return skip("this user may not make the device of a network");
     }
-    let service = Liar::mute();
+    let service = HttpStub::not_found();
     let port = service.address().split_once(':').expect("a port").1.to_owned();
     let server = Server::start(&msb, "");
     let key = server.key("default");
@@ -215,15 +215,15 @@ fn the_operator_sets_the_ceiling() {
     assert_eq!(seen["plan"]["limits"]["memory"]["value"], json!("67108864"), "{seen}");
 }
 
-/// A tag that is here is everybody's: a key of one namespace does not give it another image.
+/// Local tags are shared by all keys: a key of one namespace cannot point one at another image.
 #[test]
 fn a_pull_of_one_namespace_replaces_no_tag() {
     let msb = Msb::new();
-    let image = |text: &str| Image::new([Blob::gzip(&Layer::new().file("f", text))]);
+    let image = |text: &str| RawImage::new([Blob::gzip(&RawLayer::new().file("f", text))]);
     let images = [image("first"), image("second")];
     let changed = Arc::new(AtomicBool::new(false));
     let second = Arc::clone(&changed);
-    let registry = Liar::start(move |asked, stream| {
+    let registry = HttpStub::start(move |asked, stream| {
         let image = &images[usize::from(second.load(Ordering::Acquire))];
         let wanted = asked.path.rsplit('/').next().unwrap_or_default();
         let tagged = asked.path.contains("/manifests/") && !wanted.contains(':');

@@ -1,4 +1,4 @@
-//! The listener: who gets in, and what each sees.
+//! The listener: which clients get in, and what each sees.
 
 use msb_e2e::Msb;
 use msb_e2e::listener::{ACCEPT, Server, begin};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 #[test]
-fn nobody_gets_in_without_a_key() {
+fn requests_without_a_key_are_refused() {
     for msb in Msb::each() {
         let server = Server::start(&msb, "");
         let key = server.key("*");
@@ -84,7 +84,7 @@ fn a_namespace_sees_nothing_of_another() {
 
 /// A session belongs to the key that began it.
 #[test]
-fn a_session_of_somebody_else_is_none() {
+fn a_session_id_of_another_key_is_unknown() {
     let msb = Msb::new();
     let server = Server::start(&msb, "");
     let (mine, yours) = (server.key("a"), server.key("b"));
@@ -230,5 +230,35 @@ fn namespaces_share_no_files_of_the_host() {
     assert_eq!(made.lines().count(), 3, "{made}");
     for name in made.lines() {
         msb.words(&format!("rm -f {name}")).ok();
+    }
+}
+
+#[test]
+fn requests_are_logged_without_values() {
+    for msb in Msb::each() {
+        let server = Server::start(&msb, "--log json");
+        let key = server.key("*");
+        let path = "/api/v1/sandboxes";
+        let query = format!("{path}?unknown=value-of-a-client");
+        let good = [("Authorization", key.as_str())];
+        assert_eq!(server.request("GET", path, &good, "").0, 200);
+        assert_eq!(server.request("GET", &query, &[], "").0, 401);
+        let log = std::fs::read_to_string(msb.home().join("server.log")).expect("a log");
+        let lines: Vec<Value> =
+            log.lines().filter_map(|it| serde_json::from_str(it).ok()).collect();
+        let parts =
+            |line: &Value| (line["method"].clone(), line["path"].clone(), line["status"].clone());
+        let expected = [200, 401].map(|status| (json!("GET"), json!(path), json!(status)));
+        assert_eq!(lines.iter().map(parts).collect::<Vec<_>>(), expected, "{log}");
+        let id = lines[0]["key"].as_str().expect("the id of a key");
+        assert_eq!(id.len(), 32, "{log}");
+        assert!(lines[1]["key"].is_null() && lines[0]["ms"].is_u64(), "{log}");
+        let token = key.trim_start_matches("Bearer ");
+        assert!(!log.contains(token) && !log.contains("value-of-a-client"), "{log}");
+        drop(server);
+        // Without the flag a server in the background logs nothing.
+        let server = Server::start(&msb, "");
+        assert_eq!(server.request("GET", "/health", &[], "").0, 200);
+        assert_eq!(std::fs::read_to_string(msb.home().join("server.log")).expect("a log"), "");
     }
 }

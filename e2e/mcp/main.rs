@@ -1,6 +1,6 @@
 //! What MCP clients do, through the real binary.
 
-mod asking;
+mod audit;
 mod browser;
 mod ceiling;
 mod core;

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-struct Desk {
+struct MicrosandboxClient {
     client: Client,
     called: BTreeSet<String>,
 }
 
-impl Desk {
+impl MicrosandboxClient {
     fn open(msb: &Msb) -> Self {
         Self { client: Client::start(msb, &[]), called: BTreeSet::new() }
     }
@@ -45,180 +45,177 @@ impl Desk {
 #[test]
 fn every_tool_does_what_it_says() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
-        let tools = desk.client.tools();
+        let mut mcp = MicrosandboxClient::open(&msb);
+        let tools = mcp.client.tools();
         let tools: BTreeSet<String> = tools
             .iter()
             .map(|tool| tool["name"].as_str().expect("it is there").to_owned())
             .collect();
         assert_eq!(tools.len(), 70);
-        assert_eq!(desk.done("runtime_check", json!({}))["installed"], true);
-        assert_eq!(desk.done("runtime_install", json!({}))["installed"], true);
-        let ran = desk.done("sandbox_run", json!({"command": "echo once"}));
+        assert_eq!(mcp.done("runtime_check", json!({}))["installed"], true);
+        assert_eq!(mcp.done("runtime_install", json!({}))["installed"], true);
+        let ran = mcp.done("sandbox_run", json!({"command": "echo once"}));
         assert_eq!(ran["stdout"], "once\n");
-        assert_eq!(desk.done("sandbox_create", json!({"name": "box"}))["status"], "running");
-        commands(&mut desk);
-        sessions(&mut desk);
-        files(&mut desk, &msb);
-        over_ssh(&mut desk);
-        volumes(&mut desk);
-        measured(&mut desk);
-        snapshots(&mut desk);
-        images(&mut desk);
-        life(&mut desk);
-        let missing: Vec<&String> = tools.difference(&desk.called).collect();
+        assert_eq!(mcp.done("sandbox_create", json!({"name": "box"}))["status"], "running");
+        commands(&mut mcp);
+        sessions(&mut mcp);
+        files(&mut mcp, &msb);
+        over_ssh(&mut mcp);
+        volumes(&mut mcp);
+        measured(&mut mcp);
+        snapshots(&mut mcp);
+        images(&mut mcp);
+        life(&mut mcp);
+        let missing: Vec<&String> = tools.difference(&mcp.called).collect();
         assert_eq!(missing, Vec::<&String>::new(), "every tool was called");
-        resources(&mut desk);
+        resources(&mut mcp);
     }
 }
 
-fn commands(desk: &mut Desk) {
-    let ran = desk.done("sandbox_exec", json!({"name": "box", "command": "echo", "args": ["a b"]}));
+fn commands(mcp: &mut MicrosandboxClient) {
+    let ran = mcp.done("sandbox_exec", json!({"name": "box", "command": "echo", "args": ["a b"]}));
     assert_eq!((&ran["stdout"], &ran["success"]), (&json!("a b\n"), &json!(true)));
-    let ran = desk.done(
+    let ran = mcp.done(
         "sandbox_shell",
         json!({"name": "box", "command": "echo $X; exit 3", "env": {"X": "y"}}),
     );
     assert_eq!((&ran["stdout"], &ran["exitCode"]), (&json!("y\n"), &json!(3)));
     let line = json!({"name": "box", "command": "false", "treatNonZeroAsError": true});
-    assert_eq!(desk.failed("sandbox_exec", line)["code"], "exec_failed");
+    assert_eq!(mcp.failed("sandbox_exec", line)["code"], "exec_failed");
     let long = json!({"name": "box", "command": "echo 12345", "maxBytes": 3});
-    let envelope = desk.envelope("sandbox_shell", long);
+    let envelope = mcp.envelope("sandbox_shell", long);
     assert_eq!(envelope["data"]["stdout"], "123");
     assert_eq!(envelope["truncated"][0]["totalBytes"], 6, "{envelope}");
-    let nobody = desk.failed("sandbox_exec", json!({"name": "nope", "command": "true"}));
-    assert_eq!(nobody["message"], "sandbox not found: nope");
-    let read = desk.done("sandbox_logs_read", json!({"name": "box"}));
+    let unknown = mcp.failed("sandbox_exec", json!({"name": "nope", "command": "true"}));
+    assert_eq!(unknown["message"], "sandbox not found: nope");
+    let read = mcp.done("sandbox_logs_read", json!({"name": "box"}));
     assert_eq!(read["entries"][0]["text"], "a b\n");
-    let stream = desk.done("sandbox_logs_stream", json!({"name": "box", "limit": 1}));
+    let stream = mcp.done("sandbox_logs_stream", json!({"name": "box", "limit": 1}));
     assert_eq!(stream["entries"].as_array().expect("it is there").len(), 1);
 }
 
-fn sessions(desk: &mut Desk) {
+fn sessions(mcp: &mut MicrosandboxClient) {
     let line = json!({"name": "box", "command": "cat; sleep 600", "shell": true});
-    let begun = desk.done("sandbox_exec_start", line);
+    let begun = mcp.done("sandbox_exec_start", line);
     let id = begun["execSessionId"].clone();
     let write = json!({"execSessionId": id, "data": "hello\n", "close": true});
-    assert_eq!(desk.done("sandbox_exec_write_stdin", write)["written"], 6);
+    assert_eq!(mcp.done("sandbox_exec_write_stdin", write)["written"], 6);
     let mut events = Vec::new();
     while !events.iter().any(|event: &Value| event["event"]["data"] == "hello\n") {
         let cursor = events.len();
-        let poll = desk.done("sandbox_exec_poll", json!({"execSessionId": id, "cursor": cursor}));
+        let poll = mcp.done("sandbox_exec_poll", json!({"execSessionId": id, "cursor": cursor}));
         events.extend(poll["events"].as_array().expect("it is there").iter().cloned());
         std::thread::sleep(Duration::from_millis(5));
     }
-    desk.done("sandbox_exec_signal", json!({"execSessionId": id, "signal": "kill"}));
-    while desk.done("sandbox_exec_poll", json!({"execSessionId": id}))["done"] != true {
+    mcp.done("sandbox_exec_signal", json!({"execSessionId": id, "signal": "kill"}));
+    while mcp.done("sandbox_exec_poll", json!({"execSessionId": id}))["done"] != true {
         std::thread::sleep(Duration::from_millis(5));
     }
-    desk.done("sandbox_exec_close", json!({"execSessionId": id}));
-    let gone = desk.failed("sandbox_exec_poll", json!({"execSessionId": id}));
+    mcp.done("sandbox_exec_close", json!({"execSessionId": id}));
+    let gone = mcp.failed("sandbox_exec_poll", json!({"execSessionId": id}));
     assert!(
         gone["message"].as_str().expect("it is there").starts_with("exec session not found"),
         "{gone}"
     );
 }
 
-fn files(desk: &mut Desk, msb: &Msb) {
+fn files(mcp: &mut MicrosandboxClient, msb: &Msb) {
     let at = |path: &str| json!({"name": "box", "path": path});
-    desk.done("sandbox_fs_mkdir", at("/root/d"));
-    desk.done("sandbox_fs_write", json!({"name": "box", "path": "/root/d/x", "content": "data"}));
-    assert_eq!(desk.done("sandbox_fs_read", at("/root/d/x"))["content"], "data");
-    assert_eq!(desk.done("sandbox_fs_list", at("/root/d"))[0]["path"], "/root/d/x");
-    assert_eq!(desk.done("sandbox_fs_stat", at("/root/d/x"))["size"], 4);
-    desk.done("sandbox_fs_copy", json!({"name": "box", "from": "/root/d/x", "to": "/root/d/y"}));
-    desk.done("sandbox_fs_rename", json!({"name": "box", "from": "/root/d/y", "to": "/root/d/z"}));
-    assert_eq!(desk.done("sandbox_fs_exists", at("/root/d/z"))["exists"], true);
-    desk.done("sandbox_fs_remove", at("/root/d/z"));
-    assert_eq!(desk.done("sandbox_fs_exists", at("/root/d/z"))["exists"], false);
+    mcp.done("sandbox_fs_mkdir", at("/root/d"));
+    mcp.done("sandbox_fs_write", json!({"name": "box", "path": "/root/d/x", "content": "data"}));
+    assert_eq!(mcp.done("sandbox_fs_read", at("/root/d/x"))["content"], "data");
+    assert_eq!(mcp.done("sandbox_fs_list", at("/root/d"))[0]["path"], "/root/d/x");
+    assert_eq!(mcp.done("sandbox_fs_stat", at("/root/d/x"))["size"], 4);
+    mcp.done("sandbox_fs_copy", json!({"name": "box", "from": "/root/d/x", "to": "/root/d/y"}));
+    mcp.done("sandbox_fs_rename", json!({"name": "box", "from": "/root/d/y", "to": "/root/d/z"}));
+    assert_eq!(mcp.done("sandbox_fs_exists", at("/root/d/z"))["exists"], true);
+    mcp.done("sandbox_fs_remove", at("/root/d/z"));
+    assert_eq!(mcp.done("sandbox_fs_exists", at("/root/d/z"))["exists"], false);
     let host = msb.file("given", "from the host");
     let copy = json!({"name": "box", "hostPath": host, "guestPath": "/root/given"});
-    desk.done("sandbox_fs_copy_from_host", copy);
+    mcp.done("sandbox_fs_copy_from_host", copy);
     let taken = msb.scratch().join("taken");
     let copy = json!({"name": "box", "guestPath": "/root/given", "hostPath": taken});
-    desk.done("sandbox_fs_copy_to_host", copy);
+    mcp.done("sandbox_fs_copy_to_host", copy);
     assert_eq!(std::fs::read_to_string(taken).expect("it is there"), "from the host");
     let copy = json!({"name": "box", "hostPath": "/etc/passwd", "guestPath": "/root/p"});
-    assert_eq!(desk.failed("sandbox_fs_copy_from_host", copy)["code"], "host_path_denied");
+    assert_eq!(mcp.failed("sandbox_fs_copy_from_host", copy)["code"], "host_path_denied");
 }
 
-fn volumes(desk: &mut Desk) {
-    assert_eq!(desk.done("volume_create", json!({"name": "vol"}))["kind"], "dir");
-    assert_eq!(desk.done("volume_list", json!({}))[0]["name"], "vol");
-    desk.done("volume_inspect", json!({"name": "vol"}));
+fn volumes(mcp: &mut MicrosandboxClient) {
+    assert_eq!(mcp.done("volume_create", json!({"name": "vol"}))["kind"], "dir");
+    assert_eq!(mcp.done("volume_list", json!({}))[0]["name"], "vol");
+    mcp.done("volume_inspect", json!({"name": "vol"}));
     let at = |path: &str| json!({"name": "vol", "path": path});
-    desk.done("volume_fs_mkdir", at("/d"));
-    desk.done("volume_fs_write", json!({"name": "vol", "path": "/d/x", "content": "v"}));
-    assert_eq!(desk.done("volume_fs_read", at("/d/x"))["content"], "v");
-    desk.done("volume_fs_copy", json!({"name": "vol", "from": "/d/x", "to": "/d/y"}));
-    desk.done("volume_fs_rename", json!({"name": "vol", "from": "/d/y", "to": "/d/z"}));
-    assert_eq!(desk.done("volume_fs_list", at("/d")).as_array().expect("it is there").len(), 2);
-    assert_eq!(desk.done("volume_fs_stat", at("/d/z"))["kind"], "file");
-    assert_eq!(desk.done("volume_fs_exists", at("/d/q"))["exists"], false);
-    desk.done("volume_fs_remove", at("/d"));
-    desk.done("volume_remove", json!({"name": "vol"}));
+    mcp.done("volume_fs_mkdir", at("/d"));
+    mcp.done("volume_fs_write", json!({"name": "vol", "path": "/d/x", "content": "v"}));
+    assert_eq!(mcp.done("volume_fs_read", at("/d/x"))["content"], "v");
+    mcp.done("volume_fs_copy", json!({"name": "vol", "from": "/d/x", "to": "/d/y"}));
+    mcp.done("volume_fs_rename", json!({"name": "vol", "from": "/d/y", "to": "/d/z"}));
+    assert_eq!(mcp.done("volume_fs_list", at("/d")).as_array().expect("it is there").len(), 2);
+    assert_eq!(mcp.done("volume_fs_stat", at("/d/z"))["kind"], "file");
+    assert_eq!(mcp.done("volume_fs_exists", at("/d/q"))["exists"], false);
+    mcp.done("volume_fs_remove", at("/d"));
+    mcp.done("volume_remove", json!({"name": "vol"}));
     assert_eq!(
-        desk.failed("volume_inspect", json!({"name": "vol"}))["message"],
+        mcp.failed("volume_inspect", json!({"name": "vol"}))["message"],
         "volume not found: vol"
     );
 }
 
-fn measured(desk: &mut Desk) {
-    assert!(desk.done("sandbox_metrics", json!({"name": "box"}))["memoryBytes"].is_u64());
-    assert!(desk.done("sandbox_metrics_all", json!({}))["box"].is_object());
+fn measured(mcp: &mut MicrosandboxClient) {
+    assert!(mcp.done("sandbox_metrics", json!({"name": "box"}))["memoryBytes"].is_u64());
+    assert!(mcp.done("sandbox_metrics_all", json!({}))["box"].is_object());
     let stream =
-        desk.done("sandbox_metrics_stream", json!({"name": "box", "samples": 2, "intervalMs": 10}));
+        mcp.done("sandbox_metrics_stream", json!({"name": "box", "samples": 2, "intervalMs": 10}));
     assert_eq!(stream["samples"].as_array().expect("it is there").len(), 2);
 }
 
-fn snapshots(desk: &mut Desk) {
-    let made = desk.done("snapshot_create", json!({"name": "snap", "fromSandbox": "box"}));
+fn snapshots(mcp: &mut MicrosandboxClient) {
+    let made = mcp.done("snapshot_create", json!({"name": "snap", "fromSandbox": "box"}));
     assert_eq!(made["sourceSandbox"], "box", "{made}");
-    assert_eq!(desk.done("snapshot_list", json!({}))[0]["name"], "snap");
-    desk.done("snapshot_inspect", json!({"pathOrName": "snap"}));
-    desk.done("snapshot_verify", json!({"pathOrName": "snap"}));
-    desk.done("snapshot_reindex", json!({}));
-    desk.done("snapshot_save", json!({"pathOrName": "snap", "out": "snap.tar"}));
+    assert_eq!(mcp.done("snapshot_list", json!({}))[0]["name"], "snap");
+    mcp.done("snapshot_inspect", json!({"pathOrName": "snap"}));
+    mcp.done("snapshot_verify", json!({"pathOrName": "snap"}));
+    mcp.done("snapshot_reindex", json!({}));
+    mcp.done("snapshot_save", json!({"pathOrName": "snap", "out": "snap.tar"}));
     assert_eq!(
-        desk.done("sandbox_restore", json!({"name": "two", "snapshot": "snap"}))["status"],
+        mcp.done("sandbox_restore", json!({"name": "two", "snapshot": "snap"}))["status"],
         "running"
     );
     let read = json!({"name": "two", "path": "/root/d/x"});
-    assert_eq!(desk.done("sandbox_fs_read", read)["content"], "data");
-    desk.done("sandbox_remove", json!({"name": "two", "force": true}));
-    desk.done("snapshot_remove", json!({"pathOrName": "snap"}));
-    desk.done("snapshot_load", json!({"archive": "snap.tar"}));
-    desk.done("snapshot_remove", json!({"pathOrNames": ["snap"]}));
+    assert_eq!(mcp.done("sandbox_fs_read", read)["content"], "data");
+    mcp.done("sandbox_remove", json!({"name": "two", "force": true}));
+    mcp.done("snapshot_remove", json!({"pathOrName": "snap"}));
+    mcp.done("snapshot_load", json!({"archive": "snap.tar"}));
+    mcp.done("snapshot_remove", json!({"pathOrNames": ["snap"]}));
 }
 
-fn images(desk: &mut Desk) {
-    desk.done("image_list", json!({}));
-    desk.failed("image_inspect", json!({"reference": "none.example/none"}));
-    desk.failed("image_remove", json!({"reference": "none.example/none"}));
-    let refused = desk.failed("image_prune", json!({"confirm": false}));
+fn images(mcp: &mut MicrosandboxClient) {
+    mcp.done("image_list", json!({}));
+    mcp.failed("image_inspect", json!({"reference": "none.example/none"}));
+    mcp.failed("image_remove", json!({"reference": "none.example/none"}));
+    let refused = mcp.failed("image_prune", json!({"confirm": false}));
     assert_eq!(refused["message"], "image_prune requires confirm: true");
-    desk.done("image_prune", json!({"confirm": true}));
+    mcp.done("image_prune", json!({"confirm": true}));
 }
 
-fn life(desk: &mut Desk) {
-    assert_eq!(desk.done("sandbox_list", json!({}))[0]["name"], "box");
-    assert_eq!(desk.done("sandbox_status", json!({"name": "box"}))[0]["status"], "running");
-    assert_eq!(desk.done("sandbox_inspect", json!({"name": "box"}))["name"], "box");
-    assert_eq!(
-        desk.done("sandbox_stop", json!({"name": "box", "force": true}))[0]["stopped"],
-        true
-    );
-    assert_eq!(desk.done("sandbox_start", json!({"name": "box"}))[0]["started"], true);
-    assert_eq!(desk.done("sandbox_drain", json!({"name": "box"}))[0]["drainRequested"], true);
-    assert_eq!(desk.done("sandbox_wait", json!({"name": "box"}))[0]["name"], "box");
-    assert_eq!(desk.done("sandbox_remove", json!({"names": ["box"]}))[0]["removed"], true);
-    let nobody = desk.failed("sandbox_stop", json!({}));
-    assert_eq!(nobody["message"], "at least one selector is required");
+fn life(mcp: &mut MicrosandboxClient) {
+    assert_eq!(mcp.done("sandbox_list", json!({}))[0]["name"], "box");
+    assert_eq!(mcp.done("sandbox_status", json!({"name": "box"}))[0]["status"], "running");
+    assert_eq!(mcp.done("sandbox_inspect", json!({"name": "box"}))["name"], "box");
+    assert_eq!(mcp.done("sandbox_stop", json!({"name": "box", "force": true}))[0]["stopped"], true);
+    assert_eq!(mcp.done("sandbox_start", json!({"name": "box"}))[0]["started"], true);
+    assert_eq!(mcp.done("sandbox_drain", json!({"name": "box"}))[0]["drainRequested"], true);
+    assert_eq!(mcp.done("sandbox_wait", json!({"name": "box"}))[0]["name"], "box");
+    assert_eq!(mcp.done("sandbox_remove", json!({"names": ["box"]}))[0]["removed"], true);
+    let missing = mcp.failed("sandbox_stop", json!({}));
+    assert_eq!(missing["message"], "at least one selector is required");
 }
 
 /// As a session of SSH and one of SFTP would do it.
-fn over_ssh(desk: &mut Desk) {
-    let said = desk.done(
+fn over_ssh(mcp: &mut MicrosandboxClient) {
+    let said = mcp.done(
         "sandbox_ssh_exec",
         json!({"name": "box", "command": "echo $0; pwd; echo $TERM >&2; exit 3", "term": "vt100"}),
     );
@@ -226,61 +223,61 @@ fn over_ssh(desk: &mut Desk) {
     let home = said["stdout"].as_str().expect("text").lines().nth(1).expect("a home").to_owned();
     assert_eq!(said["stderr"], "vt100\n");
     let tty = json!({"name": "box", "command": "test -t 1 && echo $TERM", "tty": true});
-    assert_eq!(desk.done("sandbox_ssh_exec", tty)["stdout"], "xterm\r\n");
+    assert_eq!(mcp.done("sandbox_ssh_exec", tty)["stdout"], "xterm\r\n");
     let wrong = json!({"name": "box", "command": "true", "term": "a\0b"});
-    assert_eq!(desk.failed("sandbox_ssh_exec", wrong)["message"], "term holds a zero byte");
+    assert_eq!(mcp.failed("sandbox_ssh_exec", wrong)["message"], "term contains a zero byte");
     for path in ["", "."] {
         let here = json!({"name": "box", "path": path});
-        assert_eq!(desk.done("sandbox_sftp_realpath", here)["realPath"], json!(home));
+        assert_eq!(mcp.done("sandbox_sftp_realpath", here)["realPath"], json!(home));
     }
     let file =
         json!({"name": "box", "path": "sftp/file", "content": "aGVsbG8=", "encoding": "base64"});
-    desk.failed("sandbox_sftp_write", file.clone());
+    mcp.failed("sandbox_sftp_write", file.clone());
     let directory = json!({"name": "box", "path": "sftp"});
-    assert_eq!(desk.done("sandbox_sftp_mkdir", directory.clone())["created"], true);
-    desk.failed("sandbox_sftp_mkdir", directory.clone());
-    assert_eq!(desk.done("sandbox_sftp_write", file)["written"], 5);
+    assert_eq!(mcp.done("sandbox_sftp_mkdir", directory.clone())["created"], true);
+    mcp.failed("sandbox_sftp_mkdir", directory.clone());
+    assert_eq!(mcp.done("sandbox_sftp_write", file)["written"], 5);
     let read =
-        desk.done("sandbox_sftp_read", json!({"name": "box", "path": "sftp/file", "maxBytes": 4}));
+        mcp.done("sandbox_sftp_read", json!({"name": "box", "path": "sftp/file", "maxBytes": 4}));
     assert_eq!((&read["content"], &read["encoding"]), (&json!("hell"), &json!("utf8")));
     let link = json!({"name": "box", "target": "file", "linkPath": "sftp/link"});
-    assert_eq!(desk.done("sandbox_sftp_symlink", link.clone())["created"], true);
-    desk.failed("sandbox_sftp_symlink", link);
+    assert_eq!(mcp.done("sandbox_sftp_symlink", link.clone())["created"], true);
+    mcp.failed("sandbox_sftp_symlink", link);
     let link = json!({"name": "box", "path": "sftp/link"});
-    assert_eq!(desk.done("sandbox_sftp_readlink", link.clone())["target"], "file");
-    let real = desk.done("sandbox_sftp_realpath", link.clone())["realPath"].clone();
+    assert_eq!(mcp.done("sandbox_sftp_readlink", link.clone())["target"], "file");
+    let real = mcp.done("sandbox_sftp_realpath", link.clone())["realPath"].clone();
     assert_eq!(real, json!(format!("{}/sftp/file", home.trim_end_matches('/'))));
-    desk.failed("sandbox_sftp_readlink", json!({"name": "box", "path": "sftp/file"}));
+    mcp.failed("sandbox_sftp_readlink", json!({"name": "box", "path": "sftp/file"}));
     let taken = json!({"name": "box", "from": "sftp/file", "to": "sftp/link"});
-    desk.failed("sandbox_sftp_rename", taken);
+    mcp.failed("sandbox_sftp_rename", taken);
     let free = json!({"name": "box", "from": "sftp/file", "to": "sftp/other"});
-    assert_eq!(desk.done("sandbox_sftp_rename", free)["renamed"], true);
-    desk.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp/other", "kind": "dir"}));
-    desk.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp", "kind": "dir"}));
+    assert_eq!(mcp.done("sandbox_sftp_rename", free)["renamed"], true);
+    mcp.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp/other", "kind": "dir"}));
+    mcp.failed("sandbox_sftp_remove", json!({"name": "box", "path": "sftp", "kind": "dir"}));
     for (path, kind) in [("sftp/other", "file"), ("sftp/link", "file"), ("sftp", "dir")] {
         let removed = json!({"name": "box", "path": path, "kind": kind});
-        assert_eq!(desk.done("sandbox_sftp_remove", removed)["removed"], true);
+        assert_eq!(mcp.done("sandbox_sftp_remove", removed)["removed"], true);
     }
 }
 
-fn resources(desk: &mut Desk) {
-    let all = desk.client.ask("resources/list", json!({}))["resources"].clone();
+fn resources(mcp: &mut MicrosandboxClient) {
+    let all = mcp.client.ask("resources/list", json!({}))["resources"].clone();
     assert_eq!(all.as_array().expect("it is there").len(), 7);
     for resource in all.as_array().expect("it is there") {
-        let read = desk.client.ask("resources/read", json!({"uri": resource["uri"]}));
+        let read = mcp.client.ask("resources/read", json!({"uri": resource["uri"]}));
         let text = read["contents"][0]["text"].as_str().expect("text");
         serde_json::from_str::<Value>(text).expect("it is there");
     }
 }
 
-/// A client, or an attacker who injects its prompts, uses only those variables of the host that were listed
-/// for that very host.
+/// A client, or an attacker that injects its prompts, uses only those variables of the host that
+/// were listed for that very host.
 #[test]
 fn no_variable_of_the_host_is_read_unless_it_is_listed() {
     let msb = Msb::new();
     let mut command = msb.command(["mcp", "--secret-env", "LISTED@api.example,*.b.example"]);
     command.env("LISTED", "listed-value").env("OTHER", "other-value");
-    let mut desk = Desk { client: Client::over(command), called: BTreeSet::new() };
+    let mut mcp = MicrosandboxClient { client: Client::over(command), called: BTreeSet::new() };
     let asked = |variable: &str, host: &str| {
         json!({"name": "box", "image": "host", "secrets": [
             {"envVar": "TOKEN", "valueEnv": variable, "allowedHost": host},
@@ -295,20 +292,20 @@ fn no_variable_of_the_host_is_read_unless_it_is_listed() {
         // Whether a variable is set is not told either.
         ("UNSET", "api.example"),
     ] {
-        let error = desk.failed("sandbox_create", asked(variable, host));
+        let error = mcp.failed("sandbox_create", asked(variable, host));
         assert_eq!(error["code"], "dangerous_operation_disabled", "{variable}@{host}: {error}");
         let mut run = asked(variable, host);
         run["command"] = json!("true");
-        let error = desk.failed("sandbox_run", run);
+        let error = mcp.failed("sandbox_run", run);
         assert_eq!(error["code"], "dangerous_operation_disabled", "{variable}@{host}: {error}");
     }
     assert_eq!(msb.words("ls -q").ok().stdout, "");
-    drop(desk);
+    drop(mcp);
     // Without the option there is none at all.
     let mut command = msb.command(["mcp"]);
     command.env("LISTED", "listed-value");
-    let mut desk = Desk { client: Client::over(command), called: BTreeSet::new() };
-    let error = desk.failed("sandbox_create", asked("LISTED", "api.example"));
+    let mut mcp = MicrosandboxClient { client: Client::over(command), called: BTreeSet::new() };
+    let error = mcp.failed("sandbox_create", asked("LISTED", "api.example"));
     assert_eq!(error["code"], "dangerous_operation_disabled", "{error}");
     assert_eq!(msb.words("ls -q").ok().stdout, "");
 }

@@ -25,7 +25,7 @@ fn answered(
 
 /// Connections that say nothing, and some that never end what they began to say.
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_keep_no_client_out() {
     let msb = Msb::new();
     let server = Server::start_limited(&msb, FILES, "");
     let key = server.key("*");

@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What nobody may see.
+/// The content of a file that no client may read.
 const SECRET: &str = "secret-of-the-host";
 /// Each goes wrong within the first few where a path is looked at twice.
 const ROUNDS: usize = 200;
 
 /// A directory that may be named, in which a directory and a link to one outside change places all
 /// the time, as a sandbox could do it that was given the directory.
-struct Trap {
+struct SwappedDir {
     allowed: PathBuf,
     outside: PathBuf,
 }
 
-impl Trap {
+impl SwappedDir {
     fn set(msb: &Msb) -> Self {
         msb.file("allowed/tree/way/canary", "harmless");
         let canary = msb.file("outside/canary", SECRET);
         let outside = canary.parent().expect("it has one").to_owned();
         let allowed = msb.scratch().join("allowed");
         for path in [&allowed, &allowed.join("tree"), &allowed.join("tree/way")] {
-            msb.own(path);
+            msb.chown(path);
         }
         symlink(&outside, allowed.join("other")).expect("a link");
         Self { allowed, outside }
@@ -56,22 +56,22 @@ impl Trap {
                     }
                 }
             });
-            let _over = Over(&over);
+            let _over = StopOnDrop(&over);
             (0..ROUNDS).for_each(&mut each);
         });
     }
 }
 
 /// Ends the other thread also where this one panics.
-struct Over<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-fn client(msb: &Msb, trap: &Trap, dialect: &str) -> Client {
+fn client(msb: &Msb, trap: &SwappedDir, dialect: &str) -> Client {
     let allowed = trap.allowed.to_str().expect("text");
     Client::start(msb, &["--dialect", dialect, "--host-path", allowed])
 }
@@ -82,9 +82,9 @@ fn inside(client: &mut Client, line: &str) -> String {
 }
 
 #[test]
-fn a_copy_in_brings_nothing_from_where_a_link_leads_by_then() {
+fn a_copy_in_reads_nothing_through_a_link_swapped_in() {
     for msb in Msb::each() {
-        let trap = Trap::set(&msb);
+        let trap = SwappedDir::set(&msb);
         let mut client = client(&msb, &trap, "microsandbox");
         client.call("sandbox_create", json!({"name": "box"}));
         let mut came = 0;
@@ -104,9 +104,9 @@ fn a_copy_in_brings_nothing_from_where_a_link_leads_by_then() {
 }
 
 #[test]
-fn a_copy_out_writes_nothing_where_a_link_leads_by_then() {
+fn a_copy_out_writes_nothing_through_a_link_swapped_in() {
     for msb in Msb::each() {
-        let trap = Trap::set(&msb);
+        let trap = SwappedDir::set(&msb);
         let mut client = client(&msb, &trap, "microsandbox");
         client.call("sandbox_create", json!({"name": "box"}));
         inside(&mut client, "mkdir /root/d; echo new | tee /root/d/a /root/d/b > /root/new");
@@ -127,9 +127,9 @@ fn a_copy_out_writes_nothing_where_a_link_leads_by_then() {
 }
 
 #[test]
-fn a_mount_shows_nothing_from_where_a_link_leads_by_then() {
+fn a_mount_shows_nothing_through_a_link_swapped_in() {
     for msb in Msb::each() {
-        let trap = Trap::set(&msb);
+        let trap = SwappedDir::set(&msb);
         let mut client = client(&msb, &trap, "core");
         let mut shown = 0;
         let mut look = |arguments: Value, path: &Path| {

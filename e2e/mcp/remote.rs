@@ -1,39 +1,42 @@
 //! `msb --remote`: the same commands on the sandboxes of a server.
 //!
-//! The one who asks has a state directory of its own, so that whatever was done there instead would
-//! be seen.
+//! The client has a state directory of its own, so that anything done there would be seen.
 
 use msb_e2e::terminal_unsafe::Terminal;
-use msb_e2e::{Gave, Msb, ends, eventually, signal_pid};
+use msb_e2e::{CmdOutput, Msb, ends, eventually, signal_pid};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// A server, and somebody elsewhere who asks it.
-struct Elsewhere {
+/// A server, and a client with another state directory.
+struct RemoteClient {
     server: Msb,
-    desk: Msb,
+    client: Msb,
     url: String,
     key: String,
 }
 
-impl Elsewhere {
+impl RemoteClient {
     /// A server for each user that there is to test as.
     fn each() -> Vec<Self> {
         Msb::each().into_iter().map(Self::start).collect()
     }
 
     fn start(server: Msb) -> Self {
+        Self::start_with(server, "")
+    }
+
+    fn start_with(server: Msb, flags: &str) -> Self {
         let own = server.scratch().display();
-        let url = server.words(&format!("server start -dp 0 --host-path {own}")).line();
+        let url = server.words(&format!("server start -dp 0 --host-path {own} {flags}")).line();
         let key = server.words("server keygen --expire 1h -n *").line();
-        Self { server, desk: Msb::new(), url, key }
+        Self { server, client: Msb::new(), url, key }
     }
 
     fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = self.desk.command(["--remote", &self.url]);
+        let mut command = self.client.command(["--remote", &self.url]);
         command.args(args).env("MSB_API_KEY", &self.key);
         command
     }
@@ -45,18 +48,18 @@ impl Elsewhere {
     }
 
     #[track_caller]
-    fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
+    fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> CmdOutput {
         ends(self.spawn(args))
     }
 
     #[track_caller]
-    fn words(&self, line: &str) -> Gave {
+    fn words(&self, line: &str) -> CmdOutput {
         self.run(line.split_whitespace())
     }
 
     #[track_caller]
-    fn fed(&self, line: &str, stdin: &[u8]) -> Gave {
-        let file = self.desk.file("stdin", stdin);
+    fn fed(&self, line: &str, stdin: &[u8]) -> CmdOutput {
+        let file = self.client.file("stdin", stdin);
         let mut command = self.command(line.split_whitespace());
         command.stdin(fs::File::open(file).expect("it was written"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,7 +69,7 @@ impl Elsewhere {
     /// What both sides say to the same question, which must be the same.
     #[track_caller]
     fn agreed(&self, line: &str) -> Value {
-        let read = |gave: Gave| -> Value {
+        let read = |gave: CmdOutput| -> Value {
             serde_json::from_str(&gave.stdout).unwrap_or_else(|error| panic!("{error}: {gave:#?}"))
         };
         let ours = read(self.words(line).ok());
@@ -75,18 +78,18 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for RemoteClient {
     fn drop(&mut self) {
-        let _: Gave = self.server.words("server stop");
+        let _: CmdOutput = self.server.words("server stop");
     }
 }
 
 #[test]
 fn a_command_runs_there_with_its_streams_and_exit_code() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         let gave = there.run(["run", "host", "--", "sh", "-c", "echo out; echo err >&2; exit 3"]);
         let (stdout, stderr) = ("out\n".to_owned(), "err\n".to_owned());
-        assert_eq!(gave, Gave { code: 3, stdout, stderr });
+        assert_eq!(gave, CmdOutput { code: 3, stdout, stderr });
         assert_eq!(there.fed("run -- cat", b"one\ntwo").ok().stdout, "one\ntwo");
         assert_eq!(there.fed("run --no-stdin -- cat", b"unread").ok().stdout, "");
         assert_eq!(there.words("run -- no-such-program").code, 127);
@@ -100,7 +103,7 @@ fn a_command_runs_there_with_its_streams_and_exit_code() {
 
 #[test]
 fn a_command_with_a_name_leaves_its_sandbox_there() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         let made = there.run(["run", "-n", "box", "--", "sh", "-c", "echo x > /tmp/x; echo done"]);
         assert_eq!(made.line(), "done");
         let listed = there.agreed("ls --json");
@@ -124,8 +127,8 @@ fn a_command_with_a_name_leaves_its_sandbox_there() {
 }
 
 #[test]
-fn execs_are_started_heard_and_ended() {
-    for there in Elsewhere::each() {
+fn execs_are_started_followed_and_ended() {
+    for there in RemoteClient::each() {
         assert_eq!(there.words("create -n box").line(), "box");
         assert_eq!(there.fed("exec box -- wc -c", &[b'x'; 300_000]).line(), "300000");
         assert_eq!(there.run(["exec", "box", "--", "sh", "-c", "exit 42"]).code, 42);
@@ -144,10 +147,10 @@ fn execs_are_started_heard_and_ended() {
     }
 }
 
-/// A signal for the one who asks is one for the command.
+/// A signal to the client is forwarded to the command.
 #[test]
 fn a_signal_reaches_the_command() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     there.words("create -n box").ok();
     let script = "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.1; done";
     let child = there.spawn(["exec", "box", "--", "sh", "-c", script]);
@@ -159,7 +162,7 @@ fn a_signal_reaches_the_command() {
 
 #[test]
 fn a_terminal_there_is_like_one_here() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     let mut terminal = Terminal::start(&there.command(["run", "-q", "--", "sh"]), 31, 97);
     terminal.types("stty size\n");
     terminal.shows("31 97");
@@ -178,7 +181,7 @@ fn a_terminal_there_is_like_one_here() {
 /// A command in the background is joined: what it has said, what it says, and how it ends.
 #[test]
 fn a_command_that_runs_there_is_joined() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         there.words("create -n box").ok();
         let nothing = there.words("attach box");
         assert!(nothing.stderr.contains("nothing runs in `box`"), "{nothing:#?}");
@@ -198,10 +201,10 @@ fn a_command_that_runs_there_is_joined() {
     }
 }
 
-/// The keys that leave a command running leave it there, and somebody may join it again.
+/// The detach keys leave a command running on the server, and `msb attach` joins it again.
 #[test]
 fn a_command_is_left_running_and_joined_again() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     there.words("create -n box").ok();
     let mut terminal = Terminal::start(&there.command(["exec", "box", "--", "cat"]), 24, 80);
     terminal.types("first\n");
@@ -222,7 +225,7 @@ fn a_command_is_left_running_and_joined_again() {
 /// What a command does not read does not keep its end from being told.
 #[test]
 fn a_command_that_reads_nothing_ends_as_it_should() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     there.words("create -n box").ok();
     let much = vec![b'x'; 8 << 20];
     for _ in 0..5 {
@@ -231,10 +234,10 @@ fn a_command_that_reads_nothing_ends_as_it_should() {
     }
 }
 
-/// Whoever reads no more ends the command, as in any pipe.
+/// A closed stdout ends the command, as in any pipe.
 #[test]
 fn a_reader_that_leaves_ends_the_command() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     let mut child = there.spawn(["run", "--", "yes"]);
     let mut some = [0; 4];
     let mut out = child.stdout.take().expect("a pipe");
@@ -246,19 +249,19 @@ fn a_reader_that_leaves_ends_the_command() {
 
 #[test]
 fn files_go_in_and_come_out() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         there.words("create -n box").ok();
-        there.desk.file("tree/a/one", "1");
-        there.desk.file("tree/two", [0xff, 0, 7]);
+        there.client.file("tree/a/one", "1");
+        there.client.file("tree/two", [0xff, 0, 7]);
         there.words("cp tree box:/tmp/tree").ok();
         assert_eq!(there.words("exec box -- cat /tmp/tree/a/one").ok().stdout, "1");
         there.words("cp box:/tmp/tree back").ok();
-        let back = there.desk.scratch().join("back");
+        let back = there.client.scratch().join("back");
         assert_eq!(fs::read(back.join("two")).unwrap(), [0xff, 0, 7]);
         assert_eq!(fs::read(back.join("a/one")).unwrap(), b"1");
         there.words("stop -f box").ok();
         there.words("cp box:/tmp/tree/two two").ok();
-        assert_eq!(fs::read(there.desk.scratch().join("two")).unwrap(), [0xff, 0, 7]);
+        assert_eq!(fs::read(there.client.scratch().join("two")).unwrap(), [0xff, 0, 7]);
         assert_eq!(there.agreed("ls --json")[0]["status"], "stopped", "it sleeps again");
         let absent = there.words("cp box:/no/such x");
         assert_ne!(absent.code, 0, "{absent:#?}");
@@ -267,7 +270,7 @@ fn files_go_in_and_come_out() {
 
 #[test]
 fn snapshots_and_volumes_are_kept_there() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         there.words("create -n box").ok();
         there.run(["exec", "box", "--", "sh", "-c", "echo kept > /root/x"]).ok();
         assert_eq!(there.words("snapshot create snap --from box").line(), "snap");
@@ -277,13 +280,13 @@ fn snapshots_and_volumes_are_kept_there() {
         assert_eq!(there.words("restore snap --name again --start").line(), "again");
         assert_eq!(there.words("exec again -- cat /root/x").line(), "kept");
         there.words("snapshot save snap -o snap.tar").ok();
-        assert!(there.desk.scratch().join("snap.tar").exists());
+        assert!(there.client.scratch().join("snap.tar").exists());
         there.words("rm -f box again").ok();
         there.words("snapshot rm snap").ok();
         assert_eq!(there.words("snapshot load snap.tar -n back").line(), "back");
 
         assert_eq!(there.words("volume create store").line(), "store");
-        there.desk.file("v", "in a volume");
+        there.client.file("v", "in a volume");
         there.words("volume cp v store:/v").ok();
         assert_eq!(there.words("volume cat store:/v").ok().stdout, "in a volume");
         assert_eq!(there.words("volume ls -q store:/").line(), "v");
@@ -296,7 +299,7 @@ fn snapshots_and_volumes_are_kept_there() {
 
 #[test]
 fn a_workspace_there_is_looked_at_from_here() {
-    let there = Elsewhere::start(Msb::new());
+    let there = RemoteClient::start(Msb::new());
     let project = there.server.file("project/file", "before\n");
     let project = project.parent().unwrap().display().to_string();
     there.run(["create", "-n", "box", "--workspace", &project]).ok();
@@ -309,8 +312,8 @@ fn a_workspace_there_is_looked_at_from_here() {
 
 #[test]
 fn what_fails_says_where_and_why() {
-    let there = Elsewhere::start(Msb::new());
-    let refused = |gave: Gave, words: &str| {
+    let there = RemoteClient::start(Msb::new());
+    let refused = |gave: CmdOutput, words: &str| {
         assert_eq!(gave.code, 125, "{gave:#?}");
         assert!(gave.stderr.contains(words), "{words}: {gave:#?}");
     };
@@ -330,7 +333,7 @@ fn what_fails_says_where_and_why() {
         refused(gave, "run it where the server is");
     }
     let ask = |url: &str, key: &str| {
-        let mut command = there.desk.command(["ls"]);
+        let mut command = there.client.command(["ls"]);
         command.env("MSB_REMOTE", url).env("MSB_API_KEY", key);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         ends(command.spawn().expect("msb can be executed"))
@@ -342,14 +345,14 @@ fn what_fails_says_where_and_why() {
     refused(ask("nonsense", &there.key), "nonsense");
     let mut twice = there.command(["ls", "--remote", &there.url]);
     refused(msb_e2e::gives(&mut twice), "given twice");
-    let here = there.desk.home().join("sandboxes");
+    let here = there.client.home().join("sandboxes");
     let made = fs::read_dir(here).into_iter().flatten().count();
     assert_eq!(made, 0, "nothing was done here instead");
 }
 
 #[test]
 fn services_changes_and_names_are_the_servers() {
-    for there in Elsewhere::each() {
+    for there in RemoteClient::each() {
         let script = ["--", "sh", "-c", "echo life; sleep 1000"];
         let words =
             "create -q --name svc --restart always --health true --health-interval 100ms host";
@@ -362,5 +365,62 @@ fn services_changes_and_names_are_the_servers() {
         there.words("stop -f svc").ok();
         assert_eq!(there.words("rename svc other").line(), "other");
         assert_eq!(there.agreed("ls --json")[0]["labels"]["a"], "b");
+    }
+}
+
+#[test]
+fn a_server_with_tls_is_known_by_its_fingerprint() {
+    for msb in Msb::each() {
+        let remote = RemoteClient::start_with(msb, "--tls-self-signed");
+        let (bare, pin) = remote.url.split_once('#').expect("a fingerprint");
+        assert!(bare.starts_with("https://127.0.0.1:") && pin.starts_with("sha256:"), "{bare}");
+        assert_eq!(remote.words("run -q -- echo there").line(), "there");
+        assert_eq!(remote.words("ls -q").line(), "");
+        let status = remote.server.words("server status").ok().stdout;
+        assert!(status.contains(&remote.url), "{status}");
+        let other = format!("{bare}#sha256:{}", "00".repeat(32));
+        for (url, why) in [(other.as_str(), "another fingerprint"), (bare, "certificate")] {
+            let mut command = remote.client.command(["--remote", url, "ls"]);
+            command.env("MSB_API_KEY", &remote.key);
+            let gave = CmdOutput::from(command.output().expect("msb can be executed"));
+            assert_ne!(gave.code, 0, "{gave:?}");
+            assert!(gave.stderr.contains(why), "{url}: {gave:?}");
+        }
+        // The certificate is kept, and so is the fingerprint.
+        remote.server.words("server stop").ok();
+        let again = remote.server.words("server start -dp 0 --tls-self-signed").line();
+        assert_eq!(again.split_once('#').expect("a fingerprint").1, pin);
+    }
+}
+
+#[test]
+fn a_certificate_and_its_key_are_checked_at_the_start() {
+    let msb = Msb::new();
+    let (chain, key) = (msb.file("chain.pem", "none"), msb.file("key.pem", "none"));
+    let flags = ["--tls-cert", chain.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let gave = msb.run(["server", "start", "-p", "0"].into_iter().chain(flags));
+    assert_eq!(gave.code, 125, "{gave:?}");
+    assert!(gave.stderr.contains("certificate"), "{gave:?}");
+}
+
+/// As a reverse proxy on the same machine sends requests on.
+#[test]
+fn names_of_a_reverse_proxy_have_to_be_allowed() {
+    use std::io::Write;
+    let msb = Msb::new();
+    let refused = msb.words("server start --dev -dp 0 --allowed-host box.example");
+    assert_eq!(refused.code, 125, "{refused:?}");
+    assert_eq!(msb.words("server start -dp 0 --allowed-host box.example/x").code, 125);
+    let remote = RemoteClient::start_with(msb, "--allowed-host box.example");
+    let address = remote.url.strip_prefix("http://").expect("no TLS");
+    for (host, status) in
+        [("box.example", "200"), ("BOX.example:443", "200"), ("evil.example", "403")]
+    {
+        let mut stream = std::net::TcpStream::connect(address).expect("a server listens");
+        let request = format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is read");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an end");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {answer}");
     }
 }

@@ -4,7 +4,7 @@ use msb_e2e::listener::Server;
 use msb_e2e::{Msb, eventually};
 use serde_json::{Value, json};
 
-/// Somebody with a key.
+/// A client with a key.
 struct Client<'a> {
     server: &'a Server<'a>,
     key: String,
@@ -76,9 +76,9 @@ fn a_sandbox_lives_over_http() {
     }
 }
 
-/// A command that nobody waits for ends; one that was to go on goes on.
+/// A command ends with the connection of its client; a detached one goes on.
 #[test]
-fn who_hangs_up_ends_the_command() {
+fn a_client_that_disconnects_ends_its_command() {
     let msb = Msb::new();
     let server = Server::start(&msb, "");
     let client = Client { server: &server, key: server.key("*") };
@@ -110,7 +110,7 @@ fn who_hangs_up_ends_the_command() {
 }
 
 #[test]
-fn what_is_wrong_is_told_as_everywhere() {
+fn errors_have_the_usual_form() {
     let msb = Msb::new();
     let server = Server::start(&msb, "");
     let client = Client { server: &server, key: server.key("*") };
@@ -127,12 +127,12 @@ fn what_is_wrong_is_told_as_everywhere() {
         let (found, answer) = client.ask(method, path, &body);
         assert_eq!((found, &answer["error"]["kind"]), (status, &json!(kind)), "{path}: {answer}");
     }
-    let nobody = Client { server: &server, key: "Bearer none".to_owned() };
-    let (status, answer) = nobody.ask("GET", "/sandboxes", &Value::Null);
+    let unauthorized = Client { server: &server, key: "Bearer none".to_owned() };
+    let (status, answer) = unauthorized.ask("GET", "/sandboxes", &Value::Null);
     assert_eq!((status, &answer["error"]["kind"]), (401, &json!("denied")), "{answer}");
 }
 
-/// Nobody reaches the host but where it is allowed, and no namespace another.
+/// Clients reach only allowed paths of the host, and no other namespace.
 #[test]
 fn a_client_reaches_what_it_may_and_nothing_else() {
     for msb in Msb::each() {
@@ -146,10 +146,10 @@ fn a_client_reaches_what_it_may_and_nothing_else() {
         let secret = json!({"spec": {"name": "box", "image": "host", "network": {
             "secrets": [{"name": "KEY", "hosts": ["example.com"], "source": {"file": "/etc/shadow"}}]}}});
         let sync = json!({"spec": {"source": "/etc", "sandbox": "box", "target": "/x"}});
-        for who in [&client, &red] {
-            assert_eq!(who.ask("POST", "/sandboxes", &host).0, 403);
-            assert_ne!(who.ask("POST", "/sandboxes", &secret).0, 200);
-            assert_eq!(who.ask("POST", "/syncs", &sync).0, 403);
+        for caller in [&client, &red] {
+            assert_eq!(caller.ask("POST", "/sandboxes", &host).0, 403);
+            assert_ne!(caller.ask("POST", "/sandboxes", &secret).0, 200);
+            assert_eq!(caller.ask("POST", "/syncs", &sync).0, 403);
         }
         red.does("POST", "/sandboxes", &json!({"spec": {"name": "box", "image": "host"}}));
         assert_eq!(blue.does("GET", "/sandboxes", &Value::Null), json!([]));

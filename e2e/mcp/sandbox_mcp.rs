@@ -2,14 +2,14 @@
 //!
 //! Texts are compared whole with what the original was seen to say; times and ids are masked.
 
+mod children;
 mod contract;
-mod family;
 mod files;
 mod git;
 mod host_paths;
-mod keeping;
 mod network;
 mod packages;
+mod persistence;
 mod profiles;
 mod shell;
 mod survival;
@@ -25,23 +25,23 @@ use std::process::Command;
 const DIALECT: [&str; 2] = ["--dialect", "sandbox-mcp"];
 
 /// Writes the user's settings, and that there is nothing but `host`.
-fn settle(msb: &Msb, settings: &str) {
-    msb.settle(&format!("{WITHOUT_ALPINE}{settings}"));
+fn write_config(msb: &Msb, settings: &str) {
+    msb.write_config(&format!("{WITHOUT_ALPINE}{settings}"));
 }
 
-/// A client to whom every tool says one text, twice.
-struct Desk {
+/// A client that checks that each result has its text twice: as content and as structure.
+struct SandboxMcpClient {
     client: Client,
     called: BTreeSet<String>,
 }
 
-impl Desk {
+impl SandboxMcpClient {
     #[track_caller]
     fn open(msb: &Msb) -> Self {
         Self::over(msb, msb.command(["mcp"].iter().chain(&DIALECT)))
     }
 
-    /// The same where sandboxes have the network that they have if nobody says otherwise.
+    /// A client with sandboxes that have the default network.
     #[track_caller]
     fn networked(msb: &Msb) -> Self {
         let mut command = msb.command(["mcp"].iter().chain(&DIALECT));
@@ -54,7 +54,7 @@ impl Desk {
         // The test's own directory is its home, which is not offered by itself.
         command.arg("--host-path").arg(msb.scratch());
         if !msb.home().join("config.toml").exists() {
-            settle(msb, "");
+            write_config(msb, "");
         }
         Self { client: Client::over(command), called: BTreeSet::new() }
     }
@@ -67,7 +67,7 @@ impl Desk {
         text_of(&result)
     }
 
-    /// The same with times and ids masked.
+    /// What a tool says, with times and ids masked.
     #[track_caller]
     fn masked(&mut self, tool: &str, arguments: Value) -> String {
         mask(&self.says(tool, arguments))
@@ -79,7 +79,7 @@ impl Desk {
         self.run_in("default", command)
     }
 
-    /// The same in any sandbox.
+    /// What a command in any sandbox says, without how long it took.
     #[track_caller]
     fn run_in(&mut self, sandbox: &str, command: &str) -> String {
         let said = self.says("exec", json!({"command": command, "sandbox": sandbox}));
@@ -146,12 +146,6 @@ fn id(text: &str) -> Option<&str> {
 fn is_unit(text: &str) -> bool {
     let word = text.split(|it: char| !it.is_alphanumeric()).next();
     matches!(word, Some("s" | "ms"))
-}
-
-/// Whether this user may make the device that a network needs.
-fn has_network(msb: &Msb) -> bool {
-    let tests = msb.as_whom("/usr/bin/test").args(["-w", "/dev/net/tun"]).status();
-    tests.is_ok_and(|status| status.success())
 }
 
 /// The names of all processes of a sandbox, sorted.

@@ -27,7 +27,7 @@ fn an_interpreter_keeps_what_it_knows() {
         let metrics = client.call("sandbox_get_metrics", json!({"sandbox": "py"}));
         let metrics: Value = serde_json::from_str(&text(&metrics)).expect("it is there");
         assert_eq!(metrics["sandboxes"][0]["running"], true, "{metrics}");
-        // What travels between the interpreter and us is nobody's output.
+        // The protocol between the interpreter and us does not show as output.
         let logged = msb.words("logs py").ok().stdout;
         assert_eq!(logged, "out\n");
         let stopped = client.call("sandbox_stop", json!({"sandbox": "py"}));

@@ -1,14 +1,14 @@
-//! `msb build`: RUN reaches whom the build reaches, and no layer shows it.
+//! `msb build`: RUN reaches the hosts that the build may reach, and no layer shows it.
 
-use crate::world::{Person, WITHOUT_TUN, World, changed};
+use crate::testnet::{TestNet, TestUser, WITHOUT_TUN, changed};
 use msb_e2e::debian;
 use msb_e2e::images::{Image, Layer, Layout, Packing};
 use msb_e2e::tar::{Entry, Tar};
-use msb_e2e::{Gave, ends, skip};
+use msb_e2e::{CmdOutput, ends, skip};
 use std::fs;
 use std::process::Command;
 
-impl Person {
+impl TestUser {
     /// Loads an image as `base`.
     #[track_caller]
     fn base(&self, layout: &Layout) {
@@ -23,7 +23,7 @@ impl Person {
 
     /// Builds this text as `built`, with these flags.
     #[track_caller]
-    fn build(&self, text: &str, flags: &[&str]) -> Gave {
+    fn build(&self, text: &str, flags: &[&str]) -> CmdOutput {
         ends(self.build_command(text, flags).spawn().expect("msb can be executed"))
     }
 
@@ -38,32 +38,32 @@ const FETCHES: &str = "FROM base\nRUN wget -q -O /page http://web.example.com/\n
 const FROM_WITHIN: &str = "FROM base\nRUN wget -q -O /page http://10.9.9.10/\n";
 
 #[test]
-fn a_build_may_fetch_from_the_internet_and_from_nobody_else() {
-    for person in World::people() {
-        person.base(Layout::busybox());
-        person.build(FETCHES, &[]).ok();
-        assert_eq!(person.built("cat /page"), "hello from the web");
-        person.build(&FETCHES.replace("RUN", "RUN --network=default"), &["--no-cache"]).ok();
-        assert_ne!(person.build(FROM_WITHIN, &[]).code, 0);
+fn a_build_reaches_the_internet_and_nothing_else() {
+    for user in TestNet::users() {
+        user.base(Layout::busybox());
+        user.build(FETCHES, &[]).ok();
+        assert_eq!(user.built("cat /page"), "hello from the web");
+        user.build(&FETCHES.replace("RUN", "RUN --network=default"), &["--no-cache"]).ok();
+        assert_ne!(user.build(FROM_WITHIN, &[]).code, 0);
         for flags in [["--net", "private"], ["--net-rule", "allow@10.9.9.10:tcp:80"]] {
-            person.build(FROM_WITHIN, &[&flags[..], &["--no-cache"]].concat()).ok();
-            assert_eq!(person.built("cat /page"), "hello from the web");
+            user.build(FROM_WITHIN, &[&flags[..], &["--no-cache"]].concat()).ok();
+            assert_eq!(user.built("cat /page"), "hello from the web");
         }
-        let rules = person.msb.file("rules.toml", "rules = [\"deny@web.example.com\"]\n");
+        let rules = user.msb.file("rules.toml", "rules = [\"deny@web.example.com\"]\n");
         let rules = ["--no-cache", "--net-rules", rules.to_str().unwrap()];
-        assert_ne!(person.build(FETCHES, &rules).code, 0);
-        assert_ne!(person.build(FETCHES, &["--no-cache", "--net-default", "deny"]).code, 0);
+        assert_ne!(user.build(FETCHES, &rules).code, 0);
+        assert_ne!(user.build(FETCHES, &["--no-cache", "--net-default", "deny"]).code, 0);
         // A server that is asked and knows nothing.
-        assert_ne!(person.build(FETCHES, &["--no-cache", "--dns", "203.0.113.10:9"]).code, 0);
+        assert_ne!(user.build(FETCHES, &["--no-cache", "--dns", "203.0.113.10:9"]).code, 0);
     }
 }
 
 #[test]
 fn a_build_without_a_network_has_none() {
-    for person in World::people() {
-        person.base(Layout::busybox());
+    for user in TestNet::users() {
+        user.base(Layout::busybox());
         let closed = |text: &str, flags: &[&str], hint: &str| {
-            let gave = person.build(text, flags);
+            let gave = user.build(text, flags);
             assert_eq!(gave.code, 125, "{gave:#?}");
             assert!(gave.stderr.contains("wget: bad address"), "{gave:#?}");
             assert!(gave.stderr.contains("Containerfile:2: the command ended with"), "{gave:#?}");
@@ -74,35 +74,30 @@ fn a_build_without_a_network_has_none() {
         let alone = FETCHES.replace("RUN", "RUN --network=none");
         closed(&alone, &[], "`RUN --network=none` has no network; ");
         closed(&alone, &["--net", "all"], "`RUN --network=none` has no network; ");
-        let mut command = person.build_command(FETCHES, &[]);
+        let mut command = user.build_command(FETCHES, &[]);
         let gave = ends(command.env("MSB_NET", "none").spawn().unwrap());
         assert_eq!(gave.code, 125, "the variable says the same: {gave:#?}");
-        let gave = person.build("FROM base\n", &["--no-net", "--net-rule", "allow@any"]);
+        let gave = user.build("FROM base\n", &["--no-net", "--net-rule", "allow@any"]);
         assert!(gave.stderr.contains("has no use for network rules"), "{gave:#?}");
-        // What was fetched once is there, whoever builds on.
-        person.build(FETCHES, &[]).ok();
-        let gave = person.build(FETCHES, &["--no-net"]).ok();
+        // A cached step needs no network.
+        user.build(FETCHES, &[]).ok();
+        let gave = user.build(FETCHES, &["--no-net"]).ok();
         assert!(gave.stderr.contains("web.example.com/  (cached)"), "{gave:#?}");
     }
 }
 
 #[test]
-fn a_build_on_a_host_without_a_tun_device_names_the_line() {
-    for person in World::people() {
-        person.base(Layout::busybox());
-        let text = "FROM base\nRUN --network=none true\nRUN echo ran\n";
-        let command = person.build_command(text, &["--no-cache"]);
+fn a_build_on_a_host_without_a_tun_device_has_a_network() {
+    for user in TestNet::users() {
+        user.base(Layout::busybox());
+        let text = "FROM base\nRUN wget -qO /dev/null http://web.example.com/ && echo ran\n";
+        let command = user.build_command(text, &["--no-cache"]);
         for change in WITHOUT_TUN {
             let Some(mut wrapped) = changed(&command, change) else {
-                return skip("msb is not run in a world");
+                return skip("msb is not run in the test network");
             };
-            let gave = ends(wrapped.spawn().unwrap());
-            assert_eq!(gave.code, 125, "{gave:#?}");
-            let error = gave.stderr.lines().find(|line| line.starts_with("error: ")).unwrap();
-            assert!(error.starts_with("error: Containerfile:3: "), "{gave:#?}");
-            assert!(error.ends_with("`/dev/net/tun`"), "{gave:#?}");
-            assert!(gave.stderr.contains("`--no-net` does without"), "{gave:#?}");
-            assert!(!gave.stderr.lines().any(|line| line == "ran"), "{gave:#?}");
+            let gave = ends(wrapped.spawn().unwrap()).ok();
+            assert!(gave.stderr.lines().any(|line| line == "ran"), "{gave:#?}");
         }
     }
 }
@@ -110,13 +105,13 @@ fn a_build_on_a_host_without_a_tun_device_names_the_line() {
 /// Also by a name that is looked into: the step trusts the gateway as every sandbox does.
 #[test]
 fn pip_installs_in_a_build() {
-    for person in World::people() {
-        person.base(debian::python());
+    for user in TestNet::users() {
+        user.base(debian::python());
         let install = "python3 -m pip install -q --disable-pip-version-check --target /got \
                        --root-user-action=ignore --no-cache-dir --no-compile \
                        --index-url https://pypi.example.com/simple/";
-        fs::create_dir_all(person.scratch().join("project")).unwrap();
-        fs::copy(person.world.authority(), person.scratch().join("project/ca.pem")).unwrap();
+        fs::create_dir_all(user.scratch().join("project")).unwrap();
+        fs::copy(user.net.authority(), user.scratch().join("project/ca.pem")).unwrap();
         let plain = format!(
             "FROM base\nCOPY --chmod=644 ca.pem /ca.pem\nRUN {install} --cert /ca.pem tiny-world\n"
         );
@@ -124,12 +119,12 @@ fn pip_installs_in_a_build() {
         for (text, flags) in
             [(&plain, vec![]), (&trusting, vec!["--net-rule", "allow@pypi.example.com:http"])]
         {
-            person.build(text, &flags).ok();
+            user.build(text, &flags).ok();
             let script = "PYTHONPATH=/got python3 -c 'import tiny_world; print(tiny_world.WORDS)'";
-            assert_eq!(person.built(script), "hello from the index");
-            // Who was trusted for a step is trusted by no image.
+            assert_eq!(user.built(script), "hello from the index");
+            // A CA that was trusted for a step is in no image.
             assert_eq!(
-                person.built("echo \"${SSL_CERT_FILE-none}\"; ls -d /.msb* | wc -l"),
+                user.built("echo \"${SSL_CERT_FILE-none}\"; ls -d /.msb* | wc -l"),
                 "none\n0"
             );
         }
@@ -182,13 +177,13 @@ fn bases() -> Vec<(&'static str, Image)> {
 /// A build with a network, one that is looked into and one without give the same, to the byte.
 #[test]
 fn a_layer_does_not_show_that_there_was_a_network() {
-    for person in World::everybody() {
+    for user in TestNet::users_and_one_id() {
         for (which, image) in bases() {
-            person.base(&image.layout());
+            user.base(&image.layout());
             let text = "FROM base\nRUN true\nRUN touch -d @5 /a\n\
                         RUN mkdir -p /etc; touch -d @5 /etc/passwd\n";
             let build = |flags: &[&str]| {
-                let mut command = person.build_command(text, flags);
+                let mut command = user.build_command(text, flags);
                 // Older than what anybody makes now, newer than what the image has.
                 command.env("SOURCE_DATE_EPOCH", "1600000000");
                 ends(command.arg("--no-cache").spawn().unwrap()).line()
@@ -196,8 +191,8 @@ fn a_layer_does_not_show_that_there_was_a_network() {
             let without = build(&["--no-net"]);
             assert_eq!(build(&[]), without, "{which}");
             assert_eq!(build(&["--net-rule", "allow@api.example.com:http"]), without, "{which}");
-            let before = person.json(["image", "inspect", "base", "--json"]);
-            let after = person.json(["image", "inspect", "built", "--json"]);
+            let before = user.json(["image", "inspect", "base", "--json"]);
+            let after = user.json(["image", "inspect", "built", "--json"]);
             let layers = |of: &serde_json::Value| of["layers"].as_array().expect("layers").len();
             assert_eq!(layers(&after), layers(&before) + 2, "{which}: {after}");
         }
@@ -206,22 +201,22 @@ fn a_layer_does_not_show_that_there_was_a_network() {
 
 #[test]
 fn a_step_that_changes_nothing_gives_no_layer() {
-    for person in World::everybody() {
+    for user in TestNet::users_and_one_id() {
         for (which, image) in bases() {
-            person.base(&image.layout());
-            person.build("FROM base\nRUN true\n", &[]).ok();
-            let before = person.json(["image", "inspect", "base", "--json"]);
-            let after = person.json(["image", "inspect", "built", "--json"]);
+            user.base(&image.layout());
+            user.build("FROM base\nRUN true\n", &[]).ok();
+            let before = user.json(["image", "inspect", "base", "--json"]);
+            let after = user.json(["image", "inspect", "built", "--json"]);
             let layers = |of: &serde_json::Value| -> Vec<String> {
                 let layers = of["layers"].as_array().expect("layers").iter();
                 layers.map(|layer| layer["diff_id"].to_string()).collect()
             };
             assert_eq!(layers(&after), layers(&before), "{which}");
             if which == "a link to nowhere" {
-                person.build("FROM base\nRUN touch /etc/other; cat /etc/resolv.conf\n", &[]).ok();
+                user.build("FROM base\nRUN touch /etc/other; cat /etc/resolv.conf\n", &[]).ok();
                 let link = "../run/resolved/resolv.conf";
-                assert_eq!(person.built("readlink /etc/resolv.conf"), link);
-                assert_eq!(person.built("ls -A /etc"), "other\nresolv.conf");
+                assert_eq!(user.built("readlink /etc/resolv.conf"), link);
+                assert_eq!(user.built("ls -A /etc"), "other\nresolv.conf");
             }
         }
     }

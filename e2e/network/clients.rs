@@ -1,8 +1,8 @@
-//! The clients that people use, through a gateway that looks into what they say.
+//! Common HTTPS clients, through a gateway that intercepts TLS.
 //!
-//! None is told of its authority: the sandbox trusts it by itself.
+//! None is configured for its CA: the trust store of the sandbox has it.
 
-use crate::world::World;
+use crate::testnet::TestNet;
 use msb_e2e::skip;
 
 fn looked_into(name: &str) -> [String; 2] {
@@ -11,20 +11,20 @@ fn looked_into(name: &str) -> [String; 2] {
 
 #[test]
 fn curl_speaks_both_versions_of_http() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-rule", "allow@*.example.com:http"];
         let script = "curl='curl -sS -o /tmp/out -w %{http_code},%{http_version}\\n'; \
                       $curl https://api.example.com/x; $curl --http1.1 https://h2.example.com/x; \
                       $curl --http2 https://h2.example.com/x; grep -o HTTP/2.0 /tmp/out; \
                       $curl http://web.example.com/; $curl -I https://web.example.com/";
-        let gave = person.inside(&flags, script).line();
+        let gave = user.inside(&flags, script).line();
         assert_eq!(gave, "200,1.1\n200,1.1\n200,2\nHTTP/2.0\n200,1.1\n200,1.1");
     }
 }
 
 #[test]
 fn python_requests_trusts_the_gateway() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("api.example.com");
         let script = "/usr/bin/python3 - <<'PYTHON'
 import json, requests, urllib.request
@@ -35,19 +35,19 @@ for number in range(20):
 print('requests')
 print(urllib.request.urlopen('https://api.example.com/urllib').status)
 PYTHON";
-        assert_eq!(person.inside(&[&flag, &rule], script).line(), "requests\n200");
+        assert_eq!(user.inside(&[&flag, &rule], script).line(), "requests\n200");
     }
 }
 
 #[test]
 fn node_fetch_trusts_the_gateway() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("api.example.com");
         let script = "/usr/bin/node -e \"(async () => { \
                       const one = await fetch('https://api.example.com/node', \
                       {method: 'POST', body: 'hello'}); \
                       console.log(one.status, (await one.json()).body); })()\"";
-        let gave = person.inside(&[&flag, &rule], script);
+        let gave = user.inside(&[&flag, &rule], script);
         if gave.stderr.contains("fetch is not defined") {
             return skip("this node is older than fetch");
         }
@@ -57,9 +57,9 @@ fn node_fetch_trusts_the_gateway() {
 
 #[test]
 fn git_clones_and_pushes_through_the_gateway() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("git.example.com");
-        let branch = format!("branch-{}", person.msb.uid());
+        let branch = format!("branch-{}", user.msb.uid());
         let script = format!(
             "set -e; cd /tmp; export HOME=/tmp; \
              git clone -q https://git.example.com/project.git; cd project; cat README; \
@@ -67,7 +67,7 @@ fn git_clones_and_pushes_through_the_gateway() {
              git -c user.name=a -c user.email=a@example.com commit -q -m large; \
              git push -q origin HEAD:{branch}; git ls-remote origin {branch} | wc -l"
         );
-        let gave = person.inside(&[&flag, &rule], &script);
+        let gave = user.inside(&[&flag, &rule], &script);
         assert_eq!(gave.line(), "hello from git\n1");
         // Read, and not write, by two rules.
         let flags = [
@@ -76,7 +76,7 @@ fn git_clones_and_pushes_through_the_gateway() {
             "--net-rule",
             "allow@git.example.com:http",
         ];
-        let gave = person.inside(&flags, &script.replace(&branch, "other"));
+        let gave = user.inside(&flags, &script.replace(&branch, "other"));
         assert_ne!(gave.code, 0, "{gave:#?}");
         assert!(gave.stdout.starts_with("hello from git\n"), "{gave:#?}");
         assert!(gave.stderr.contains("403"), "{gave:#?}");
@@ -85,24 +85,24 @@ fn git_clones_and_pushes_through_the_gateway() {
 
 #[test]
 fn pip_installs_through_the_gateway() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("pypi.example.com");
         let script = "export HOME=/tmp; /usr/bin/python3 -m pip install -q \
                       --disable-pip-version-check --root-user-action=ignore --target /tmp/got \
                       --index-url https://pypi.example.com/simple/ tiny-world && \
                       PYTHONPATH=/tmp/got /usr/bin/python3 -c 'import tiny_world; \
                       print(tiny_world.WORDS)'";
-        let gave = person.inside(&[&flag, &rule], script);
+        let gave = user.inside(&[&flag, &rule], script);
         assert_eq!(gave.line(), "hello from the index");
         // And where nothing is looked into, as with any other index.
         let script = script.replace("pip install", "pip --cert /world/ca.pem install");
-        assert_eq!(person.inside(&[], &script).line(), "hello from the index");
+        assert_eq!(user.inside(&[], &script).line(), "hello from the index");
     }
 }
 
 #[test]
 fn openssl_and_what_uses_its_files_trust_the_gateway() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("api.example.com");
         let script = "openssl s_client -connect api.example.com:443 -servername api.example.com \
                       -verify_return_error </dev/null 2>/dev/null | grep 'Verify return code'; \
@@ -110,26 +110,26 @@ fn openssl_and_what_uses_its_files_trust_the_gateway() {
                       -w '%{http_code}\\n' https://api.example.com/; \
                       curl -sS -o /dev/null --cacert /world/ca.pem https://api.example.com/ 2>&1 \
                       | grep -c 'SSL certificate problem'";
-        let gave = person.inside(&[&flag, &rule], script).ok();
+        let gave = user.inside(&[&flag, &rule], script).ok();
         let lines: Vec<&str> = gave.stdout.lines().map(str::trim).collect();
         assert!(lines.contains(&"Verify return code: 0 (ok)"), "{gave:#?}");
-        // The usual trust store is enough, and the world's own authority is not.
+        // The default trust store is enough, and the CA of the test network is not.
         assert!(gave.stdout.ends_with("200\n1\n"), "{gave:#?}");
     }
 }
 
-/// An authority of one sandbox vouches for nothing in another.
+/// The CA of one sandbox is not trusted in another.
 #[test]
 fn every_sandbox_has_an_authority_of_its_own() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let [flag, rule] = looked_into("api.example.com");
         let script = "cat \"$SSL_CERT_FILE\"";
-        let first = person.inside(&[&flag, &rule], script).line();
-        let second = person.inside(&[&flag, &rule], script).line();
+        let first = user.inside(&[&flag, &rule], script).line();
+        let second = user.inside(&[&flag, &rule], script).line();
         assert!(first.contains("BEGIN CERTIFICATE"), "{first}");
         assert_ne!(first, second);
-        // Whoever is not looked into trusts nobody new.
-        let gave = person.inside(&[], "echo \"${SSL_CERT_FILE-none}\"");
+        // Without interception there is no new CA in the trust store.
+        let gave = user.inside(&[], "echo \"${SSL_CERT_FILE-none}\"");
         assert_eq!(gave.line(), "none");
     }
 }

@@ -1,21 +1,21 @@
-//! What is told of flows: events, the table, and rules that change while it runs.
+//! Reports about flows: events, the table of open flows, and rules that change at run time.
 
-use crate::world::World;
+use crate::testnet::TestNet;
 use msb_e2e::eventually;
 use std::io::{BufRead, BufReader};
 
 #[test]
-fn every_decision_is_told_with_its_rule() {
-    for person in World::people() {
+fn every_decision_is_recorded_with_its_rule() {
+    for user in TestNet::users() {
         let flags = ["--net-rule", "deny@evil.example.net", "--net-rule", "deny@203.0.113.19"];
-        person.lasting("net", &flags);
+        user.lasting("net", &flags);
         let script = "curl -sS http://web.example.com/ >/dev/null; \
                       curl -s http://evil.example.net/; curl -s http://203.0.113.19/; \
                       curl -s http://10.9.9.9/; true";
-        person.within("net", script).ok();
-        eventually("the flow has ended", || !person.events("net", "ended").is_empty());
+        user.within("net", script).ok();
+        eventually("the flow has ended", || !user.events("net", "ended").is_empty());
         let decided = |word: &str, kind: &str| {
-            let events = person.told("net", word);
+            let events = user.told("net", word);
             let found = events.iter().find(|event| event["decided"]["kind"] == kind).cloned();
             found.unwrap_or_else(|| panic!("{word} {kind}: {events:#?}"))["decided"].clone()
         };
@@ -38,47 +38,47 @@ fn every_decision_is_told_with_its_rule() {
         );
         let private = decided("10.9.9.9", "tcp");
         assert_eq!((&private["decision"], &private["rule"]), (&"deny".into(), &"default".into()));
-        let ended = person.events("net", "ended");
+        let ended = user.events("net", "ended");
         let ended = ended.iter().find(|event| event["ended"]["flow"] == web["flow"]).unwrap();
         assert!(ended["ended"]["sent"].as_u64().unwrap() > 50, "{ended}");
         assert!(ended["ended"]["received"].as_u64().unwrap() > 100, "{ended}");
-        // For people.
-        let told = person.run(["events", "--net", "net"]).ok().stdout;
+        // For users.
+        let told = user.run(["events", "--net", "net"]).ok().stdout;
         let line = told.lines().find(|line| line.contains("web.example.com (203.0.113.10)"));
         assert!(line.is_some_and(|line| line.ends_with("by allow@public")), "{told}");
-        let told = person.run(["events", "--net", "--denied", "net"]).ok().stdout;
+        let told = user.run(["events", "--net", "--denied", "net"]).ok().stdout;
         assert!(!told.contains("allow  ") && told.contains("deny@evil.example.net"), "{told}");
     }
 }
 
 #[test]
 fn events_can_be_followed() {
-    for person in World::people() {
-        person.lasting("net", &[]);
-        let mut follow = person.command(["events", "--net", "-f", "--json", "net"]);
+    for user in TestNet::users() {
+        user.lasting("net", &[]);
+        let mut follow = user.command(["events", "--net", "-f", "--json", "net"]);
         let mut follow = follow.spawn().unwrap();
         let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-        person.within("net", "curl -s http://10.9.9.9/; true").ok();
+        user.within("net", "curl -s http://10.9.9.9/; true").ok();
         let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("10.9.9.9")));
         assert!(line.unwrap().unwrap().contains("\"deny\""));
-        person.run(["stop", "net"]).ok();
+        user.run(["stop", "net"]).ok();
         assert!(lines.all(|line| line.is_ok()), "it ends with the sandbox");
         assert!(follow.wait().unwrap().success());
         // They are still there.
-        person.told("net", "10.9.9.9");
+        user.told("net", "10.9.9.9");
     }
 }
 
 #[test]
 fn the_table_shows_what_is_open() {
-    for person in World::people() {
-        person.lasting("net", &["-p", "8000"]);
+    for user in TestNet::users() {
+        user.lasting("net", &["-p", "8000"]);
         let script = "exec /usr/bin/python3 /world/streams.py wait web.example.com 7000";
-        let mut waits = person.command(["exec", "net", "--", "sh", "-c", script]);
+        let mut waits = user.command(["exec", "net", "--", "sh", "-c", script]);
         let mut waits = waits.spawn().unwrap();
         let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "open");
-        let table = person.json(["net", "--json", "net"]);
+        let table = user.json(["net", "--json", "net"]);
         let flows = table["flows"].as_array().unwrap();
         let flow = flows.iter().find(|flow| flow["verdict"]["port"] == 7000).unwrap();
         assert_eq!(flow["verdict"]["name"], "web.example.com", "{table}");
@@ -86,7 +86,7 @@ fn the_table_shows_what_is_open() {
         assert_eq!((&flow["sent"], &flow["received"]), (&1.into(), &1.into()), "{table}");
         assert_eq!(table["policy"]["default"], "deny", "{table}");
         assert_eq!(table["ports"].as_array().unwrap().len(), 1, "{table}");
-        let told = person.run(["net", "net"]).ok().stdout;
+        let told = user.run(["net", "net"]).ok().stdout;
         for word in ["rule  allow@public", "port  127.0.0.1:", "web.example.com (203.0.113.10)"] {
             assert!(told.contains(word), "{told}");
         }
@@ -97,79 +97,79 @@ fn the_table_shows_what_is_open() {
 
 #[test]
 fn rules_change_while_it_runs() {
-    for person in World::people() {
-        person.lasting("net", &["--net-default", "deny", "--net-rule", "allow@203.0.113.12"]);
+    for user in TestNet::users() {
+        user.lasting("net", &["--net-default", "deny", "--net-rule", "allow@203.0.113.12"]);
         let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
         // A rule for an address lets no DNS query out.
-        assert_eq!(person.probe_in("net", &probes), ["unknown", "open", "refused"]);
-        let rules = person.run(["net", "net", "--allow", "web.example.com"]).line();
+        assert_eq!(user.probe_in("net", &probes), ["unknown", "open", "refused"]);
+        let rules = user.run(["net", "net", "--allow", "web.example.com"]).line();
         assert_eq!(rules, "allow@web.example.com\nallow@203.0.113.12\ndeny everything else");
-        assert_eq!(person.probe_in("net", &probes), ["open", "open", "refused"]);
-        person.run(["net", "net", "--allow", "10.9.9.10:tcp:80", "--deny", "203.0.113.12"]).ok();
-        assert_eq!(person.probe_in("net", &probes), ["open", "refused", "open"]);
+        assert_eq!(user.probe_in("net", &probes), ["open", "open", "refused"]);
+        user.run(["net", "net", "--allow", "10.9.9.10:tcp:80", "--deny", "203.0.113.12"]).ok();
+        assert_eq!(user.probe_in("net", &probes), ["open", "refused", "open"]);
         // Until it stops.
-        person.run(["restart", "net"]).ok();
-        assert_eq!(person.probe_in("net", &probes), ["unknown", "open", "refused"]);
-        let wrong = person.run(["net", "net", "--allow", "allow@web.example.com"]);
+        user.run(["restart", "net"]).ok();
+        assert_eq!(user.probe_in("net", &probes), ["unknown", "open", "refused"]);
+        let wrong = user.run(["net", "net", "--allow", "allow@web.example.com"]);
         assert_ne!(wrong.code, 0);
     }
 }
 
 #[test]
-fn what_is_denied_from_now_on_is_ended() {
-    for person in World::people() {
-        person.lasting("net", &[]);
+fn open_flows_that_become_denied_are_ended() {
+    for user in TestNet::users() {
+        user.lasting("net", &[]);
         let script = "exec /usr/bin/python3 /world/streams.py wait web.example.com 7000";
-        let mut waits = person.command(["exec", "net", "--", "sh", "-c", script]);
+        let mut waits = user.command(["exec", "net", "--", "sh", "-c", script]);
         let mut waits = waits.spawn().unwrap();
         let mut lines = BufReader::new(waits.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "open");
-        person.run(["net", "net", "--deny", "web.example.com"]).ok();
+        user.run(["net", "net", "--deny", "web.example.com"]).ok();
         assert_eq!(lines.next().unwrap().unwrap(), "closed");
         waits.wait().unwrap();
-        assert_eq!(person.probe_in("net", &["tcp 203.0.113.12 80"]), ["open"]);
+        assert_eq!(user.probe_in("net", &["tcp 203.0.113.12 80"]), ["open"]);
     }
 }
 
 #[test]
 fn rules_for_requests_change_while_it_runs() {
-    for person in World::people() {
-        person.lasting("net", &["--net-rule", "allow@api.example.com:http"]);
+    for user in TestNet::users() {
+        user.lasting("net", &["--net-rule", "allow@api.example.com:http"]);
         let script = "for path in /v1 /v2; do curl -s -o /dev/null -w '%{http_code}\\n' \
                       https://api.example.com$path; done";
-        assert_eq!(person.within("net", script).line(), "200\n200");
-        person.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]).ok();
-        assert_eq!(person.within("net", script).line(), "200\n403");
+        assert_eq!(user.within("net", script).line(), "200\n200");
+        user.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]).ok();
+        assert_eq!(user.within("net", script).line(), "200\n403");
     }
 }
 
-/// Nobody inside would trust what they were shown.
+/// No client inside would trust the certificate of the gateway.
 #[test]
 fn a_rule_for_requests_cannot_come_too_late() {
-    for person in World::people() {
-        person.lasting("net", &[]);
-        let gave = person.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]);
+    for user in TestNet::users() {
+        user.lasting("net", &[]);
+        let gave = user.run(["net", "net", "--deny", "api.example.com:http:GET:/v2"]);
         assert_ne!(gave.code, 0, "{gave:#?}");
         assert!(gave.stderr.contains("hint: "), "{gave:#?}");
         let script = "curl -s --cacert /world/ca.pem -o /dev/null -w '%{http_code}\\n' \
                       https://api.example.com/v2";
-        assert_eq!(person.within("net", script).line(), "200");
+        assert_eq!(user.within("net", script).line(), "200");
     }
 }
 
 #[test]
 fn a_sandbox_without_a_network_has_none_to_show() {
-    for person in World::people() {
-        person.lasting("quiet", &["--no-net"]);
+    for user in TestNet::users() {
+        user.lasting("quiet", &["--no-net"]);
         for args in [
             &["net", "quiet"][..],
             &["net", "quiet", "--allow", "web.example.com"],
             &["port", "add", "quiet", "8080:80"],
         ] {
-            let gave = person.run(args);
+            let gave = user.run(args);
             assert_ne!(gave.code, 0, "{args:?}: {gave:#?}");
             assert!(gave.stderr.contains("network"), "{args:?}: {gave:#?}");
         }
-        assert_eq!(person.run(["events", "--net", "quiet"]).line(), "");
+        assert_eq!(user.run(["events", "--net", "quiet"]).line(), "");
     }
 }

@@ -1,11 +1,11 @@
-//! Those inside and outside who mean harm: the gateway goes on, and gives nothing away.
+//! Hostile sandboxes and servers: the gateway goes on, and leaks nothing.
 
-use crate::world::{Person, World};
+use crate::testnet::{TestNet, TestUser};
 use msb_e2e::{Process, skip};
 use std::io::{BufRead, BufReader};
 
-fn gateway(person: &Person, name: &str) -> Process {
-    let processes = person.msb.processes(name);
+fn gateway(user: &TestUser, name: &str) -> Process {
+    let processes = user.msb.processes(name);
     let found = processes.into_iter().find(|process| process.name == "msb-gateway");
     found.expect("a gateway")
 }
@@ -21,12 +21,12 @@ fn memory(process: &Process) -> u64 {
 
 #[test]
 fn frames_that_mean_nothing_harm_nothing() {
-    for person in World::people() {
-        person.lasting("net", &[]);
-        let before = gateway(&person, "net");
+    for user in TestNet::users() {
+        user.lasting("net", &[]);
+        let before = gateway(&user, "net");
         for seed in 1..4 {
             let script = format!("/usr/bin/python3 /world/frames.py {seed}");
-            let gave = person.within("net", &script).line();
+            let gave = user.within("net", &script).line();
             if gave == "not permitted" {
                 skip("a sandbox may send no frames of its own");
                 break;
@@ -36,8 +36,8 @@ fn frames_that_mean_nothing_harm_nothing() {
         assert!(before.is_alive(), "the gateway ended");
         assert!(memory(&before) < 200 << 10, "{} KiB", memory(&before));
         let probes = ["tcp web.example.com 80", "udp 2001:db8::10 7000", "tcp 10.9.9.10 80"];
-        assert_eq!(person.probe_in("net", &probes), ["open", "open", "refused"]);
-        let seen = person.world.canaries();
+        assert_eq!(user.probe_in("net", &probes), ["open", "open", "refused"]);
+        let seen = user.net.canaries();
         assert!(seen.is_empty(), "{seen:?}");
     }
 }
@@ -45,9 +45,9 @@ fn frames_that_mean_nothing_harm_nothing() {
 /// What is not read waits outside, and not in our memory.
 #[test]
 fn a_sandbox_that_does_not_read_costs_little() {
-    for person in World::people() {
-        person.lasting("net", &[]);
-        let gateway = gateway(&person, "net");
+    for user in TestNet::users() {
+        user.lasting("net", &[]);
+        let gateway = gateway(&user, "net");
         let script = "import socket, sys
 held = []
 for number in range(100):
@@ -59,13 +59,13 @@ for one in held:
 print('held', flush=True)
 sys.stdin.read()";
         let args = ["exec", "net", "--", "/usr/bin/python3", "-c", script];
-        let mut holds = person.command(args);
+        let mut holds = user.command(args);
         let mut holds = holds.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(holds.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "held");
-        // Those who do read are served meanwhile.
+        // Clients that do read are served meanwhile.
         let script = "/usr/bin/python3 /world/streams.py echo web.example.com 7000 3000000";
-        assert_eq!(person.within("net", script).line(), "same");
+        assert_eq!(user.within("net", script).line(), "same");
         let used = memory(&gateway);
         assert!(used < 200 << 10, "{used} KiB");
         drop(holds.stdin.take());
@@ -73,15 +73,15 @@ sys.stdin.read()";
     }
 }
 
-/// Somebody outside who never answers holds up nobody else.
+/// A server that never answers delays no other flow.
 #[test]
-fn silence_outside_holds_up_nobody() {
-    for person in World::people() {
-        person.lasting("net", &["--net-max-connections", "64"]);
+fn a_silent_server_delays_no_other_flow() {
+    for user in TestNet::users() {
+        user.lasting("net", &["--net-max-connections", "64"]);
         let script = "for i in $(seq 20); do curl -s http://203.0.113.99/ & all=\"$all $!\"; done; \
                       for i in $(seq 20); do curl -sS http://web.example.com/ || exit 1; done; \
                       kill $all";
-        let gave = person.within("net", script).ok();
+        let gave = user.within("net", script).ok();
         assert_eq!(gave.stdout, "hello from the web\n".repeat(20));
     }
 }
@@ -89,9 +89,9 @@ fn silence_outside_holds_up_nobody() {
 /// Attack 28.
 #[test]
 fn what_the_sandbox_says_does_not_reach_a_terminal_raw() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-default", "deny", "--net-rule", "allow@api.example.com:http:GET:/v1"];
-        person.lasting("net", &flags);
+        user.lasting("net", &flags);
         let script = "/usr/bin/python3 - <<'PYTHON'
 import os, socket, ssl, struct
 evil = b'\\x1b[31mred\\x1b]0;title\\x07\\nline'
@@ -108,16 +108,16 @@ for path in [b'/' + evil, b'/%1b%5b31mred', b'/\\xe2\\x80\\xaertl', b'/' + b'x' 
             one.sendall(b'GET ' + path + b' HTTP/1.1\\r\\nHost: api.example.com\\r\\n\\r\\n')
             print(one.recv(100)[:12].decode())
 PYTHON";
-        let gave = person.within("net", script).ok();
+        let gave = user.within("net", script).ok();
         assert!(gave.stdout.lines().all(|line| line.starts_with("HTTP/1.1 4")), "{gave:#?}");
-        person.told("net", "GET /%1b%5b31mred");
+        user.told("net", "GET /%1b%5b31mred");
         for args in [
             &["events", "--net", "net"][..],
             &["events", "--net", "--json", "net"],
             &["net", "net"],
             &["net", "--json", "net"],
         ] {
-            let gave = person.run(args).ok();
+            let gave = user.run(args).ok();
             let raw = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
             assert!(!gave.stdout.contains(raw), "{args:?}: {:?}", gave.stdout);
             assert!(gave.stdout.lines().all(|line| line.len() < 4000), "{args:?}");
@@ -128,26 +128,26 @@ PYTHON";
 /// A server of names that lies or babbles.
 #[test]
 fn hostile_answers_for_names_are_not_believed() {
-    for person in World::people() {
-        person.lasting("net", &["--dns", "127.0.0.1:5300"]);
+    for user in TestNet::users() {
+        user.lasting("net", &["--dns", "127.0.0.1:5300"]);
         for kind in ["loop", "short", "otherid", "othername", "count", "alias", "rebound"] {
             let name = format!("{kind}.weird.example.net");
-            let outcome = person.probe_in("net", &[&format!("ask A {name}")]);
-            // What is wrong is no answer, and neither is one that leads to somebody private.
+            let outcome = user.probe_in("net", &[&format!("ask A {name}")]);
+            // What is wrong is no answer, and neither is one with a private address.
             let good = ["failed 0", "nxdomain 0", "refused 0", "ok 0"];
             assert!(good.contains(&outcome[0].as_str()), "{kind}: {outcome:?}");
         }
         let probes = ["tcp 10.9.9.9 80", "name web.weird.example.net"];
-        assert_eq!(person.probe_in("net", &probes), ["refused", "203.0.113.10"]);
-        let seen = person.world.canaries();
+        assert_eq!(user.probe_in("net", &probes), ["refused", "203.0.113.10"]);
+        let seen = user.net.canaries();
         assert!(seen.is_empty(), "{seen:?}");
     }
 }
 
 /// Attack 33: a name that the sandbox gave an address itself.
 #[test]
-fn the_sandboxes_own_list_of_hosts_fools_nobody() {
-    for person in World::people() {
+fn the_hosts_file_of_the_sandbox_opens_no_rule() {
+    for user in TestNet::users() {
         let flags = [
             "--net-default",
             "deny",
@@ -156,8 +156,8 @@ fn the_sandboxes_own_list_of_hosts_fools_nobody() {
             "--net-rule",
             "allow@api.example.com:http",
         ];
-        person.lasting("net", &flags);
-        let word = format!("fooled-{}", person.msb.uid());
+        user.lasting("net", &flags);
+        let word = format!("fooled-{}", user.msb.uid());
         let script = format!(
             "curl -sS http://web.example.com/ >/dev/null; \
              for host in web api; do for scheme in http https; do for port in 80 443; do \
@@ -165,24 +165,24 @@ fn the_sandboxes_own_list_of_hosts_fools_nobody() {
              --connect-to $host.example.com:$port:203.0.113.12:$port \
              $scheme://$host.example.com:$port/{word}; done; done; done; true"
         );
-        let gave = person.within("net", &script).ok();
+        let gave = user.within("net", &script).ok();
         assert!(!gave.stdout.contains("200"), "{gave:#?}");
-        assert!(!person.world.log("access").contains(&word));
+        assert!(!user.net.log("access").contains(&word));
     }
 }
 
-/// Attack 11: an image whose files wait for ever, or have no end.
+/// Attack 11: an image with files that block for ever, or have no end.
 #[test]
 fn an_image_without_ordinary_files_starts_all_the_same() {
-    for person in World::people() {
-        let etc = person.msb.rootfs().join("etc");
+    for user in TestNet::users() {
+        let etc = user.msb.rootfs().join("etc");
         std::fs::create_dir_all(&etc).expect("a directory of the test's own");
         let _ = std::fs::remove_file(etc.join("hosts"));
         let made = std::process::Command::new("mkfifo").arg(etc.join("hosts")).status();
         assert!(made.expect("mkfifo").success());
         std::os::unix::fs::symlink("/dev/zero", etc.join("resolv.conf")).expect("a new name");
-        let rootfs = person.msb.rootfs().display().to_string();
+        let rootfs = user.msb.rootfs().display().to_string();
         let words = ["run", "--net", "public", &rootfs, "--", "cat", "/etc/hosts"];
-        assert!(person.run(words).ok().stdout.contains("198.18.0.2"));
+        assert!(user.run(words).ok().stdout.contains("198.18.0.2"));
     }
 }

@@ -1,21 +1,21 @@
-//! The network through the real binary, in a world of the tests' own with real servers.
+//! The network through the real binary, on a test network with real servers.
 //!
 //! The numbers in the doc comments are those of the list of attacks in `ESCAPES.md`.
 
 mod builds;
+mod children;
+mod cleanup;
 mod clients;
+mod dns;
 mod domains;
-mod ends;
 mod events;
-mod families;
 mod flows;
 mod hostile;
-mod names;
-mod neighbours;
-mod office;
+mod named_networks;
 mod ports;
+mod proxy;
 mod reach;
 mod requests;
 mod rules;
 mod secrets;
-mod world;
+mod testnet;

@@ -1,10 +1,10 @@
-//! Rules for requests: what is looked into, and how requests cannot be made to mean two things.
+//! Rules for HTTP requests: which are intercepted, and that request smuggling fails.
 
-use crate::world::{Person, World};
+use crate::testnet::{TestNet, TestUser};
 
 /// The statuses of requests, one curl each, in a new sandbox.
 #[track_caller]
-fn statuses(person: &Person, rules: &[&str], requests: &[String]) -> Vec<String> {
+fn statuses(user: &TestUser, rules: &[&str], requests: &[String]) -> Vec<String> {
     let mut flags = vec!["--net-default", "deny"];
     flags.extend(rules.iter().flat_map(|rule| ["--net-rule", rule]));
     let curls: Vec<String> = requests
@@ -13,14 +13,14 @@ fn statuses(person: &Person, rules: &[&str], requests: &[String]) -> Vec<String>
             format!("curl -s --path-as-is -o /dev/null -w '%{{http_code}}\\n' {request}; ")
         })
         .collect();
-    let gave = person.inside(&flags, &format!("{} true", curls.concat())).ok();
+    let gave = user.inside(&flags, &format!("{} true", curls.concat())).ok();
     gave.stdout.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn requests_are_ruled_by_method_and_path() {
-    for person in World::people() {
-        let word = format!("ruled-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("ruled-{}", user.msb.uid());
         let at = |rest: &str| format!("'https://api.example.com{rest}-{word}'");
         let requests = [
             at("/v1/x"),
@@ -36,9 +36,9 @@ fn requests_are_ruled_by_method_and_path() {
         ];
         let rules = ["allow@api.example.com:http:GET,HEAD:/v1/"];
         let expected = ["200", "200", "403", "200", "403", "403", "403", "403", "403", "403"];
-        assert_eq!(statuses(&person, &rules, &requests), expected);
-        let paths: Vec<String> = person
-            .world
+        assert_eq!(statuses(&user, &rules, &requests), expected);
+        let paths: Vec<String> = user
+            .net
             .requests(&word)
             .iter()
             .map(|request| format!("{} {}", request["method"], request["path"]).replace('"', ""))
@@ -51,8 +51,8 @@ fn requests_are_ruled_by_method_and_path() {
 /// Neither the scheme nor the port is a way around.
 #[test]
 fn requests_are_ruled_on_every_port_and_without_encryption() {
-    for person in World::people() {
-        let word = format!("ports-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("ports-{}", user.msb.uid());
         let places = [
             "http://api.example.com",
             "https://api.example.com",
@@ -68,19 +68,19 @@ fn requests_are_ruled_on_every_port_and_without_encryption() {
             .flat_map(|place| [format!("{place}/v1/{word}"), format!("{place}/no/{word}")])
             .collect();
         let rules = ["allow@api.example.com:http:GET:/v1/"];
-        let outcomes = statuses(&person, &rules, &requests);
+        let outcomes = statuses(&user, &rules, &requests);
         assert_eq!(outcomes[..10], ["200", "403"].repeat(5), "{outcomes:?}");
         for (request, outcome) in requests.iter().zip(&outcomes).filter(|(r, _)| r.contains("/no/"))
         {
             assert_ne!(outcome, "200", "{request}");
         }
-        assert!(person.world.requests(&format!("/no/{word}")).is_empty());
+        assert!(user.net.requests(&format!("/no/{word}")).is_empty());
     }
 }
 
 #[test]
-fn much_goes_through_what_is_looked_into() {
-    for person in World::people() {
+fn large_transfers_pass_interception() {
+    for user in TestNet::users() {
         let flags = ["--net-rule", "allow@*.example.com:http"];
         let script = "head -c 50000000 /dev/urandom >/tmp/bulk; sha256sum </tmp/bulk; \
                       for version in 1.1 2; do \
@@ -89,7 +89,7 @@ fn much_goes_through_what_is_looked_into() {
                       seq 300 | sed 's|.*|url=https://h2.example.com/many?&\\noutput=/dev/null|' \
                       >/tmp/urls; curl -sS -Z --http2 -K /tmp/urls --parallel-max 50 \
                       -w '%{http_code} %{http_version}\\n' | sort | uniq -c | tr -s ' '";
-        let gave = person.inside(&flags, script).ok();
+        let gave = user.inside(&flags, script).ok();
         let lines: Vec<&str> = gave.stdout.lines().collect();
         let sum = lines[0].split(' ').next().unwrap();
         let sent = format!("50000000 {sum}");
@@ -100,8 +100,8 @@ fn much_goes_through_what_is_looked_into() {
 /// Attacks on the way a path is read.
 #[test]
 fn a_path_cannot_be_written_around_its_rule() {
-    for person in World::people() {
-        let word = format!("around-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("around-{}", user.msb.uid());
         let allowed = ["allow@api.example.com:http:GET:/v1/"];
         let out_of_it: Vec<String> = [
             "/v1/../admin",
@@ -122,7 +122,7 @@ fn a_path_cannot_be_written_around_its_rule() {
         .iter()
         .map(|path| format!("\"https://api.example.com{path}-{word}\""))
         .collect();
-        let outcomes = statuses(&person, &allowed, &out_of_it);
+        let outcomes = statuses(&user, &allowed, &out_of_it);
         for (request, outcome) in out_of_it.iter().zip(&outcomes) {
             // What is not decoded twice by us may go, as long as it goes as it was written.
             let is_plain = request.contains("%252e") || request.contains("..;");
@@ -144,11 +144,11 @@ fn a_path_cannot_be_written_around_its_rule() {
         .iter()
         .map(|path| format!("\"https://api.example.com{path}-{word}\""))
         .collect();
-        let outcomes = statuses(&person, &denied, &into_it);
+        let outcomes = statuses(&user, &denied, &into_it);
         for (request, outcome) in into_it.iter().zip(&outcomes) {
             assert!(["403", "400"].contains(&outcome.as_str()), "{request}: {outcome}");
         }
-        for request in person.world.requests(&word) {
+        for request in user.net.requests(&word) {
             let path = request["path"].as_str().unwrap();
             assert!(path.contains("%252e") || path.contains("..;"), "{path}");
         }
@@ -157,7 +157,7 @@ fn a_path_cannot_be_written_around_its_rule() {
 
 #[test]
 fn a_denied_request_says_why_and_is_recorded() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = [
             "--net-default",
             "deny",
@@ -166,16 +166,16 @@ fn a_denied_request_says_why_and_is_recorded() {
             "--net-rule",
             "allow@api.example.com:http:GET",
         ];
-        person.lasting("net", &flags);
+        user.lasting("net", &flags);
         let script = "curl -sS -i https://api.example.com/secret/page?token=hidden; \
                       curl -sS -o /dev/null https://api.example.com/page?token=hidden";
-        let gave = person.within("net", script).ok();
+        let gave = user.within("net", script).ok();
         assert!(gave.stdout.contains(" 403"), "{gave:#?}");
         for word in ["deny@api.example.com:http:*:/secret", "msb net"] {
             assert!(gave.stdout.contains(word), "{word}: {gave:#?}");
         }
-        let events = person.told("net", "GET /page");
-        let events = [events, person.told("net", "GET /secret")].concat();
+        let events = user.told("net", "GET /page");
+        let events = [events, user.told("net", "GET /secret")].concat();
         let find = |decision: &str| {
             let is_it = |event: &&serde_json::Value| {
                 event["decided"]["kind"] == "http" && event["decided"]["decision"] == decision
@@ -189,17 +189,17 @@ fn a_denied_request_says_why_and_is_recorded() {
         assert_eq!(denied["name"], "api.example.com");
         let allowed = find("allow");
         assert_eq!(allowed["request"], "GET /page");
-        // What stands behind the question mark is nobody's business.
-        let told = person.run(["events", "--net", "net"]).ok().stdout;
+        // The query string is not recorded.
+        let told = user.run(["events", "--net", "net"]).ok().stdout;
         assert!(!told.contains("hidden"), "{told}");
     }
 }
 
 /// Attack 36.
 #[test]
-fn requests_that_could_mean_two_things_are_refused() {
-    for person in World::people() {
-        let word = format!("smuggled-{}", person.msb.uid());
+fn ambiguous_requests_are_refused() {
+    for user in TestNet::users() {
+        let word = format!("smuggled-{}", user.msb.uid());
         let flags = [
             "--net-default",
             "deny",
@@ -208,9 +208,9 @@ fn requests_that_could_mean_two_things_are_refused() {
             "--net-rule",
             "allow@api.example.com",
         ];
-        person.lasting("net", &flags);
+        user.lasting("net", &flags);
         let script = format!("/usr/bin/python3 /world/smuggle.py api.example.com {word}");
-        let gave = person.within("net", &script).ok();
+        let gave = user.within("net", &script).ok();
         assert!(gave.stdout.lines().count() >= 19, "{gave:#?}");
         for line in gave.stdout.lines() {
             let (case, statuses) = line.split_once(": ").unwrap();
@@ -234,25 +234,25 @@ fn requests_that_could_mean_two_things_are_refused() {
             let is_no = |status: &str| ["400", "403", "421", "closed"].contains(&status);
             assert!(statuses.split(' ').all(is_no), "{case}: {statuses}");
         }
-        // Whatever was understood, nobody got what was hidden.
-        let hidden = person.world.requests(&format!("hidden-{word}"));
+        // However requests were parsed, no server got the hidden one.
+        let hidden = user.net.requests(&format!("hidden-{word}"));
         assert!(hidden.is_empty(), "{hidden:#?}");
-        assert!(!person.world.log("access").contains(&format!("hidden-{word}")));
+        assert!(!user.net.log("access").contains(&format!("hidden-{word}")));
     }
 }
 
 /// What the server is sent is one clear request, whatever the sandbox wrote.
 #[test]
-fn what_is_sent_on_is_written_by_us() {
-    for person in World::people() {
-        let word = format!("clear-{}", person.msb.uid());
+fn forwarded_requests_are_serialized_by_the_gateway() {
+    for user in TestNet::users() {
+        let word = format!("clear-{}", user.msb.uid());
         let flags = ["--net-rule", "allow@raw.example.com:http"];
         let script = format!(
             "curl -sS https://raw.example.com/{word} -H 'Connection: close, X-Hop' \
              -H 'X-Hop: one' -H 'X-Kept: two' -H 'Proxy-Authorization: Basic x' -H 'TE: trailers'"
         );
-        assert_eq!(person.inside(&flags, &script).line(), "raw");
-        let log = person.world.log("raw");
+        assert_eq!(user.inside(&flags, &script).line(), "raw");
+        let log = user.net.log("raw");
         let sent = log.lines().find(|line| line.contains(&word)).unwrap();
         let lower = sent.to_ascii_lowercase();
         assert!(lower.contains("x-kept: two"), "{sent}");
@@ -265,22 +265,22 @@ fn what_is_sent_on_is_written_by_us() {
 
 #[test]
 fn answers_are_streamed_as_they_come() {
-    for person in World::people() {
-        let word = format!("streamed-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("streamed-{}", user.msb.uid());
         let flags = ["--net-rule", "allow@api.example.com:http"];
         let script = format!("/usr/bin/python3 /world/web.py stream api.example.com {word}");
-        assert_eq!(person.inside(&flags, &script).line(), "200 opened\nsecond");
+        assert_eq!(user.inside(&flags, &script).line(), "200 opened\nsecond");
     }
 }
 
 #[test]
 fn websockets_pass_where_their_request_does() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let script = "/usr/bin/python3 /world/web.py websocket api.example.com";
         let flags = ["--net-rule", "allow@api.example.com:http:GET:/ws"];
-        assert_eq!(person.inside(&flags, script).line(), "101\nsame\nsame");
+        assert_eq!(user.inside(&flags, script).line(), "101\nsame\nsame");
         let flags = ["--net-default", "deny", "--net-rule", "allow@api.example.com:http:GET:/v1"];
-        let gave = person.inside(&flags, script);
+        let gave = user.inside(&flags, script);
         assert!(gave.stdout.starts_with("403\n"), "{gave:#?}");
     }
 }
@@ -288,8 +288,8 @@ fn websockets_pass_where_their_request_does() {
 /// Attack 34 inside what is encrypted: the name of the request is the name of the connection.
 #[test]
 fn a_request_is_for_the_name_that_was_connected_to() {
-    for person in World::people() {
-        let word = format!("fronted-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("fronted-{}", user.msb.uid());
         let flags = ["--net-rule", "allow@shared.example.com:http"];
         let script = format!(
             "for version in http1.1 http2; do \
@@ -297,26 +297,26 @@ fn a_request_is_for_the_name_that_was_connected_to() {
              https://shared.example.com/{word} -H 'Host: hidden.example.com'; done; \
              curl -sS -o /dev/null -w '%{{http_code}}\\n' https://shared.example.com/whom"
         );
-        let gave = person.inside(&flags, &script).ok();
+        let gave = user.inside(&flags, &script).ok();
         let lines: Vec<&str> = gave.stdout.lines().collect();
         assert!(
             ["403", "421"].contains(&lines[0]) && ["403", "421"].contains(&lines[1]),
             "{gave:#?}"
         );
         assert_eq!(lines[2], "200");
-        assert!(!person.world.log("access").contains(&word));
+        assert!(!user.net.log("access").contains(&word));
     }
 }
 
 #[test]
-fn names_that_are_bypassed_are_not_looked_into() {
-    for person in World::people() {
+fn bypassed_names_are_not_intercepted() {
+    for user in TestNet::users() {
         let flags =
             ["--net-rule", "allow@*.example.com:http:GET:/v1/", "--net-bypass", "api.example.com"];
-        // It shows the certificate of the world, and not one of ours.
+        // It shows the certificate of the server, and not one of the gateway.
         let script = "curl -sS --cacert /world/ca.pem -o /dev/null -w '%{http_code}\\n' \
                       https://api.example.com/anything; \
                       curl -sS -o /dev/null -w '%{http_code}\\n' https://other.example.com/v1/x";
-        assert_eq!(person.inside(&flags, script).line(), "200\n200");
+        assert_eq!(user.inside(&flags, script).line(), "200\n200");
     }
 }

@@ -1,6 +1,6 @@
-//! Rules: in order, by name, by address, by group, by what is spoken.
+//! Network rules: their order, by name, address, group, port and protocol.
 
-use crate::world::World;
+use crate::testnet::TestNet;
 
 const YES: &str = "open";
 const NO: &str = "refused";
@@ -8,7 +8,7 @@ const NO: &str = "refused";
 #[test]
 fn the_first_rule_that_matches_decides() {
     let probes = ["tcp 203.0.113.10 80", "tcp 203.0.113.12 80", "tcp 203.0.113.18 80"];
-    for person in World::people() {
+    for user in TestNet::users() {
         for (rules, expected) in [
             (&["deny@203.0.113.12"][..], [YES, NO, YES]),
             (&["allow@203.0.113.10", "deny@203.0.113.0/24"], [YES, NO, NO]),
@@ -18,7 +18,7 @@ fn the_first_rule_that_matches_decides() {
             (&["deny@any"], [NO, NO, NO]),
         ] {
             let flags: Vec<&str> = rules.iter().flat_map(|rule| ["--net-rule", rule]).collect();
-            assert_eq!(person.probe(&flags, &probes), expected, "{rules:?}");
+            assert_eq!(user.probe(&flags, &probes), expected, "{rules:?}");
         }
     }
 }
@@ -26,13 +26,13 @@ fn the_first_rule_that_matches_decides() {
 #[test]
 fn what_no_rule_is_about_is_decided_by_the_default() {
     let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-default", "deny", "--net-rule", "allow@web.example.com"];
-        assert_eq!(person.probe(&flags, &probes), [YES, NO, NO]);
+        assert_eq!(user.probe(&flags, &probes), [YES, NO, NO]);
         let flags = ["--net-default", "allow", "--net-rule", "deny@203.0.113.12"];
-        assert_eq!(person.probe(&flags, &probes), [YES, NO, YES]);
+        assert_eq!(user.probe(&flags, &probes), [YES, NO, YES]);
         let flags = ["--net-default", "deny"];
-        assert_eq!(person.probe(&flags, &probes), ["unknown", NO, NO]);
+        assert_eq!(user.probe(&flags, &probes), ["unknown", NO, NO]);
     }
 }
 
@@ -46,9 +46,9 @@ fn a_star_stands_for_what_is_below_and_not_for_the_name_itself() {
         "tcp a.wild.example.org 80",
         "tcp A.Wild.Example.ORG 443",
     ];
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-default", "deny", "--net-rule", "allow@*.wild.example.org:tcp:443"];
-        assert_eq!(person.probe(&flags, &probes), [YES, YES, "unknown", "unknown", NO, YES]);
+        assert_eq!(user.probe(&flags, &probes), [YES, YES, "unknown", "unknown", NO, YES]);
     }
 }
 
@@ -62,7 +62,7 @@ fn ports_and_protocols_are_those_of_the_rule() {
         "udp 203.0.113.10 7000",
         "udp 203.0.113.10 443",
     ];
-    for person in World::people() {
+    for user in TestNet::users() {
         for (rule, expected) in [
             ("allow@203.0.113.10:tcp:80", [YES, NO, NO, NO, NO, NO]),
             ("allow@203.0.113.10:tcp:80,443", [YES, YES, NO, NO, NO, NO]),
@@ -76,15 +76,15 @@ fn ports_and_protocols_are_those_of_the_rule() {
             ("deny@203.0.113.10", [NO; 6]),
         ] {
             let flags = ["--net-default", "deny", "--net-rule", rule];
-            assert_eq!(person.probe(&flags, &probes), expected, "{rule}");
+            assert_eq!(user.probe(&flags, &probes), expected, "{rule}");
         }
     }
 }
 
 #[test]
-fn six_is_ruled_like_four() {
+fn ipv6_is_ruled_like_ipv4() {
     let probes = ["tcp 2001:db8::10 80", "tcp 2001:db8::10 443", "udp 2001:db8::10 7000"];
-    for person in World::people() {
+    for user in TestNet::users() {
         for (rule, expected) in [
             ("allow@[2001:db8::10]:tcp:80", [YES, NO, NO]),
             ("allow@2001:db8::/32", [YES, YES, YES]),
@@ -93,7 +93,7 @@ fn six_is_ruled_like_four() {
             ("allow@public", [YES, YES, YES]),
         ] {
             let flags = ["--net-default", "deny", "--net-rule", rule];
-            assert_eq!(person.probe(&flags, &probes), expected, "{rule}");
+            assert_eq!(user.probe(&flags, &probes), expected, "{rule}");
         }
     }
 }
@@ -101,18 +101,18 @@ fn six_is_ruled_like_four() {
 #[test]
 fn a_rule_by_name_is_no_rule_for_its_neighbours() {
     let probes = ["tcp web.example.com 80", "name evil.example.net", "tcp 203.0.113.12 80"];
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-default", "deny", "--net-rule", "allow@web.example.com"];
-        assert_eq!(person.probe(&flags, &probes), [YES, "unknown", NO]);
+        assert_eq!(user.probe(&flags, &probes), [YES, "unknown", NO]);
         // A name that another name leads to.
         let flags = ["--net-default", "deny", "--net-rule", "allow@www.example.com:tcp:80"];
-        assert_eq!(person.probe(&flags, &["tcp www.example.com 80"]), [YES]);
+        assert_eq!(user.probe(&flags, &["tcp www.example.com 80"]), [YES]);
         let script = "curl -sS http://www.example.com/whom";
-        assert_eq!(person.inside(&flags, script).line(), "www.example.com");
-        // Everybody but one.
+        assert_eq!(user.inside(&flags, script).line(), "www.example.com");
+        // All hosts but one.
         let flags = ["--net-rule", "deny@web.example.com"];
         let probes = ["name web.example.com", "tcp evil.example.net 80"];
-        assert_eq!(person.probe(&flags, &probes), ["unknown", YES]);
+        assert_eq!(user.probe(&flags, &probes), ["unknown", YES]);
     }
 }
 
@@ -124,7 +124,7 @@ fn a_name_opens_no_more_than_the_rule_for_its_address() {
         let rules = rules.into_iter().flat_map(|rule| ["--net-rule", rule]);
         ["--net-default", "deny"].into_iter().chain(rules).collect::<Vec<_>>()
     };
-    for person in World::people() {
+    for user in TestNet::users() {
         let probes = [
             "tcp office.example.com 7000",
             "tcp office.example.com 7001",
@@ -135,17 +135,17 @@ fn a_name_opens_no_more_than_the_rule_for_its_address() {
             ["allow@office.example.com", "allow@10.9.9.0/24:tcp:7000"],
             ["allow@*.example.com", "allow@private:tcp:7000"],
         ] {
-            assert_eq!(person.probe(&flags(rules), &probes), [YES, NO, NO], "{rules:?}");
+            assert_eq!(user.probe(&flags(rules), &probes), [YES, NO, NO], "{rules:?}");
         }
         let probes = ["tcp desk.example.com 7778", "tcp desk.example.com 7777"];
         let rules = ["allow@host:tcp:7778", "allow@desk.example.com"];
-        assert_eq!(person.probe(&flags(rules), &probes), [YES, NO]);
+        assert_eq!(user.probe(&flags(rules), &probes), [YES, NO]);
         // The machine's own address on the internet.
         let probes =
             ["name home.example.com", "tcp home.example.com 7778", "tcp 198.51.100.2 7778"];
         let rules = ["allow@home.example.com", "allow@web.example.com"];
-        assert_eq!(person.probe(&flags(rules), &probes), ["unknown", "unknown", NO]);
-        let seen = person.world.canaries();
+        assert_eq!(user.probe(&flags(rules), &probes), ["unknown", "unknown", NO]);
+        let seen = user.net.canaries();
         assert!(seen.is_empty(), "{seen:?}");
     }
 }
@@ -154,33 +154,33 @@ fn a_name_opens_no_more_than_the_rule_for_its_address() {
 #[test]
 fn a_refused_range_is_refused_through_translators() {
     let probes = ["tcp 64:ff9b::cb00:710a 7000", "tcp 2002:cb00:710a::1 7000"];
-    for person in World::people() {
-        assert_eq!(person.probe(&[], &probes), [YES; 2]);
+    for user in TestNet::users() {
+        assert_eq!(user.probe(&[], &probes), [YES; 2]);
         for rule in ["deny@203.0.113.0/24", "deny@203.0.113.10:tcp:7000"] {
             for net in ["public", "all"] {
                 let flags = ["--net", net, "--net-rule", rule];
-                assert_eq!(person.probe(&flags, &probes), [NO; 2], "{flags:?}");
+                assert_eq!(user.probe(&flags, &probes), [NO; 2], "{flags:?}");
             }
         }
         // The machine's own address.
         let own = ["tcp 64:ff9b::c633:6402 7000"];
-        assert_eq!(person.probe(&["--net", "private"], &own), [NO]);
-        assert_eq!(person.probe(&["--net", "all", "--net-rule", "deny@host"], &own), [NO]);
-        assert_eq!(person.probe(&["--net", "all"], &own), [YES]);
+        assert_eq!(user.probe(&["--net", "private"], &own), [NO]);
+        assert_eq!(user.probe(&["--net", "all", "--net-rule", "deny@host"], &own), [NO]);
+        assert_eq!(user.probe(&["--net", "all"], &own), [YES]);
     }
 }
 
-/// Attack 34: who is denied by name is denied by that name wherever it is said.
+/// Attack 34: a denied name in SNI or the Host header is denied at any address.
 #[test]
 fn a_denied_name_is_not_reached_by_its_address() {
-    for person in World::people() {
+    for user in TestNet::users() {
         let flags = ["--net-rule", "deny@hidden.example.com"];
         let script = "cd /world; python=/usr/bin/python3; \
                       $python web.py sni 203.0.113.18 443 hidden.example.com; \
                       $python web.py host 203.0.113.18 80 hidden.example.com; \
                       $python web.py sni 203.0.113.18 443 shared.example.com; \
                       $python web.py host 203.0.113.18 80 shared.example.com";
-        let gave = person.inside(&flags, script).ok();
+        let gave = user.inside(&flags, script).ok();
         let lines: Vec<&str> = gave.stdout.lines().collect();
         assert_eq!(lines[0], "refused", "{gave:#?}");
         assert!(lines[1].starts_with("403 "), "{gave:#?}");
@@ -188,11 +188,11 @@ fn a_denied_name_is_not_reached_by_its_address() {
     }
 }
 
-/// Nothing that hides whom it is for leads round a rule about a name.
+/// A flow that hides its host name does not bypass a rule about a name.
 #[test]
 fn a_denied_name_is_not_reached_by_what_hides_it() {
-    for person in World::people() {
-        let word = format!("hides-{}", person.msb.uid());
+    for user in TestNet::users() {
+        let word = format!("hides-{}", user.msb.uid());
         let (other, api) = ("Host: other.example.com", "Host: api.example.com");
         let requests = [
             format!("GET /{word} HTTP/1.1\\r\\n{other}\\r\\n{api}\\r\\n\\r\\n"),
@@ -218,37 +218,37 @@ fn a_denied_name_is_not_reached_by_what_hides_it() {
             }
         }
         for rule in ["deny@api.example.com", "deny@api.example.com:http:*:/"] {
-            let gave = person.inside(&["--net-rule", rule], &script).ok();
+            let gave = user.inside(&["--net-rule", rule], &script).ok();
             assert!(gave.stdout.starts_with("refused\nrefused\n"), "{gave:#?}");
-            let arrived = person.world.requests(&word);
+            let arrived = user.net.requests(&word);
             assert!(arrived.is_empty(), "{rule}: {arrived:#?}");
         }
-        // Who names the address means whatever is there.
+        // A rule for the address allows every name at it.
         let flags = ["--net-rule", "allow@203.0.113.11", "--net-rule", "deny@api.example.com"];
         let script = format!("curl -sS -o /dev/null http://203.0.113.11/{word}");
-        person.inside(&flags, &script).ok();
-        assert_eq!(person.world.requests(&word).len(), 1);
+        user.inside(&flags, &script).ok();
+        assert_eq!(user.net.requests(&word).len(), 1);
     }
 }
 
 #[test]
 fn rules_come_from_files_too() {
     let probes = ["tcp 203.0.113.10 80", "tcp 203.0.113.12 80", "tcp 10.9.9.10 80"];
-    for person in World::people() {
-        let toml = person
+    for user in TestNet::users() {
+        let toml = user
             .msb
             .file("rules.toml", "rules = [\"deny@203.0.113.12\", \"allow@10.9.9.10:tcp:80\"]\n");
-        let json = person.msb.file("rules.json", "{\"rules\": [\"deny@203.0.113.10\"]}");
+        let json = user.msb.file("rules.json", "{\"rules\": [\"deny@203.0.113.10\"]}");
         let (toml, json) = (toml.to_str().unwrap(), json.to_str().unwrap());
-        assert_eq!(person.probe(&["--net-rules", toml], &probes), [YES, NO, YES]);
-        assert_eq!(person.probe(&["--net-rules", json], &probes), [NO, YES, NO]);
+        assert_eq!(user.probe(&["--net-rules", toml], &probes), [YES, NO, YES]);
+        assert_eq!(user.probe(&["--net-rules", json], &probes), [NO, YES, NO]);
         let both = ["--net-rules", toml, "--net-rules", json];
-        assert_eq!(person.probe(&both, &probes), [NO, NO, YES]);
+        assert_eq!(user.probe(&both, &probes), [NO, NO, YES]);
         // Flags come first.
         let flags = ["--net-rule", "allow@203.0.113.12", "--net-rules", toml];
-        assert_eq!(person.probe(&flags, &probes), [YES, YES, YES]);
-        let wrong = person.msb.file("wrong.toml", "rules = [\"allow@exa mple\"]\n");
-        let gave = person.inside(&["--net-rules", wrong.to_str().unwrap()], "true");
+        assert_eq!(user.probe(&flags, &probes), [YES, YES, YES]);
+        let wrong = user.msb.file("wrong.toml", "rules = [\"allow@exa mple\"]\n");
+        let gave = user.inside(&["--net-rules", wrong.to_str().unwrap()], "true");
         assert_ne!(gave.code, 0);
         assert!(
             gave.stderr.contains("wrong.toml") && gave.stderr.contains("exa mple"),
@@ -260,21 +260,21 @@ fn rules_come_from_files_too() {
 #[test]
 fn a_sandbox_described_in_a_file_has_its_network() {
     let probes = ["tcp web.example.com 80", "tcp 203.0.113.12 80"];
-    for person in World::people() {
-        let conf = person.msb.file(
+    for user in TestNet::users() {
+        let conf = user.msb.file(
             "box.toml",
             "image = \"host\"\n[network]\ndefault = \"deny\"\nrules = [\"allow@web.example.com\"]\n",
         );
         let flags = ["--conf", conf.to_str().unwrap()];
-        assert_eq!(person.probe(&flags, &probes), [YES, NO]);
+        assert_eq!(user.probe(&flags, &probes), [YES, NO]);
         let flags = [flags[0], flags[1], "--net-rule", "allow@203.0.113.12"];
-        assert_eq!(person.probe(&flags, &probes), [YES, YES]);
+        assert_eq!(user.probe(&flags, &probes), [YES, YES]);
     }
 }
 
 #[test]
 fn rules_for_no_network_are_an_error() {
-    for person in World::people() {
+    for user in TestNet::users() {
         for flags in [
             &["--no-net", "--net-rule", "allow@web.example.com"][..],
             &["--no-net", "-p", "8080:80"],
@@ -282,7 +282,7 @@ fn rules_for_no_network_are_an_error() {
             &["--net-rule", "allow@"],
             &["--net-max-connections", "0"],
         ] {
-            let gave = person.inside(flags, "echo ran");
+            let gave = user.inside(flags, "echo ran");
             assert_ne!(gave.code, 0, "{flags:?}: {gave:#?}");
             assert!(!gave.stdout.contains("ran"), "{flags:?}");
             assert!(gave.stderr.contains("error: "), "{flags:?}: {gave:#?}");

@@ -67,7 +67,7 @@ impl Layer {
     }
 
     /// Packs an archive that is a file, which becomes ours.
-    pub(crate) fn of_file(tar: &Path, packing: Packing) -> Self {
+    pub fn of_file(tar: &Path, packing: Packing) -> Self {
         let diff_id = digest(tar);
         let (file, suffix) = match packing {
             Packing::Plain => (tar.to_owned(), ""),
@@ -166,7 +166,7 @@ impl Image {
 
     /// Writes it as a layout of its own.
     pub fn layout(&self) -> Layout {
-        Layout::new(std::slice::from_ref(self), Several::No)
+        Layout::new(std::slice::from_ref(self), IsIndex::No)
     }
 
     fn platform_words(&self) -> Value {
@@ -185,7 +185,7 @@ impl Default for Image {
 }
 
 #[derive(Clone, Copy)]
-enum Several {
+enum IsIndex {
     Yes,
     No,
 }
@@ -199,10 +199,10 @@ impl Layout {
 
     /// One name for several platforms.
     pub fn index(images: &[Image]) -> Self {
-        Self::new(images, Several::Yes)
+        Self::new(images, IsIndex::Yes)
     }
 
-    fn new(images: &[Image], several: Several) -> Self {
+    fn new(images: &[Image], several: IsIndex) -> Self {
         let path = fresh("layout");
         fs::create_dir_all(path.join("blobs/sha256")).expect("a directory");
         fs::write(path.join("oci-layout"), "{\"imageLayoutVersion\":\"1.0.0\"}").expect("a file");
@@ -210,7 +210,7 @@ impl Layout {
         let mut described: Vec<Value> = images.iter().map(|image| layout.add(image)).collect();
         layout.manifests =
             described.iter().map(|one| one["digest"].as_str().expect("text").to_owned()).collect();
-        if matches!(several, Several::Yes) {
+        if matches!(several, IsIndex::Yes) {
             let media_type = "application/vnd.oci.image.index.v1+json";
             let index = json!({
                 "schemaVersion": 2,

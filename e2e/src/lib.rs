@@ -4,25 +4,27 @@
 //! machine's own state. What it cannot test it says with [`skip`].
 
 pub mod debian;
-pub mod desk;
-pub mod forge;
+pub mod http_stub;
 pub mod images;
-mod inits;
-pub mod liar;
+mod init_rootfs;
 pub mod listener;
 pub mod mcp;
 mod programs;
+pub mod raw_image;
 pub mod registry;
 pub mod relay;
 pub mod schema;
+pub mod schema_client;
 pub mod tar;
 pub mod terminal_unsafe;
 pub mod tokens;
 
-pub use programs::{as_stranger, compiled};
+pub use init_rootfs::copy_program;
+pub use programs::{as_unprivileged_user, compiled};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -34,20 +36,20 @@ use std::time::{Duration, Instant};
 /// by then hangs.
 pub const HANG: Duration = Duration::from_secs(120);
 
-/// The user of every Debian to whom /etc/subuid grants nothing.
-const NOBODY: &str = "nobody";
+/// A user of every Debian without an entry in /etc/subuid.
+const USER_WITHOUT_SUBIDS: &str = "nobody";
 
 /// `msb` with a state directory of its own, as one user. Everything is gone when it is dropped.
 #[derive(Debug)]
 pub struct Msb {
     scratch: PathBuf,
     user: Option<String>,
-    place: Option<u32>,
+    namespace_pid: Option<u32>,
 }
 
-/// What a command gave.
+/// Exit code and output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gave {
+pub struct CmdOutput {
     /// Exit code; 128+n for signal n.
     pub code: i32,
     /// What it wrote.
@@ -56,7 +58,7 @@ pub struct Gave {
     pub stderr: String,
 }
 
-impl Gave {
+impl CmdOutput {
     /// Itself, if the exit code was zero.
     #[track_caller]
     pub fn ok(self) -> Self {
@@ -73,14 +75,14 @@ impl Gave {
 
 /// Runs any program to its end.
 #[track_caller]
-pub fn gives(command: &mut Command) -> Gave {
+pub fn gives(command: &mut Command) -> CmdOutput {
     match command.output() {
         Ok(output) => output.into(),
         Err(error) => panic!("cannot execute {command:?}: {error}"),
     }
 }
 
-impl From<Output> for Gave {
+impl From<Output> for CmdOutput {
     fn from(output: Output) -> Self {
         use std::os::unix::process::ExitStatusExt;
         let status = output.status;
@@ -93,7 +95,7 @@ impl From<Output> for Gave {
 }
 
 impl Msb {
-    /// As whoever runs the tests.
+    /// As the user that runs the tests.
     pub fn new() -> Self {
         Self::make(None)
     }
@@ -108,29 +110,29 @@ impl Msb {
         [Some(Self::new()), Self::as_user()].into_iter().flatten().collect()
     }
 
-    /// Like [`Msb::each`], but with nothing in common: for tests that pull, count and remove.
-    pub fn each_apart() -> Vec<Self> {
+    /// Like [`Msb::each`], without the shared layers: for tests that pull, count and remove.
+    pub fn each_with_own_layers() -> Vec<Self> {
         let user = std::env::var("MSB_TEST_USER").ok();
-        [Some(Self::apart()), user.map(|user| Self::bare(Some(user)))]
+        [Some(Self::with_own_layers()), user.map(|user| Self::bare(Some(user)))]
             .into_iter()
             .flatten()
             .collect()
     }
 
-    /// Like [`Msb::new`], but with nothing in common with others.
-    pub fn apart() -> Self {
+    /// Like [`Msb::new`], without the layers that tests share.
+    pub fn with_own_layers() -> Self {
         Self::bare(None)
     }
 
-    /// As a user to whom no ids but the own one are granted; none where the tests are not root.
+    /// As a user without subordinate ids; `None` where the tests are not root.
     pub fn with_one_id() -> Option<Self> {
-        (own_uid() == 0).then(|| Self::bare(Some(NOBODY.to_owned())))
+        (own_uid() == 0).then(|| Self::bare(Some(USER_WITHOUT_SUBIDS.to_owned())))
     }
 
-    /// Itself, but with everything run in the network and among the mounts of a process.
+    /// Runs everything in the network and mount namespaces of a process.
     #[must_use]
-    pub fn placed_beside(mut self, pid: u32) -> Self {
-        self.place = Some(pid);
+    pub fn in_namespaces_of(mut self, pid: u32) -> Self {
+        self.namespace_pid = Some(pid);
         self
     }
 
@@ -145,9 +147,9 @@ impl Msb {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let scratch = shared().join(format!("{number}"));
         fs::create_dir(&scratch).expect("a scratch directory");
-        let msb = Self { scratch, user, place: None };
-        msb.own(&msb.scratch);
-        msb.own_privately(&msb.home());
+        let msb = Self { scratch, user, namespace_pid: None };
+        msb.chown(&msb.scratch);
+        msb.make_private_dir(&msb.home());
         msb
     }
 
@@ -156,14 +158,14 @@ impl Msb {
     fn share_layers(&self) {
         let user = self.user.as_deref().unwrap_or("self");
         let layers = shared().join(format!("layers-{user}"));
-        self.own_privately(&layers);
+        self.make_private_dir(&layers);
         std::os::unix::fs::symlink(layers, self.home().join("layers")).expect("a link");
     }
 
-    fn own_privately(&self, directory: &Path) {
+    fn make_private_dir(&self, directory: &Path) {
         fs::create_dir_all(directory).expect("a directory");
         fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("its mode");
-        self.own(directory);
+        self.chown(directory);
     }
 
     /// Whether it runs as root.
@@ -173,7 +175,7 @@ impl Msb {
 
     /// Whether it runs as the user of [`Msb::with_one_id`].
     pub fn has_one_id(&self) -> bool {
-        self.user.as_deref() == Some(NOBODY)
+        self.user.as_deref() == Some(USER_WITHOUT_SUBIDS)
     }
 
     /// A directory for the test's own files, owned by the user.
@@ -191,20 +193,20 @@ impl Msb {
         let path = self.scratch.join(name);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).expect("a directory");
-            self.own(parent);
+            self.chown(parent);
         }
         fs::write(&path, content).expect("a file");
-        self.own(&path);
+        self.chown(&path);
         path
     }
 
-    /// Writes the user's settings.
-    pub fn settle(&self, settings: &str) {
+    /// Writes `config.toml` of the user.
+    pub fn write_config(&self, settings: &str) {
         self.file("home/config.toml", settings);
     }
 
-    /// Gives a path to the user.
-    pub fn own(&self, path: &Path) {
+    /// Makes the user the owner of a path.
+    pub fn chown(&self, path: &Path) {
         if let Some(user) = &self.user {
             let (uid, gid) = ids_of(user);
             chown(path, Some(uid), Some(gid)).expect("root may give files away");
@@ -288,20 +290,20 @@ impl Msb {
 
     /// The command, to be changed further. Isolation is said, so that nothing is noted.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = self.as_whom(shared().join("msb"));
+        let mut command = self.user_command(shared().join("msb"));
         command.args(args);
         command
     }
 
     /// Any program as the user, with the environment of a test.
-    pub fn as_whom(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn user_command(&self, program: impl AsRef<OsStr>) -> Command {
         // By their paths: to look for them the standard library would fork, which copies the
         // tables of a process that may hold large images.
         let mut words: Vec<OsString> = Vec::new();
-        if let Some(pid) = self.place {
+        if let Some(pid) = self.namespace_pid {
             words.extend(["/usr/bin/nsenter", "--net", "--mount"].map(OsString::from));
             words.push(format!("--target={pid}").into());
-            // Whoever changes mounts is at their root first.
+            // nsenter leaves the working directory at the root of the mounts.
             words.extend(["--", "/usr/bin/env", "-C"].map(OsString::from));
             words.push(self.scratch.clone().into());
         }
@@ -330,7 +332,7 @@ impl Msb {
 
     /// Runs `msb` with these arguments.
     #[track_caller]
-    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Gave {
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> CmdOutput {
         ends(self.spawn(args))
     }
 
@@ -363,7 +365,7 @@ impl Msb {
         &self,
         args: impl IntoIterator<Item = S>,
         stdin: &[u8],
-    ) -> Gave {
+    ) -> CmdOutput {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())
@@ -381,9 +383,9 @@ impl Msb {
 
     /// Runs `msb` with words separated by spaces on a terminal, which gives one stream.
     #[track_caller]
-    pub fn on_terminal(&self, line: &str) -> Gave {
+    pub fn on_terminal(&self, line: &str) -> CmdOutput {
         let line = format!("{} {line}", shared().join("msb").display());
-        let mut command = self.as_whom("script");
+        let mut command = self.user_command("script");
         command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         ends(command.spawn().expect("script is part of every Debian"))
@@ -391,7 +393,7 @@ impl Msb {
 
     /// Runs `msb` with words separated by spaces.
     #[track_caller]
-    pub fn words(&self, line: &str) -> Gave {
+    pub fn words(&self, line: &str) -> CmdOutput {
         self.run(line.split_whitespace())
     }
 }
@@ -477,15 +479,39 @@ pub fn signal_pid(pid: u32, signal: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -s {signal} {pid}");
 }
 
+/// A TCP port of 127.0.0.1 that is free, for a program that is to listen there later. The kernel gives
+/// no such port to sockets that ask for any, so no other program takes it meanwhile.
+pub fn free_port() -> u16 {
+    /// Below the range of ports for sockets that ask for any (`ip_local_port_range`).
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Test programs that run at the same time begin at different ports.
+        let offset = std::process::id().wrapping_mul(97).wrapping_add(step) % COUNT;
+        let port = u16::try_from(FIRST + offset).expect("below 65536");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Sends a signal to the process group that this process leads.
+pub fn signal_group(leader: u32, signal: &str) {
+    let status = Command::new("kill").args(["-s", signal, "--", &format!("-{leader}")]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -s {signal} -{leader}");
+}
+
 /// What a child gave at its end; kills it and fails if it hangs.
 #[track_caller]
-pub fn ends(child: Child) -> Gave {
+pub fn ends(child: Child) -> CmdOutput {
     ends_within(child, HANG)
 }
 
 /// Like [`ends`], for what may rightly take longer.
 #[track_caller]
-pub fn ends_within(mut child: Child, limit: Duration) -> Gave {
+pub fn ends_within(mut child: Child, limit: Duration) -> CmdOutput {
     let pid = child.id();
     drop(child.stdin.take());
     let (tell, told) = mpsc::channel();
@@ -515,7 +541,7 @@ pub fn skip(reason: &str) {
     eprintln!("SKIP: {reason}");
 }
 
-/// The tier that is tested: `process` where nobody says otherwise.
+/// The tier that is tested: `process` by default.
 fn isolation() -> String {
     std::env::var("MSB_TEST_ISOLATION").unwrap_or_else(|_| "process".to_owned())
 }

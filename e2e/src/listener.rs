@@ -1,6 +1,6 @@
 //! `msb server` in the background, and requests to it.
 
-use crate::{Gave, Msb, gives, shared};
+use crate::{CmdOutput, Msb, gives, shared};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,30 +25,30 @@ impl<'a> Server<'a> {
         Self { msb, address: address(&msb.words(&line).ok()) }
     }
 
-    /// The same with a limit of open files that is as low as this.
+    /// Starts a server with this soft limit of open files.
     #[track_caller]
     pub fn start_with_files(msb: &'a Msb, files: u32) -> Self {
         let line = format!("ulimit -Sn {files}; exec \"$0\" server start --dev -dp 0");
-        let mut command = msb.as_whom("/bin/sh");
+        let mut command = msb.user_command("/bin/sh");
         command.arg("-c").arg(line).arg(shared().join("msb"));
         Self { msb, address: address(&gives(&mut command).ok()) }
     }
 
-    /// Starts one that may not have more open files than this, with these words more.
+    /// Starts a server with this hard limit of open files, and more arguments.
     #[track_caller]
     pub fn start_limited(msb: &'a Msb, files: u32, more: &str) -> Self {
         let line = format!("ulimit -n {files}; exec \"$0\" server start -dp 0 {more}");
-        let mut command = msb.as_whom("/bin/sh");
+        let mut command = msb.user_command("/bin/sh");
         command.arg("-c").arg(line).arg(shared().join("msb"));
         Self { msb, address: address(&gives(&mut command).ok()) }
     }
 
-    /// One request; the status and what came back.
+    /// One POST request; the status and the response.
     pub fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (u16, String) {
         self.request("POST", path, headers, &body.to_string())
     }
 
-    /// The same with any method and body.
+    /// One request with any method and body; the status and the response.
     pub fn request(
         &self,
         method: &str,
@@ -112,7 +112,7 @@ impl Drop for Server<'_> {
 }
 
 #[track_caller]
-fn address(said: &Gave) -> SocketAddr {
+fn address(said: &CmdOutput) -> SocketAddr {
     let address = said.stdout.trim().strip_prefix("http://").expect("an address");
     address.parse().expect("an address")
 }

@@ -36,7 +36,7 @@ impl Client {
         Self::over(command)
     }
 
-    /// The same for a command of a test's own.
+    /// Starts a client of the server that this command runs.
     #[track_caller]
     pub fn over(mut command: Command) -> Self {
         let mut server = command

@@ -1,6 +1,6 @@
 //! Programs that attack: C that needs nothing but the kernel, and shell scripts.
 
-use crate::{Gave, Msb, ids_of, own_uid, shared};
+use crate::{CmdOutput, Msb, ids_of, own_uid, shared};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 impl Msb {
     /// Runs a shell script in a new sandbox of [`Msb::rootfs`].
     #[track_caller]
-    pub fn shell(&self, script: &str) -> Gave {
+    pub fn shell(&self, script: &str) -> CmdOutput {
         self.shell_with::<&str>([], script)
     }
 
@@ -20,7 +20,7 @@ impl Msb {
         &self,
         flags: impl IntoIterator<Item = S>,
         script: &str,
-    ) -> Gave {
+    ) -> CmdOutput {
         let mut args: Vec<OsString> = vec!["run".into()];
         args.extend(flags.into_iter().map(|flag| flag.as_ref().to_owned()));
         args.push(self.rootfs().into());
@@ -39,7 +39,7 @@ impl Msb {
 
     /// Runs a shell script in a sandbox that runs.
     #[track_caller]
-    pub fn shell_in(&self, name: &str, script: &str) -> Gave {
+    pub fn shell_in(&self, name: &str, script: &str) -> CmdOutput {
         self.run(["exec", name, "--", "sh", "-c", script])
     }
 
@@ -48,7 +48,7 @@ impl Msb {
     pub fn program(&self, name: &str, source: &str) {
         let target = self.rootfs().join("bin").join(name);
         fs::copy(compiled(name, source), &target).expect("a program");
-        self.own(&target);
+        self.chown(&target);
     }
 
     /// The real binary.
@@ -62,8 +62,8 @@ impl Msb {
     }
 }
 
-/// A program as a user who owns nothing; none where the tests are not root.
-pub fn as_stranger(program: impl AsRef<OsStr>) -> Option<Command> {
+/// A program as a user that owns no files; `None` where the tests are not root.
+pub fn as_unprivileged_user(program: impl AsRef<OsStr>) -> Option<Command> {
     if own_uid() != 0 {
         return None;
     }

@@ -5,7 +5,7 @@
 
 use crate::images::Layout;
 use crate::tokens::TokenServer;
-use crate::{Gave, HANG, Msb, eventually, gives, shared};
+use crate::{CmdOutput, HANG, Msb, eventually, gives, shared};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Whom a registry that asks for a password lets in.
+/// The user that a registry with a password lets in.
 pub const USER: &str = "agent";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "correct horse";
@@ -26,13 +26,13 @@ pub struct Registry {
     directory: PathBuf,
     process: Child,
     address: String,
-    asks: Asks,
+    asks: AuthMode,
     tokens: Option<TokenServer>,
 }
 
-/// What a registry asks of those who come.
+/// How a registry authenticates clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asks {
+enum AuthMode {
     Nothing,
     Password,
     Token,
@@ -55,22 +55,22 @@ pub struct Request {
 impl Registry {
     /// Without any protection.
     pub fn plain() -> Self {
-        Self::start(Asks::Nothing)
+        Self::start(AuthMode::Nothing)
     }
 
     /// One that asks for [`USER`] and [`PASSWORD`] in each request.
     pub fn with_password() -> Self {
-        Self::start(Asks::Password)
+        Self::start(AuthMode::Password)
     }
 
     /// One that sends clients to a [`TokenServer`].
     pub fn with_tokens() -> Self {
-        Self::start(Asks::Token)
+        Self::start(AuthMode::Token)
     }
 
-    /// One that speaks only TLS, vouched for by nobody but [`Registry::ca`].
+    /// A registry that speaks only TLS, with a certificate signed by [`Registry::ca`].
     pub fn with_tls() -> Self {
-        Self::start(Asks::Tls)
+        Self::start(AuthMode::Tls)
     }
 
     /// The plain one that all tests of a run share, for what they only read.
@@ -79,15 +79,15 @@ impl Registry {
         SHARED.get_or_init(Self::plain)
     }
 
-    fn start(asks: Asks) -> Self {
+    fn start(asks: AuthMode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let directory = shared().join(format!("registry-{number}"));
         fs::create_dir(&directory).expect("a directory for the registry");
-        let tokens = (asks == Asks::Token).then(|| TokenServer::start(&directory));
+        let tokens = (asks == AuthMode::Token).then(|| TokenServer::start(&directory));
         let settings = directory.join("config.yml");
         fs::write(&settings, settings_of(asks, &directory, tokens.as_ref())).expect("a file");
-        // Whoever closes the pipe ends the registry; that includes the end of our process.
+        // The registry ends when the pipe is closed; that includes the end of our process.
         let script = "docker-registry serve \"$0\" >\"$1\" 2>\"$2\" </dev/null & \
                       cat >/dev/null; kill $!; wait $!";
         let process = Command::new("sh")
@@ -127,7 +127,7 @@ impl Registry {
 
     /// Its address as a mirror is written.
     pub fn url(&self) -> String {
-        let scheme = if self.asks == Asks::Tls { "https" } else { "http" };
+        let scheme = if self.asks == AuthMode::Tls { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
@@ -136,12 +136,12 @@ impl Registry {
         format!("{}/{repository}", self.address)
     }
 
-    /// The certificate that vouches for a registry with TLS.
+    /// The CA certificate of a registry with TLS.
     pub fn ca(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// Who gives out its tokens.
+    /// The server of its tokens.
     pub fn tokens(&self) -> &TokenServer {
         self.tokens.as_ref().expect("a registry with tokens")
     }
@@ -174,11 +174,11 @@ impl Registry {
     }
 
     fn asks_for_a_name(&self) -> bool {
-        matches!(self.asks, Asks::Password | Asks::Token)
+        matches!(self.asks, AuthMode::Password | AuthMode::Token)
     }
 
     #[track_caller]
-    fn ask(verb: &str, arguments: impl FnOnce(&mut Command)) -> Gave {
+    fn ask(verb: &str, arguments: impl FnOnce(&mut Command)) -> CmdOutput {
         let mut command = skopeo(verb);
         arguments(&mut command);
         gives(&mut command).ok()
@@ -247,7 +247,7 @@ pub fn skopeo(verb: &str) -> Command {
 impl Msb {
     /// [`skopeo`] as the user.
     pub fn skopeo(&self, verb: &str) -> Command {
-        prepared(self.as_whom("skopeo"), verb)
+        prepared(self.user_command("skopeo"), verb)
     }
 }
 
@@ -258,7 +258,7 @@ fn prepared(mut skopeo: Command, verb: &str) -> Command {
     skopeo
 }
 
-fn settings_of(asks: Asks, directory: &Path, tokens: Option<&TokenServer>) -> String {
+fn settings_of(asks: AuthMode, directory: &Path, tokens: Option<&TokenServer>) -> String {
     let at = |name: &str| directory.join(name).display().to_string();
     let mut settings = format!(
         "version: 0.1\n\
@@ -268,13 +268,13 @@ fn settings_of(asks: Asks, directory: &Path, tokens: Option<&TokenServer>) -> St
         at("storage")
     );
     match asks {
-        Asks::Nothing => {}
-        Asks::Password => {
+        AuthMode::Nothing => {}
+        AuthMode::Password => {
             fs::write(at("passwords"), format!("{USER}:{PASSWORD_HASH}\n")).expect("a file");
             settings +=
                 &format!("auth:\n  htpasswd: {{realm: tests, path: {}}}\n", at("passwords"));
         }
-        Asks::Token => {
+        AuthMode::Token => {
             let tokens = tokens.expect("started before");
             settings += &format!(
                 "auth:\n  token:\n    realm: {}\n    service: tests\n    issuer: tests\n    \
@@ -283,7 +283,7 @@ fn settings_of(asks: Asks, directory: &Path, tokens: Option<&TokenServer>) -> St
                 tokens.certificate().display()
             );
         }
-        Asks::Tls => {
+        AuthMode::Tls => {
             certify(directory);
             settings += &format!(
                 "  tls: {{certificate: {}, key: {}}}\n",

@@ -10,12 +10,12 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<RelayState>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RelayState {
     /// How many more bytes of answers may pass; none is all.
     left: Option<u64>,
     is_held: bool,
@@ -37,7 +37,7 @@ impl Relay {
     pub fn at(ip: IpAddr, server: &str) -> Self {
         let listener = TcpListener::bind((ip, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
+        let state: Arc<(Mutex<RelayState>, Condvar)> = Arc::default();
         let (server, shared) = (server.to_owned(), state.clone());
         let thread = std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -111,7 +111,7 @@ impl Drop for Relay {
 }
 
 /// Passes bytes both ways until either side has had enough.
-fn join(client: &TcpStream, server: &TcpStream, state: &Arc<(Mutex<State>, Condvar)>) {
+fn join(client: &TcpStream, server: &TcpStream, state: &Arc<(Mutex<RelayState>, Condvar)>) {
     let streams = || Some((client.try_clone().ok()?, server.try_clone().ok()?));
     let (Some(there), Some(back)) = (streams(), streams()) else {
         return;
@@ -142,7 +142,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, mut before: impl FnMut(&[u8]))
 }
 
 /// Waits until these bytes may pass.
-fn pass(shared: &(Mutex<State>, Condvar), bytes: u64) {
+fn pass(shared: &(Mutex<RelayState>, Condvar), bytes: u64) {
     let mut state = lock(shared);
     while state.left.is_some_and(|left| left < bytes) && !state.is_over {
         state.is_held = true;
@@ -152,6 +152,6 @@ fn pass(shared: &(Mutex<State>, Condvar), bytes: u64) {
     state.passed += bytes;
 }
 
-fn lock(shared: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
+fn lock(shared: &(Mutex<RelayState>, Condvar)) -> MutexGuard<'_, RelayState> {
     shared.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

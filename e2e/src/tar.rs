@@ -16,12 +16,12 @@ pub struct Entry {
     device: (u32, u32),
     content: Vec<u8>,
     records: Vec<(String, Vec<u8>)>,
-    long: Long,
+    long: LongNames,
 }
 
 /// How a name that does not fit its field is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Long {
+enum LongNames {
     Pax,
     Gnu,
 }
@@ -67,7 +67,7 @@ impl Entry {
             device: (0, 0),
             content: Vec::new(),
             records: Vec::new(),
-            long: Long::Pax,
+            long: LongNames::Pax,
         }
     }
 
@@ -175,7 +175,7 @@ impl Entry {
     /// Writes names that are too long as old GNU tar did, not as POSIX says.
     #[must_use]
     pub fn gnu(mut self) -> Self {
-        self.long = Long::Gnu;
+        self.long = LongNames::Gnu;
         self
     }
 
@@ -186,8 +186,8 @@ impl Entry {
                 continue;
             }
             match self.long {
-                Long::Pax => self.records.push((key.to_owned(), text.clone().into_bytes())),
-                Long::Gnu => {
+                LongNames::Pax => self.records.push((key.to_owned(), text.clone().into_bytes())),
+                LongNames::Gnu => {
                     let content = [text.as_bytes(), b"\0"].concat();
                     let extension = Self { content, ..Self::new("././@LongLink", kind, 0o644) };
                     extension.write(out);
@@ -224,7 +224,7 @@ impl Entry {
         field(8, b"        ");
         field(1, &[self.kind]);
         field(FIELD, self.link.as_bytes());
-        field(8, if self.long == Long::Gnu { b"ustar  \0" } else { b"ustar\x0000" });
+        field(8, if self.long == LongNames::Gnu { b"ustar  \0" } else { b"ustar\x0000" });
         field(64, b"");
         field(8, octal(8, self.device.0.into()).as_bytes());
         field(8, octal(8, self.device.1.into()).as_bytes());

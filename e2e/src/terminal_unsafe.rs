@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::{Gave, HANG, ends, eventually, signal_pid};
+use crate::{CmdOutput, HANG, ends, eventually, signal_pid};
 
 /// A program at a terminal of its own, and everything that it has shown there.
 pub struct Terminal {
@@ -34,7 +34,7 @@ impl Terminal {
             )
         };
         assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
-        // SAFETY: openpty has just made this descriptor and nobody else knows it.
+        // SAFETY: openpty has just made this descriptor and nothing else owns it.
         let keyboard = unsafe { File::from_raw_fd(ours) };
         // SAFETY: as above.
         let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
@@ -100,7 +100,7 @@ impl Terminal {
     #[track_caller]
     pub fn ends(mut self) -> (i32, String) {
         eventually("the program at the terminal ends", || !self.is_open());
-        let Gave { code, .. } = ends(self.child);
+        let CmdOutput { code, .. } = ends(self.child);
         // What was shown last may still be on its way.
         std::thread::sleep(std::time::Duration::from_millis(100));
         let shown = self.shown.lock().expect("no reader panics");

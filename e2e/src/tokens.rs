@@ -1,4 +1,4 @@
-//! The other half of token authentication: who vouches for a client before a registry.
+//! The token server of a registry: the other half of token authentication.
 //!
 //! It does what the public registries do: anybody may pull, except from `private/`; only the
 //! one user may push.

@@ -1,6 +1,6 @@
 //! scp, sftp, rsync and git.
 
-use crate::desk::Desk;
+use crate::fixture::SshFixture;
 use std::fs;
 
 const SUMS: &str = "(cd $1 && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)";
@@ -8,41 +8,44 @@ const SUMS: &str = "(cd $1 && find . -type f -print0 | sort -z | xargs -0 sha256
 /// Each program of OpenSSH carries a file there and back.
 #[test]
 fn a_file_goes_there_and_back() {
-    for desk in Desk::each() {
+    for fixture in SshFixture::each() {
         let bytes: Vec<u8> = (0..3_000_001u32).flat_map(|n| n.to_le_bytes()).collect();
-        let sent = desk.msb.file("sent", &bytes);
-        let scratch = desk.msb.scratch().display();
+        let sent = fixture.msb.file("sent", &bytes);
+        let scratch = fixture.msb.scratch().display();
         for how in ["scp -F $CONFIG", "scp -O -F $CONFIG", "rsync -a -e \"$SSH\""] {
             let line =
                 format!("{how} {scratch}/sent box:/tmp/it && {how} box:/tmp/it {scratch}/back");
-            desk.shell(&line).ok();
-            assert!(fs::read(desk.msb.scratch().join("back")).unwrap() == bytes, "{how}");
-            desk.shell(&format!("rm {scratch}/back; $SSH box rm /tmp/it")).ok();
+            fixture.shell(&line).ok();
+            assert!(fs::read(fixture.msb.scratch().join("back")).unwrap() == bytes, "{how}");
+            fixture.shell(&format!("rm {scratch}/back; $SSH box rm /tmp/it")).ok();
         }
         let commands = format!(
             "put {} /tmp/it\nsymlink it /tmp/link\nrename /tmp/it /tmp/that\nln /tmp/that /tmp/it\n\
              chmod 640 /tmp/it\nmkdir /tmp/d\nls -l /tmp/link\nget /tmp/link {scratch}/back\n",
             sent.display()
         );
-        let batch = desk.msb.file("batch", commands);
-        desk.shell(&format!("sftp -F $CONFIG -b {} box", batch.display())).ok();
-        assert!(fs::read(desk.msb.scratch().join("back")).unwrap() == bytes, "sftp");
-        assert_eq!(desk.ssh(["box", "stat -c %a /tmp/it; readlink /tmp/link"]).line(), "640\nit");
+        let batch = fixture.msb.file("batch", commands);
+        fixture.shell(&format!("sftp -F $CONFIG -b {} box", batch.display())).ok();
+        assert!(fs::read(fixture.msb.scratch().join("back")).unwrap() == bytes, "sftp");
+        assert_eq!(
+            fixture.ssh(["box", "stat -c %a /tmp/it; readlink /tmp/link"]).line(),
+            "640\nit"
+        );
     }
 }
 
 /// Five thousand small files, by rsync and by sftp, there and back.
 #[test]
 fn many_files_are_all_the_same() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let tree = desk.msb.scratch().join("tree");
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let tree = fixture.msb.scratch().join("tree");
     for n in 0..5000 {
         let directory = tree.join(format!("d{}", n % 50));
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join(format!("f{n}")), format!("file {n}\n").repeat(n % 97)).unwrap();
     }
-    let scratch = desk.msb.scratch().display();
-    desk.shell(&format!(
+    let scratch = fixture.msb.scratch().display();
+    fixture.shell(&format!(
         "sums() {SUMS}; here=$(sums {scratch}/tree); \
          rsync -a -e \"$SSH\" {scratch}/tree/ box:/tmp/one/; \
          test \"$here\" = \"$($SSH box 'set -- /tmp/one; {SUMS}')\"; \
@@ -58,9 +61,9 @@ fn many_files_are_all_the_same() {
 /// A repository inside is cloned, changed and pushed to.
 #[test]
 fn git_works_over_it() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let scratch = desk.msb.scratch().display();
-    let gave = desk.shell(&format!(
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let scratch = fixture.msb.scratch().display();
+    let gave = fixture.shell(&format!(
         "export GIT_SSH_COMMAND=\"$SSH\" GIT_CONFIG_GLOBAL=/dev/null; \
          $SSH box 'git init -q --bare /tmp/repo'; cd {scratch}; git clone -q box:/tmp/repo work; cd work; \
          git config user.email a@b; git config user.name a; echo hello > file; git add file; \

@@ -1,7 +1,7 @@
 //! Forwarded connections, in both directions, as far as the rules allow.
 
-use crate::desk::{Desk, free_port};
-use msb_e2e::{Msb, ends, eventually, signal_pid};
+use crate::fixture::SshFixture;
+use msb_e2e::{Msb, ends, eventually, free_port, signal_pid};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const ANSWER: &str = "mkdir -p /tmp/www; printf inside > /tmp/www/index.html; \
     exec python3 -m http.server 8000 --bind 127.0.0.1 -d /tmp/www";
 
-struct Ended(Child);
+struct TermOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for TermOnDrop {
     fn drop(&mut self) {
         signal_pid(self.0.id(), "TERM");
         let _ = self.0.wait();
@@ -31,26 +31,27 @@ fn fetched(port: u16) -> Option<String> {
 
 /// `-L` and `-D` lead to what listens inside, and to nothing that the sandbox may not reach.
 #[test]
-fn local_forwards_lead_inside() {
-    for desk in Desk::each() {
-        let mut server = desk.program("ssh");
-        let _server = Ended(server.args(["box", ANSWER]).stderr(Stdio::null()).spawn().unwrap());
+fn local_forwards_connect_inside() {
+    for fixture in SshFixture::each() {
+        let mut server = fixture.program("ssh");
+        let _server =
+            TermOnDrop(server.args(["box", ANSWER]).stderr(Stdio::null()).spawn().unwrap());
         let (inside, outside, socks) = (free_port(), free_port(), free_port());
         let target = TcpListener::bind("127.0.0.1:0").unwrap();
         let denied = target.local_addr().unwrap().port();
-        let mut command = desk.program("ssh");
+        let mut command = fixture.program("ssh");
         command.args(["-N", "-L", &format!("{inside}:localhost:8000")]);
         command.args(["-L", &format!("{outside}:127.0.0.1:{denied}"), "-D", &socks.to_string()]);
         let forward = command.args(["-o", "ExitOnForwardFailure=yes", "box"]);
         // It tells of each attempt that comes too early.
-        let forward = Ended(forward.stderr(Stdio::null()).spawn().unwrap());
+        let forward = TermOnDrop(forward.stderr(Stdio::null()).spawn().unwrap());
         eventually("an answer from inside", || fetched(inside).as_deref() == Some("inside"));
         // The host's own loopback is not the sandbox's.
         assert_eq!(fetched(outside), None);
         let proxy = format!("curl -sf --socks5-hostname 127.0.0.1:{socks} http://localhost:8000/");
-        assert_eq!(desk.shell(&proxy).line(), "inside");
+        assert_eq!(fixture.shell(&proxy).line(), "inside");
         let refused = format!("curl -sf --socks5-hostname 127.0.0.1:{socks} http://localhost:1/");
-        assert_ne!(desk.shell(&refused).code, 0);
+        assert_ne!(fixture.shell(&refused).code, 0);
         drop(forward);
     }
 }
@@ -69,13 +70,13 @@ fn remote_forwards_need_the_rules() {
     let line = "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3";
     let args =
         ["-o", "ExitOnForwardFailure=yes", "-R", &lead, "box", "bash", "-c", &format!("'{line}'")];
-    let denied = Desk::new(Msb::new());
+    let denied = SshFixture::new(Msb::new());
     let gave = denied.ssh(args);
     assert_eq!(gave.code, 255, "{gave:?}");
     assert!(gave.stderr.contains("may not reach the host"), "{gave:?}");
-    let public = Desk::with(Msb::new(), &["--net", "public"]);
+    let public = SshFixture::with(Msb::new(), &["--net", "public"]);
     assert_eq!(public.ssh(args).code, 255);
-    let allowed = Desk::with(Msb::new(), &["--net", "host"]);
+    let allowed = SshFixture::with(Msb::new(), &["--net", "host"]);
     assert_eq!(allowed.ssh(args).line(), "outside");
     // One that is chosen inside, beside one that was named and leads elsewhere.
     let (named, chosen) = ("9000:127.0.0.1:1", format!("0:127.0.0.1:{port}"));
@@ -91,7 +92,7 @@ fn remote_forwards_need_the_rules() {
 
 /// However many connect inside, the client can still do something over its connection.
 #[test]
-fn the_inside_does_not_take_all_channels() {
+fn a_sandbox_cannot_use_up_all_channels() {
     let answer = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = answer.local_addr().unwrap().port();
     let count = Arc::new(AtomicUsize::new(0));
@@ -103,29 +104,29 @@ fn the_inside_does_not_take_all_channels() {
             held.push(stream);
         }
     });
-    let desk = Desk::with(Msb::new(), &["--net", "host"]);
-    let control = desk.msb.scratch().join("control");
+    let fixture = SshFixture::with(Msb::new(), &["--net", "host"]);
+    let control = fixture.msb.scratch().join("control");
     let path = format!("ControlPath={}", control.display());
-    let mut master = desk.program("ssh");
+    let mut master = fixture.program("ssh");
     master.args(["-MN", "-o", &path, "box"]);
     for from in 9000..9005 {
         master.args(["-R", &format!("{from}:127.0.0.1:{port}")]);
     }
-    let _master = Ended(master.stderr(Stdio::null()).spawn().unwrap());
+    let _master = TermOnDrop(master.stderr(Stdio::null()).spawn().unwrap());
     eventually("the master", || control.exists());
     // It tries more than there are channels, and holds what it gets; the guest allows 128 for each listener.
     let script = "import socket, time\nheld = []\nfor n in range(300):\n  \
                   held.append(socket.create_connection(('127.0.0.1', 9000 + n % 5)))\n\
                   print('done', flush=True)\ntime.sleep(600)\n";
-    let mut crowd = desk.msb.command(["exec", "box", "--", "python3", "-c", script]);
+    let mut crowd = fixture.msb.command(["exec", "box", "--", "python3", "-c", script]);
     let mut crowd = crowd.stdout(Stdio::piped()).spawn().unwrap();
     let mut said = [0; 4];
     crowd.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
-    let _crowd = Ended(crowd);
+    let _crowd = TermOnDrop(crowd);
     eventually("many are led out", || count.load(Ordering::Relaxed) >= 100);
     // The rest of them would have come by then.
     std::thread::sleep(std::time::Duration::from_secs(3));
-    let mut command = desk.program("ssh");
+    let mut command = fixture.program("ssh");
     command.args(["-o", &path, "-o", "ProxyCommand=false", "box", "echo in"]);
     assert_eq!(ends(command.spawn().unwrap()).line(), "in");
     let led = count.load(Ordering::Relaxed);
@@ -136,8 +137,8 @@ fn the_inside_does_not_take_all_channels() {
 /// Agents and screens are not led inside.
 #[test]
 fn agents_and_screens_stay_outside() {
-    let desk = Desk::new(Msb::new());
-    let mut command = desk.program("ssh");
+    let fixture = SshFixture::new(Msb::new());
+    let mut command = fixture.program("ssh");
     command.args(["-o", "ForwardAgent=yes", "-X", "box", "echo \"[$SSH_AUTH_SOCK$DISPLAY]\""]);
     let gave = ends(command.env("DISPLAY", ":9").spawn().unwrap());
     assert_eq!(gave.line(), "[]");

@@ -68,7 +68,7 @@ assert channel.recv(100) == b"ihgfedcba"
 channel.close()
 try:
     client.get_transport().open_channel("direct-tcpip", ("127.0.0.1", 1), ("127.0.0.1", 1))
-    raise AssertionError("nobody listens there")
+    raise AssertionError("no server listens there")
 except paramiko.ChannelException:
     pass
 client.close()

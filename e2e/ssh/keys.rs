@@ -1,6 +1,6 @@
-//! Who may come in at a port.
+//! Authorized keys of a server on a port.
 
-use crate::desk::Desk;
+use crate::fixture::SshFixture;
 use msb_e2e::ends;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,35 +9,35 @@ use std::process::Stdio;
 /// A key opens the door from when it is authorized until it is revoked, and nothing else does.
 #[test]
 fn only_authorized_keys_come_in() {
-    for desk in Desk::each() {
-        let (ann, bob) = (desk.key("ann"), desk.key("bob"));
+    for fixture in SshFixture::each() {
+        let (ann, bob) = (fixture.key("ann"), fixture.key("bob"));
         let public = format!("{}.pub", ann.display());
-        let served = desk.serve();
+        let served = fixture.serve();
         let login =
-            |key: &std::path::Path| ends(served.ssh(&desk, key).arg("echo in").spawn().unwrap());
+            |key: &std::path::Path| ends(served.ssh(&fixture, key).arg("echo in").spawn().unwrap());
         assert_eq!(login(&ann).code, 255);
-        let fingerprint = desk.msb.run(["ssh", "authorize", &public]).line();
+        let fingerprint = fixture.msb.run(["ssh", "authorize", &public]).line();
         assert!(fingerprint.starts_with("SHA256:"), "{fingerprint}");
         assert_eq!(login(&ann).line(), "in");
         assert_eq!(login(&bob).code, 255);
-        let listed = desk.msb.json(["ssh", "keys", "--json"]);
+        let listed = fixture.msb.json(["ssh", "keys", "--json"]);
         assert_eq!(listed[0]["fingerprint"], *fingerprint);
         assert_eq!(listed[0]["comment"], "ann");
         for methods in ["none", "password", "keyboard-interactive"] {
             let only = format!("PreferredAuthentications={methods}");
-            let mut command = served.ssh(&desk, &ann);
+            let mut command = served.ssh(&fixture, &ann);
             let gave = ends(command.args(["-o", &only, "true"]).spawn().unwrap());
             assert_eq!(gave.code, 255, "{methods}");
         }
-        desk.msb.run(["ssh", "revoke", &fingerprint]).ok();
+        fixture.msb.run(["ssh", "revoke", &fingerprint]).ok();
         assert_eq!(login(&ann).code, 255);
         // For another sandbox it is none here.
-        desk.msb.words("create -q --name other --no-net host").ok();
-        desk.msb.run(["ssh", "authorize", "--for", "other", &public]).ok();
+        fixture.msb.words("create -q --name other --no-net host").ok();
+        fixture.msb.run(["ssh", "authorize", "--for", "other", &public]).ok();
         assert_eq!(login(&ann).code, 255);
-        desk.msb.run(["ssh", "authorize", "--for", "box", &public]).ok();
+        fixture.msb.run(["ssh", "authorize", "--for", "box", &public]).ok();
         assert_eq!(login(&ann).line(), "in");
-        desk.msb.run(["ssh", "revoke", "ann"]).ok();
+        fixture.msb.run(["ssh", "revoke", "ann"]).ok();
         assert_eq!(login(&ann).code, 255);
         let said = served.end();
         assert!(said.contains(&format!("as `root` with {fingerprint}")), "{said}");
@@ -47,40 +47,40 @@ fn only_authorized_keys_come_in() {
 /// What is no plain public key is refused in words.
 #[test]
 fn odd_keys_are_refused() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let key = desk.key("ann");
-    let private = desk.msb.run(["ssh", "authorize", &key.display().to_string()]);
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let key = fixture.key("ann");
+    let private = fixture.msb.run(["ssh", "authorize", &key.display().to_string()]);
     assert!(private.code == 125 && private.stderr.contains("that is a private key"), "{private:?}");
     let line = std::fs::read_to_string(key.with_extension("pub")).unwrap();
-    let options = desk.msb.run(["ssh", "authorize", &format!("command=\"x\" {line}")]);
+    let options = fixture.msb.run(["ssh", "authorize", &format!("command=\"x\" {line}")]);
     assert!(options.stderr.contains("options before a key are not supported"), "{options:?}");
-    desk.msb.run_with(["ssh", "authorize", "-"], line.as_bytes()).ok();
-    let unknown = desk.msb.words("ssh revoke nobody");
+    fixture.msb.run_with(["ssh", "authorize", "-"], line.as_bytes()).ok();
+    let unknown = fixture.msb.words("ssh revoke nobody");
     assert!(unknown.stderr.contains("no such key may log in"), "{unknown:?}");
 }
 
 /// A line that is no key opens nothing, takes nothing from the others, and is told.
 #[test]
-fn a_bad_line_hurts_nobody_else() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let (ann, bob) = (desk.key("ann"), desk.key("bob"));
+fn a_bad_line_in_authorized_keys_affects_no_other_key() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let (ann, bob) = (fixture.key("ann"), fixture.key("bob"));
     let public = format!("{}.pub", ann.display());
-    desk.msb.run(["ssh", "authorize", &public]).ok();
-    let list = desk.msb.home().join("ssh/authorized_keys");
+    fixture.msb.run(["ssh", "authorize", &public]).ok();
+    let list = fixture.msb.home().join("ssh/authorized_keys");
     let line = std::fs::read_to_string(bob.with_extension("pub")).unwrap();
     let line = format!("command=\"/bin/true\" {line}");
     std::fs::write(&list, std::fs::read_to_string(&list).unwrap() + &line).unwrap();
-    let served = desk.serve();
+    let served = fixture.serve();
     let login =
-        |key: &std::path::Path| ends(served.ssh(&desk, key).arg("echo in").spawn().unwrap());
+        |key: &std::path::Path| ends(served.ssh(&fixture, key).arg("echo in").spawn().unwrap());
     assert_eq!(login(&ann).line(), "in");
     assert_eq!(login(&bob).code, 255);
-    desk.msb.run(["ssh", "revoke", "ann"]).ok();
+    fixture.msb.run(["ssh", "revoke", "ann"]).ok();
     assert_eq!(std::fs::read_to_string(&list).unwrap(), line);
     assert_eq!(login(&ann).code, 255);
-    desk.msb.run(["ssh", "authorize", &public]).ok();
+    fixture.msb.run(["ssh", "authorize", &public]).ok();
     assert_eq!(login(&ann).line(), "in");
-    let listed = desk.msb.words("ssh keys");
+    let listed = fixture.msb.words("ssh keys");
     assert!(listed.code == 0 && listed.stdout.contains(" ann "), "{listed:?}");
     assert!(listed.stderr.contains("options before a key are not supported"), "{listed:?}");
     let said = served.end();
@@ -89,15 +89,15 @@ fn a_bad_line_hurts_nobody_else() {
 
 /// One's own keys are those of one's home, never those of wherever one is.
 #[test]
-fn my_keys_need_a_home() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let key = desk.key("mallory");
-    let here = desk.msb.scratch().join("here");
+fn keys_of_the_user_need_a_home_directory() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let key = fixture.key("mallory");
+    let here = fixture.msb.scratch().join("here");
     std::fs::create_dir_all(here.join(".ssh")).unwrap();
     std::fs::copy(key.with_extension("pub"), here.join(".ssh/id.pub")).unwrap();
     for words in ["ssh authorize --my-keys", "ssh serve box --port 0 --my-keys"] {
         for home in [None, Some(""), Some(".")] {
-            let mut command = desk.msb.command(words.split(' '));
+            let mut command = fixture.msb.command(words.split(' '));
             command.current_dir(&here).env_remove("HOME").envs(home.map(|home| ("HOME", home)));
             let gave = ends(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
             assert_eq!(gave.code, 125, "{words} {home:?} {gave:?}");
@@ -108,28 +108,28 @@ fn my_keys_need_a_home() {
 
 /// An agent with many keys is asked until the right one comes.
 #[test]
-fn many_offers_are_no_offence() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let keys: Vec<_> = (0..12).map(|n| desk.key(&format!("key{n}"))).collect();
-    desk.msb.run(["ssh", "authorize", &format!("{}.pub", keys[11].display())]).ok();
-    let served = desk.serve();
-    let mut command = served.ssh(&desk, &keys[0]);
+fn a_client_may_offer_many_keys() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let keys: Vec<_> = (0..12).map(|n| fixture.key(&format!("key{n}"))).collect();
+    fixture.msb.run(["ssh", "authorize", &format!("{}.pub", keys[11].display())]).ok();
+    let served = fixture.serve();
+    let mut command = served.ssh(&fixture, &keys[0]);
     for key in &keys[1..] {
         command.arg("-i").arg(key);
     }
     assert_eq!(ends(command.arg("echo in").spawn().unwrap()).line(), "in");
 }
 
-/// Whoever says nothing keeps nobody out.
+/// 400 connections that send nothing do not keep an authorized client out.
 #[test]
-fn silence_keeps_nobody_out() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let key = desk.key("ann");
-    desk.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
-    let served = desk.serve();
+fn silent_connections_keep_no_client_out() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let key = fixture.key("ann");
+    fixture.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
+    let served = fixture.serve();
     let silent: Vec<TcpStream> =
         (0..400).map(|_| TcpStream::connect(("127.0.0.1", served.port)).unwrap()).collect();
-    let gave = ends(served.ssh(&desk, &key).arg("echo in").spawn().unwrap());
+    let gave = ends(served.ssh(&fixture, &key).arg("echo in").spawn().unwrap());
     assert_eq!(gave.line(), "in");
     drop(silent);
     let said = served.end();
@@ -142,7 +142,7 @@ fn odd_paths_are_told_to_ssh() {
     let msb = msb_e2e::Msb::new();
     let program = msb.command([""]).get_program().to_owned();
     let whole = |home: &str, line: &str| {
-        let mut command = msb.as_whom("bash");
+        let mut command = msb.user_command("bash");
         command.args(["-o", "pipefail", "-euc", line]).env("MSB_HOME", msb.scratch().join(home));
         command.env("MSB", &program).env("SCRATCH", msb.scratch());
         ends(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
@@ -164,11 +164,11 @@ fn odd_paths_are_told_to_ssh() {
 
 /// Nonsense at the port ends that connection and no other.
 #[test]
-fn garbage_disturbs_nobody() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let key = desk.key("ann");
-    desk.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
-    let served = desk.serve();
+fn garbage_ends_its_own_connection_only() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let key = fixture.key("ann");
+    fixture.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
+    let served = fixture.serve();
     let connect = || TcpStream::connect(("127.0.0.1", served.port)).unwrap();
     let silent: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
     for garbage in
@@ -180,7 +180,7 @@ fn garbage_disturbs_nobody() {
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
     }
-    let gave = ends(served.ssh(&desk, &key).arg("echo in").spawn().unwrap());
+    let gave = ends(served.ssh(&fixture, &key).arg("echo in").spawn().unwrap());
     assert_eq!(gave.line(), "in");
     drop(silent);
 }
@@ -188,21 +188,21 @@ fn garbage_disturbs_nobody() {
 /// The host key is made once, goes with the sandbox, and is no clone's.
 #[test]
 fn a_host_key_is_one_sandboxs_own() {
-    let desk = Desk::new(msb_e2e::Msb::new());
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
     let key = |name: &str| {
-        let path = desk.msb.home().join("sandboxes").join(name).join("ssh/host_key");
+        let path = fixture.msb.home().join("sandboxes").join(name).join("ssh/host_key");
         std::fs::read_to_string(path)
     };
     let before = key("box").unwrap();
-    desk.msb.words("ssh config box").ok();
+    fixture.msb.words("ssh config box").ok();
     assert_eq!(key("box").unwrap(), before);
-    desk.msb.words("stop box").ok();
-    let stopped = desk.msb.words("ssh serve box --stdio");
+    fixture.msb.words("stop box").ok();
+    let stopped = fixture.msb.words("ssh serve box --stdio");
     assert!(stopped.code == 125 && stopped.stderr.contains("is not running"), "{stopped:?}");
-    desk.msb.words("clone box twin").ok();
-    assert!(key("twin").is_err());
-    desk.msb.words("ssh config twin").ok();
-    assert_ne!(key("twin").unwrap(), before);
-    desk.msb.words("rm -f box twin").ok();
+    fixture.msb.words("clone box copy").ok();
+    assert!(key("copy").is_err());
+    fixture.msb.words("ssh config copy").ok();
+    assert_ne!(key("copy").unwrap(), before);
+    fixture.msb.words("rm -f box copy").ok();
     assert!(key("box").is_err());
 }

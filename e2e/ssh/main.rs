@@ -1,8 +1,8 @@
-//! SSH into sandboxes as clients see it that nobody here wrote: OpenSSH, rsync, git and paramiko.
+//! SSH into sandboxes, with third-party clients: OpenSSH, rsync, git and paramiko.
 
-mod desk;
-mod ends;
+mod disconnects;
 mod files;
+mod fixture;
 mod forwards;
 mod keys;
 mod paramiko;

@@ -1,6 +1,6 @@
 //! paramiko from PyPI, which shares no line with OpenSSH.
 
-use crate::desk::Desk;
+use crate::fixture::SshFixture;
 use msb_e2e::{Msb, ends, gives};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,11 +27,11 @@ fn python() -> PathBuf {
 /// Commands, SFTP, a terminal and a forwarded connection.
 #[test]
 fn paramiko_makes_its_journey() {
-    let desk = Desk::new(Msb::new());
-    let key = desk.key("ann");
-    desk.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
-    let served = desk.serve();
-    let mut command = desk.msb.as_whom(python());
+    let fixture = SshFixture::new(Msb::new());
+    let key = fixture.key("ann");
+    fixture.msb.run(["ssh", "authorize", &format!("{}.pub", key.display())]).ok();
+    let served = fixture.serve();
+    let mut command = fixture.msb.user_command(python());
     command.args(["-c", JOURNEY, &served.port.to_string()]).arg(&key);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let gave = ends(command.spawn().unwrap());

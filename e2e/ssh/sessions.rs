@@ -1,6 +1,6 @@
 //! Commands and terminals.
 
-use crate::desk::Desk;
+use crate::fixture::SshFixture;
 use msb_e2e::{eventually, gives};
 use std::process::Stdio;
 use std::thread;
@@ -8,56 +8,57 @@ use std::thread;
 /// Exit codes, streams, signals, variables and the directory are those of sshd.
 #[test]
 fn a_command_is_as_over_sshd() {
-    for desk in Desk::each() {
-        let gave = desk.ssh(["box", "echo out; echo err >&2; exit 7"]);
+    for fixture in SshFixture::each() {
+        let gave = fixture.ssh(["box", "echo out; echo err >&2; exit 7"]);
         assert_eq!((gave.code, &*gave.stdout, &*gave.stderr), (7, "out\n", "err\n"));
-        assert_eq!(desk.ssh(["box", "kill -TERM $$"]).code, 255);
-        let told = desk.ssh(["-o", "SetEnv=FOO=bar HOME=/x", "box", "echo $FOO $HOME $USER; pwd"]);
+        assert_eq!(fixture.ssh(["box", "kill -TERM $$"]).code, 255);
+        let told =
+            fixture.ssh(["-o", "SetEnv=FOO=bar HOME=/x", "box", "echo $FOO $HOME $USER; pwd"]);
         assert_eq!(told.line(), "bar /root root\n/root");
-        let gave = desk.shell("echo 'echo from a script; exit 3' | $SSH -T box");
+        let gave = fixture.shell("echo 'echo from a script; exit 3' | $SSH -T box");
         assert_eq!((gave.code, &*gave.stdout), (3, "from a script\n"));
-        // Whoever has no terminal at hand and asks for one gets a usual one.
-        let size = desk.shell("echo q | $SSH -q -tt box 'read x; stty size'").line();
+        // A client without a terminal that requests a PTY gets one of the default size.
+        let size = fixture.shell("echo q | $SSH -q -tt box 'read x; stty size'").line();
         assert!(size.contains("24 80"), "{size:?}");
-        let gave = desk.ssh(["nosuch@box", "true"]);
+        let gave = fixture.ssh(["nosuch@box", "true"]);
         assert_eq!(gave.code, 255);
         assert!(gave.stderr.contains("msb: sandbox `box` has no user `nosuch`"), "{gave:?}");
-        assert_eq!(desk.msb.words("ssh box -- echo $0 a  b").line(), "/bin/bash a b");
-        assert_eq!(desk.msb.words("ssh box -- exit 9").code, 9);
+        assert_eq!(fixture.msb.words("ssh box -- echo $0 a  b").line(), "/bin/bash a b");
+        assert_eq!(fixture.msb.words("ssh box -- exit 9").code, 9);
     }
 }
 
 /// What one side does not read holds the other side back, and is not lost.
 #[test]
-fn streams_hold_back_and_end() {
-    let desk = Desk::new(msb_e2e::Msb::new());
+fn streams_have_flow_control_and_end() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
     let sum = |text: String| text.split(' ').next().unwrap_or_default().to_owned();
     let bytes = "head -c 200000000 /dev/zero";
-    let expected = sum(desk.shell(&format!("{bytes} | sha256sum")).line());
-    let echoed = desk.shell(&format!("{bytes} | $SSH box cat | (sleep 1; sha256sum)"));
+    let expected = sum(fixture.shell(&format!("{bytes} | sha256sum")).line());
+    let echoed = fixture.shell(&format!("{bytes} | $SSH box cat | (sleep 1; sha256sum)"));
     assert_eq!(sum(echoed.line()), expected);
-    assert_eq!(desk.shell(&format!("{bytes} | $SSH box 'sleep 1; sha256sum'")).line(), {
+    assert_eq!(fixture.shell(&format!("{bytes} | $SSH box 'sleep 1; sha256sum'")).line(), {
         format!("{expected}  -")
     });
     // A command that does not read ends all the same.
-    assert_eq!(desk.shell(&format!("({bytes} || true) | $SSH box true")).code, 0);
-    assert_eq!(desk.shell("printf abc | $SSH box 'cat; echo'").line(), "abc");
+    assert_eq!(fixture.shell(&format!("({bytes} || true) | $SSH box true")).code, 0);
+    assert_eq!(fixture.shell("printf abc | $SSH box 'cat; echo'").line(), "abc");
 }
 
 /// A client that asks whether we are there is answered while a command reads nothing.
 #[test]
 fn a_late_reader_does_not_look_dead() {
-    let desk = Desk::new(msb_e2e::Msb::new());
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
     let alive = "-o ServerAliveInterval=4 -o ServerAliveCountMax=2";
     let line = format!("head -c 20000000 /dev/zero | $SSH {alive} box 'sleep 25; wc -c'");
-    assert_eq!(desk.shell(&line).line(), "20000000");
+    assert_eq!(fixture.shell(&line).line(), "20000000");
 }
 
 /// A gigabyte each way, with new keys in between.
 #[test]
 fn a_gigabyte_goes_both_ways() {
-    let desk = Desk::new(msb_e2e::Msb::new());
-    let gave = desk.shell(
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
+    let gave = fixture.shell(
         "key=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n'); \
          bytes() { head -c 1073741824 /dev/zero | openssl enc -aes-128-ctr -K $key -iv $key; }; \
          here=$(bytes | sha256sum); \
@@ -71,13 +72,13 @@ fn a_gigabyte_goes_both_ways() {
 /// A terminal that is resized, interrupted and left, under tmux.
 #[test]
 fn a_terminal_works_under_tmux() {
-    for desk in Desk::each() {
+    for fixture in SshFixture::each() {
         let tmux = |words: &[&str]| {
-            let mut command = desk.msb.as_whom("tmux");
-            command.arg("-S").arg(desk.msb.scratch().join("tmux.sock")).args(words);
+            let mut command = fixture.msb.user_command("tmux");
+            command.arg("-S").arg(fixture.msb.scratch().join("tmux.sock")).args(words);
             gives(command.env("TERM", "xterm").env("SHELL", "/bin/sh"))
         };
-        let line = format!("ssh -F {} box", desk.config.display());
+        let line = format!("ssh -F {} box", fixture.config.display());
         tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", &line]).ok();
         let screen = || tmux(&["capture-pane", "-p", "-J"]).stdout;
         let type_in = |text: &str| drop(tmux(&["send-keys", text, "Enter"]).ok());
@@ -91,7 +92,7 @@ fn a_terminal_works_under_tmux() {
             screen().contains("21 77") || screen().contains("22 77")
         });
         type_in("sleep 1000; echo after-$((40+2))");
-        eventually("sleep", || desk.msb.words("exec box -- pgrep -f ^sleep.1000$").code == 0);
+        eventually("sleep", || fixture.msb.words("exec box -- pgrep -f ^sleep.1000$").code == 0);
         tmux(&["send-keys", "C-c"]).ok();
         type_in("echo again-$((40+3))");
         eventually("the shell after Ctrl-C", || screen().contains("again-43"));
@@ -102,13 +103,13 @@ fn a_terminal_works_under_tmux() {
 
 /// As many as an eager person has, as processes and over one connection.
 #[test]
-fn a_hundred_at_once() {
-    let desk = Desk::new(msb_e2e::Msb::new());
+fn a_hundred_sessions_at_once_work() {
+    let fixture = SshFixture::new(msb_e2e::Msb::new());
     let all = |args: &[&str]| {
         let children: Vec<_> = (0..100)
             .map(|n| {
                 let line = format!("echo {n}; read line; exit {n}");
-                let mut command = desk.program("ssh");
+                let mut command = fixture.program("ssh");
                 command.args(args).args(["box", &line]).stdin(Stdio::piped());
                 command.spawn().unwrap()
             })
@@ -120,9 +121,9 @@ fn a_hundred_at_once() {
         }
     };
     all(&[]);
-    let control = desk.msb.scratch().join("control");
+    let control = fixture.msb.scratch().join("control");
     let path = format!("ControlPath={}", control.display());
-    let mut master = desk.program("ssh");
+    let mut master = fixture.program("ssh");
     let mut master = master.args(["-MN", "-o", &path, "box"]).spawn().unwrap();
     eventually("the master", || control.exists());
     all(&["-o", &path]);

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use msb_e2e::{Msb, Process};
 
-use crate::lab::{self, Shared};
+use crate::lab::{self, SharedSandbox};
 
-/// The process that is the machine: the one whose map holds the guest's memory.
+/// The VMM process: the one that maps the guest's memory.
 fn machine(msb: &Msb, name: &str) -> Process {
     let all = msb.processes(name);
     let rss = |process: &Process| {
@@ -18,7 +18,7 @@ fn machine(msb: &Msb, name: &str) -> Process {
     all.into_iter().max_by_key(rss).expect("a sandbox has processes")
 }
 
-/// Attack 25: seen from outside, as root, who may look into any process.
+/// Attack 25: seen from outside, as root, which may inspect any process.
 #[test]
 fn the_machine_process_is_jailed() {
     for msb in lab::each() {
@@ -73,7 +73,7 @@ fn a_monitor_that_was_taken_over_gets_nowhere() {
 /// Attack 26.
 #[test]
 fn no_port_of_the_host_but_ours_can_be_reached() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let inside = |words: &str| shared.msb.words(&format!("exec box -- inside {words}")).line();
     assert_eq!(inside("ports 2 200"), "open: []");
     for port in ["22", "80", "1024", "2375", "65535", "4294967294"] {
@@ -99,14 +99,14 @@ fn a_flood_of_connections_does_not_stop_the_sandbox_or_its_neighbour() {
     let open: usize = before.iter().map(files).sum();
     for _ in 0..2 {
         msb.words("exec box -- inside flood 1 2000");
-        // Whoever floods its own machine may lose it, and nothing else.
+        // A flood may end its own machine, and nothing else.
         let gave = msb.words("exec box -- echo here");
         assert!(gave.stdout == "here\n" || gave.stderr.contains("is not running"), "{gave:?}");
     }
     msb_e2e::eventually("what was opened is closed", || {
         before.iter().map(files).sum::<usize>() < open + 20
     });
-    if let Some(shared) = Shared::get() {
+    if let Some(shared) = SharedSandbox::get() {
         assert_eq!(shared.shell("echo here").line(), "here");
     }
 }
@@ -114,7 +114,7 @@ fn a_flood_of_connections_does_not_stop_the_sandbox_or_its_neighbour() {
 /// Attack 28.
 #[test]
 fn text_of_the_guest_reaches_no_terminal_as_it_is() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let name = "\u{1b}[31mred\u{202e}\nforged";
     msb.run(["exec", "box", "--", name]);
@@ -130,7 +130,7 @@ fn text_of_the_guest_reaches_no_terminal_as_it_is() {
 /// Attack 40.
 #[test]
 fn only_declared_variables_are_inside() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let mut command = shared.msb.command(["exec", "box", "--", "env"]);
     let gave = msb_e2e::gives(command.env("SECRET_OF_THE_CALLER", "canary-variable"));
     assert!(gave.stdout.contains("A=1\n"), "{gave:#?}");
@@ -144,8 +144,8 @@ fn only_declared_variables_are_inside() {
 
 /// Attack 43.
 #[test]
-fn descriptors_run_out_only_for_who_takes_them() {
-    let Some(shared) = Shared::get() else { return };
+fn descriptors_run_out_only_for_the_process_that_takes_them() {
+    let Some(shared) = SharedSandbox::get() else { return };
     let few = "exec --rlimit nofile=64:64 box -- inside files";
     assert_eq!(shared.msb.words(few).line(), "61");
     shared.msb.words("exec box -- inside files").ok();
@@ -155,7 +155,7 @@ fn descriptors_run_out_only_for_who_takes_them() {
 /// The disk of the image is shared by all: root inside cannot write it.
 #[test]
 fn disks_that_are_not_the_sandboxs_own_cannot_be_written() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let attack = "mknod /root/vda b 254 0; for disk in /dev/vda /root/vda; do \
                   blockdev --setrw $disk; dd if=/dev/zero of=$disk bs=512 count=1; done; \
                   rm -f /root/vda; echo over";
@@ -178,7 +178,7 @@ fn the_machine_has_the_listed_virtio_devices_and_no_balloon() {
     const FILE_SYSTEM: &str = "0x001a";
     /// The VMM's own, which tells that the machine was restored.
     const GENERATION: &str = "0x4d47";
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let gave = shared.shell("cat /sys/bus/virtio/devices/*/device").ok();
     let devices: Vec<&str> = gave.stdout.lines().collect();
     assert!(devices.contains(&CONSOLE) && devices.contains(&VSOCK), "{gave:#?}");

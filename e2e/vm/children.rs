@@ -31,5 +31,5 @@ fn a_machine_has_children_within_its_budget() {
     let look = msb.shell_in("lead-child-0002", "ls /run/sandbox-ctl.sock");
     assert_ne!(look.code, 0, "{look:#?}");
     msb.words("rm -f lead").ok();
-    eventually("nobody is left", || msb.words("ls -q").line().is_empty());
+    eventually("no sandbox is left", || msb.words("ls -q").line().is_empty());
 }

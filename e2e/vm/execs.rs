@@ -7,7 +7,7 @@ use msb_e2e::{ends, eventually, gives, signal_pid};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::lab::{self, Shared};
+use crate::lab::{self, SharedSandbox};
 use msb_e2e::terminal_unsafe::Terminal;
 
 #[test]
@@ -15,7 +15,7 @@ fn run_gives_output_and_exit_code_of_a_kernel_of_its_own() {
     for msb in lab::each() {
         let gave = msb.shell("uname -r; echo said >&2; id -u; exit 7");
         assert_eq!((gave.code, gave.stderr.as_str()), (7, "said\n"), "{gave:#?}");
-        let host = gives(msb.as_whom("uname").arg("-r")).line();
+        let host = gives(msb.user_command("uname").arg("-r")).line();
         let (kernel, rest) = gave.stdout.split_once('\n').unwrap();
         assert_ne!(kernel, host);
         assert_eq!(rest, "0\n");
@@ -25,7 +25,7 @@ fn run_gives_output_and_exit_code_of_a_kernel_of_its_own() {
 
 #[test]
 fn every_end_of_a_command_has_its_code() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     for (script, code) in [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137), ("kill $$", 143)] {
         assert_eq!(shared.shell(script).code, code, "{script}");
     }
@@ -37,7 +37,7 @@ fn every_end_of_a_command_has_its_code() {
 
 #[test]
 fn stdin_reaches_the_command_and_ends() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let bytes: Vec<u8> = (0..=255).cycle().take(3_000_001).collect();
     let gave = shared.msb.run_with(["exec", "box", "--", "sha256sum"], &bytes);
     let wanted: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -45,9 +45,10 @@ fn stdin_reaches_the_command_and_ends() {
 }
 
 #[test]
-fn what_a_command_leaves_behind_is_heard_out() {
-    let Some(shared) = Shared::get() else { return };
-    let counted = shared.shell("(sleep 0.1; seq 20000; sleep 0.1; echo over) & exit 3");
+fn output_of_background_processes_is_read_to_its_end() {
+    let Some(shared) = SharedSandbox::get() else { return };
+    let counted =
+        shared.shell("(while kill -0 $$; do :; done; seq 20000; echo over) 2>&- & exit 3");
     assert_eq!((counted.code, counted.stdout.lines().count()), (3, 20001));
     assert_eq!(shared.shell("sleep 7300 & echo on").line(), "on");
     assert_eq!(shared.shell("yes & exit 4").code, 4);
@@ -55,8 +56,8 @@ fn what_a_command_leaves_behind_is_heard_out() {
 }
 
 #[test]
-fn what_is_given_to_exec_is_there() {
-    let Some(shared) = Shared::get() else { return };
+fn options_of_exec_reach_the_command() {
+    let Some(shared) = SharedSandbox::get() else { return };
     let flags = ["exec", "-e", "B=2", "-w", "/usr", "-u", "web", "--rlimit", "nofile=123", "box"];
     let script = ["--", "sh", "-c", "echo $A $B; pwd; id -un; ulimit -n; hostname"];
     let gave = shared.msb.run([&flags[..], &script].concat());
@@ -65,7 +66,7 @@ fn what_is_given_to_exec_is_there() {
 
 #[test]
 fn a_command_at_a_terminal_has_one_that_can_be_resized() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let script = "tty >/dev/null && stty size; read line; stty size; echo \"got $line\"; exit 6";
     let command = shared.msb.command(["exec", "box", "--", "sh", "-c", script]);
     let mut terminal = Terminal::start(&command, 33, 99);
@@ -79,7 +80,7 @@ fn a_command_at_a_terminal_has_one_that_can_be_resized() {
 
 #[test]
 fn keys_of_a_terminal_interrupt_the_command() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let script = "trap 'echo caught; exit 42' INT; echo ready; while :; do sleep 0.1; done";
     let command = shared.msb.command(["exec", "box", "--", "sh", "-c", script]);
     let mut terminal = Terminal::start(&command, 24, 80);
@@ -90,7 +91,7 @@ fn keys_of_a_terminal_interrupt_the_command() {
 
 #[test]
 fn signals_reach_commands_in_front_and_in_the_background() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let script = "trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.1; done";
     let mut child = msb.spawn(["exec", "box", "--", "sh", "-c", script]);
@@ -112,8 +113,8 @@ fn signals_reach_commands_in_front_and_in_the_background() {
 }
 
 #[test]
-fn a_command_whose_caller_was_killed_ends() {
-    let Some(shared) = Shared::get() else { return };
+fn a_command_ends_when_its_caller_is_killed() {
+    let Some(shared) = SharedSandbox::get() else { return };
     let mut child = shared.msb.spawn(["exec", "box", "--", "sleep", "4242"]);
     let runs = || shared.shell("ps -o args | grep -c '^sleep 4242'; true").stdout == "1\n";
     eventually("it runs", runs);
@@ -124,7 +125,7 @@ fn a_command_whose_caller_was_killed_ends() {
 
 #[test]
 fn a_hundred_megabytes_come_out_as_they_are() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     const SIZE: usize = 100 << 20;
     let script = "head -c 104857600 /dev/zero | tr '\\000' x";
     let mut command = shared.msb.command(["exec", "box", "--", "sh", "-c", script]);
@@ -145,7 +146,7 @@ fn a_hundred_megabytes_come_out_as_they_are() {
 
 #[test]
 fn many_commands_at_once_do_not_mix() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let begin = |number: usize| {
         let script = format!("for i in 1 2 3 4 5; do echo {number}; done; exit {number}");
         shared.msb.spawn(["exec", "box", "--", "sh", "-c", &script])

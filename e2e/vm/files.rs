@@ -7,12 +7,12 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
 use sha2::{Digest, Sha256};
 
-use crate::lab::{self, Shared};
+use crate::lab::{self, SharedSandbox};
 use msb_e2e::eventually;
 
 #[test]
 fn a_large_file_comes_back_as_it_went() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let bytes: Vec<u8> = (0..=255).cycle().take(8_000_001).collect();
     let source = msb.file("in.bin", &bytes);
@@ -30,7 +30,7 @@ fn a_large_file_comes_back_as_it_went() {
 
 #[test]
 fn a_tree_with_strange_names_comes_back_as_it_went() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     msb.file("strange/a/deep/file", "deep");
     msb.file("strange/empty", "");
@@ -40,7 +40,7 @@ fn a_tree_with_strange_names_comes_back_as_it_went() {
     let names = names.into_iter().chain([long.as_bytes()]).map(OsStr::from_bytes);
     for name in names.clone() {
         fs::write(tree.join(name), name.as_bytes()).unwrap();
-        msb.own(&tree.join(name));
+        msb.chown(&tree.join(name));
     }
     symlink("a/deep/file", tree.join("link")).unwrap();
     symlink("/no/such/thing", tree.join("dangling")).unwrap();
@@ -87,8 +87,8 @@ fn a_sync_follows_into_a_machine_and_waits_while_it_is_paused() {
 
 /// Attack 1.
 #[test]
-fn dots_in_copies_do_not_lead_to_the_host() {
-    let Some(shared) = Shared::get() else { return };
+fn dot_dot_in_copies_does_not_reach_the_host() {
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let canary = msb.file("dots/canary", "untouched");
     let intruder = msb.file("dots/intruder", "intruder");
@@ -113,7 +113,7 @@ fn dots_in_copies_do_not_lead_to_the_host() {
 /// Attacks 2, 4 and 5.
 #[test]
 fn links_devices_and_set_id_bits_do_not_come_out() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let canary = msb.file("links/canary", "link-secret").display().to_string();
     let make = format!(
@@ -148,7 +148,7 @@ fn links_devices_and_set_id_bits_do_not_come_out() {
 /// Attack 2: a second copy does not write through the links of the first.
 #[test]
 fn a_copy_does_not_write_through_links() {
-    let Some(shared) = Shared::get() else { return };
+    let Some(shared) = SharedSandbox::get() else { return };
     let msb = &shared.msb;
     let canary = msb.file("through/canary", "untouched");
     let directory = canary.parent().unwrap();

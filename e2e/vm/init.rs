@@ -32,7 +32,7 @@ fn init_of_s6_runs_its_services_in_a_machine() {
     msb.words("start box").ok();
     assert_eq!(msb.run(["exec", "box", "--", "cat", "/ended"]).line(), "polite");
     holds(&msb, "/begun", "begun\nbegun\n");
-    // Whoever switches off below PID 1 ends the machine.
+    // A power-off that bypasses PID 1 ends the machine.
     msb.run(["exec", "box", "--", "sh", "-c", "busybox poweroff -f; sleep 100"]);
     msb.words("wait box");
     let stopped = &msb.json(["inspect", "box"])["stopped"];
@@ -43,7 +43,7 @@ fn init_of_s6_runs_its_services_in_a_machine() {
 fn init_that_is_missing_in_a_machine_is_an_error() {
     let Some(msb) = lab::user() else { return };
     let root = msb.services_rootfs("none");
-    msb.own_tree(&root);
+    msb.chown_tree(&root);
     let gave = msb.run(["create", "-n", "box", "--init", "auto", root.to_str().unwrap()]);
     assert_eq!(gave.code, 127, "{gave:?}");
     assert!(gave.stderr.contains("the image has no init"), "{gave:?}");
@@ -55,7 +55,7 @@ fn init_systemd_reaches_its_target_in_a_machine() {
         return;
     }
     if !Path::new(SYSTEMD).exists() {
-        return skip("the lab was made by somebody who is not root, and has no systemd");
+        return skip("the lab was made without root, and has no systemd");
     }
     let msb = Msb::new();
     let unit = "/etc/systemd/system/hello.service=[Service]\nType=oneshot\n\

@@ -97,7 +97,7 @@ fn map(path: &str) -> io::Result<String> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the map is SIZE bytes, readable and writable, and nobody else knows it.
+    // SAFETY: the map is SIZE bytes, readable and writable, and nothing else refers to it.
     let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), SIZE) };
     bytes[4096..4101].copy_from_slice(b"typed");
     // SAFETY: the range is the map's own.
@@ -154,7 +154,7 @@ fn vsock(cid: u32, port: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just made, and nothing else refers to it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all its fields are numbers, for which zero is a value.
     let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
@@ -305,7 +305,7 @@ fn raw_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just made, and nothing else refers to it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: reads a name that ends in a zero.
     let index = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) };

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use msb_e2e::{Gave, Msb, Process};
+use msb_e2e::{CmdOutput, Msb, Process};
 
 /// The directory of the lab; none outside it.
 fn directory() -> Option<PathBuf> {
@@ -24,7 +24,7 @@ pub(crate) fn user() -> Option<Msb> {
     is_here().then(|| Msb::as_user().unwrap_or_default())
 }
 
-/// As root and as an ordinary user; nobody outside the lab.
+/// As root and as an ordinary user; empty outside the lab.
 pub(crate) fn each() -> Vec<Msb> {
     if is_here() { Msb::each() } else { Vec::new() }
 }
@@ -38,18 +38,18 @@ pub(crate) fn inside() -> PathBuf {
 pub(crate) fn with_inside(msb: &Msb) {
     let program = msb.rootfs().join("bin/inside");
     fs::copy(inside(), &program).expect("a program");
-    msb.own(&program);
+    msb.chown(&program);
 }
 
 /// One running sandbox for all tests that leave it as it is. It ends with the lab.
-pub(crate) struct Shared {
+pub(crate) struct SharedSandbox {
     pub(crate) msb: Msb,
 }
 
-impl Shared {
+impl SharedSandbox {
     /// None outside the lab.
     pub(crate) fn get() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
+        static SHARED: OnceLock<Option<SharedSandbox>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| {
             let msb = user()?;
             with_inside(&msb);
@@ -69,7 +69,7 @@ impl Shared {
 
     /// Runs a shell script in it.
     #[track_caller]
-    pub(crate) fn shell(&self, script: &str) -> Gave {
+    pub(crate) fn shell(&self, script: &str) -> CmdOutput {
         self.msb.shell_in("box", script)
     }
 }

@@ -82,7 +82,8 @@ fn a_full_disk_is_an_error_inside_and_nowhere_else() {
 
 /// Bytes that the sandboxes take on the host's disk.
 fn held(msb: &Msb) -> u64 {
-    let du = msb_e2e::gives(msb.as_whom("du").args(["-s", "-k"]).arg(msb.home().join("sandboxes")));
+    let du =
+        msb_e2e::gives(msb.user_command("du").args(["-s", "-k"]).arg(msb.home().join("sandboxes")));
     lab::number_after(&format!("held {}", du.ok().stdout), "held ").expect("a number of KiB") << 10
 }
 

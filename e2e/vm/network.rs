@@ -9,7 +9,7 @@ use msb_e2e::eventually;
 
 use crate::lab;
 
-/// A server on this machine's loopback that says hello to everybody. Returns its port.
+/// A server on this machine's loopback that says hello to every client. Returns its port.
 fn hello() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is up");
     let port = listener.local_addr().expect("it is bound").port();
@@ -24,7 +24,7 @@ fn hello() -> u16 {
 
 /// Attacks 29 and 30.
 #[test]
-fn a_machine_reaches_whom_its_rules_allow_and_nobody_else() {
+fn a_machine_reaches_only_what_its_rules_allow() {
     for msb in lab::each() {
         let port = hello();
         let get = |address: &str| format!("wget -q -O - http://{address}:{port}/ || echo refused");
@@ -76,9 +76,9 @@ fn a_secret_is_a_placeholder_inside_a_machine_that_trusts_the_gateway() {
     assert!(!gave.stdout.contains("canary-of-a-secret"), "{gave:#?}");
 }
 
-/// Attack 35, with frames that no kernel sends: only datagrams of its own, for whom it may reach.
+/// Attack 35, with frames that no kernel sends: only datagrams of its own, to allowed hosts.
 #[test]
-fn frames_that_a_machine_makes_up_reach_nobody() {
+fn forged_frames_of_a_machine_reach_no_host() {
     let Some(msb) = lab::user() else { return };
     lab::with_inside(&msb);
     let port = hello();

@@ -1,35 +1,35 @@
 //! The server on the vm tier: what clients do with machines is what they do with sandboxes.
 
 use crate::lab;
-use msb_e2e::desk::Desk;
 use msb_e2e::eventually;
 use msb_e2e::listener::Server;
+use msb_e2e::schema_client::SchemaClient;
 use serde_json::json;
 
 #[test]
 fn a_machine_is_driven_over_mcp() {
     let Some(msb) = lab::user() else { return };
     msb.rootfs();
-    let mut desk = Desk::open(&msb, "core");
+    let mut mcp = SchemaClient::open(&msb, "core");
     let made = json!({"name": "box", "image": "./rootfs", "memory": "128M"});
-    let made = desk.done("sandbox_create", made);
+    let made = mcp.done("sandbox_create", made);
     assert_eq!((&made["status"], &made["isolation"]), (&json!("running"), &json!("vm")));
     let ran = json!({"sandbox": "box", "command": "cat; echo no >&2; exit 3", "stdin": "in"});
-    let ran = desk.done("exec", ran);
+    let ran = mcp.done("exec", ran);
     assert_eq!((&ran["exit_code"], &ran["stdout"]), (&json!(3), &json!("in")));
-    desk.done("file_write", json!({"sandbox": "box", "path": "/root/a", "content": "one\n"}));
-    desk.done("snapshot_create", json!({"sandbox": "box", "name": "saved"}));
-    desk.done("exec", json!({"sandbox": "box", "command": "rm /root/a"}));
-    desk.done("snapshot_restore", json!({"sandbox": "box", "snapshot": "saved"}));
-    let read = desk.done("file_read", json!({"sandbox": "box", "path": "/root/a"}));
+    mcp.done("file_write", json!({"sandbox": "box", "path": "/root/a", "content": "one\n"}));
+    mcp.done("snapshot_create", json!({"sandbox": "box", "name": "saved"}));
+    mcp.done("exec", json!({"sandbox": "box", "command": "rm /root/a"}));
+    mcp.done("snapshot_restore", json!({"sandbox": "box", "snapshot": "saved"}));
+    let read = mcp.done("file_read", json!({"sandbox": "box", "path": "/root/a"}));
     assert_eq!(read["content"], "one\n");
     let params = json!({"name": "exec", "arguments": {"sandbox": "box", "command": "sleep 600"}});
-    let call = desk.client.begin("tools/call", params);
+    let call = mcp.client.begin("tools/call", params);
     let sleeps = || msb.words("ps --execs box").stdout.contains("sleep 600");
     eventually("the command runs", sleeps);
-    desk.client.cancel(call);
+    mcp.client.cancel(call);
     eventually("it has ended", || !sleeps());
-    desk.done("sandbox_stop", json!({"sandbox": "box", "remove": true}));
+    mcp.done("sandbox_stop", json!({"sandbox": "box", "remove": true}));
     msb.words("snapshot rm saved").ok();
 }
 
@@ -51,14 +51,14 @@ fn a_machine_is_driven_over_http() {
     let ran = ask("/sandboxes/box/execs", json!({"command": script, "stdin": "in"}));
     assert!(ran.contains("\"text\":\"in\"") && ran.contains("\"code\":3"), "{ran}");
     let url = format!("http://{}", server.address);
-    let elsewhere = |words: &[&str]| {
+    let remote = |words: &[&str]| {
         let mut command = msb.command(["--remote", &url]);
         command.args(words).env("MSB_API_KEY", key.trim_start_matches("Bearer "));
         msb_e2e::gives(&mut command).ok()
     };
     msb.file("in", "from here\n");
-    elsewhere(&["cp", "-q", "./in", "box:/root/in"]);
-    assert_eq!(elsewhere(&["exec", "box", "--", "cat", "/root/in"]).stdout, "from here\n");
+    remote(&["cp", "-q", "./in", "box:/root/in"]);
+    assert_eq!(remote(&["exec", "box", "--", "cat", "/root/in"]).stdout, "from here\n");
     ask("/sandboxes/box/stop", json!({}));
     msb.words("rm -f box").ok();
 }

@@ -77,7 +77,7 @@ fn a_disk_outlives_its_machines_and_has_one_writer() {
 
 /// The host's kernel never mounts what a guest's could have written.
 #[test]
-fn a_disk_that_a_machine_has_spoilt_harms_nobody_else() {
+fn a_disk_corrupted_by_a_machine_harms_no_other_sandbox() {
     for msb in lab::each() {
         msb.words("volume create data --kind disk --size 32M").ok();
         let attack = "device=$(grep ' /data ' /proc/mounts | cut -d' ' -f1); \

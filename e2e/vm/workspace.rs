@@ -11,7 +11,7 @@ fn a_machine_changes_a_workspace_and_not_the_host() {
         msb.file("project/old/x", "x");
         msb.file("project/same", "same");
         let project = msb.scratch().join("project");
-        msb.own(&project.join("old"));
+        msb.chown(&project.join("old"));
         let shown = project.display().to_string();
         let script = "cat a; echo two >> a; rm -r old; mkdir new; echo n > new/n; chmod 640 new/n; \
                       ln -s a link; mv same moved; stat -c %u:%g a new/n; ls";

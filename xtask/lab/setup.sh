@@ -2,7 +2,7 @@
 
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 
-# The disk carries the ids of whoever built it.
+# The files on the disk have the ids of the user that built it.
 if [ "$(stat -c %u /init)" != 0 ]; then
     chown -R 0:0 /
 fi

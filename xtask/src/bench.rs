@@ -2,14 +2,15 @@
 //! with umoci, the host.
 //!
 //! Only ratios of one run count, and only those: machines differ and have neighbours. What is
-//! wanted of them stands in DESIGN.md section 10 and in the issues. The commands measured are an
+//! wanted of them stands in docs/benchmarks.md. The commands measured are an
 //! ordinary user's, and root's where a table says so; this program is root, to become that user,
 //! to hide cgroup v2 from crun and to read memory.
 
 mod archive;
+mod bench_dir;
+mod concurrent;
 mod contender;
 mod copy;
-mod crowd;
 mod exec;
 mod idle;
 mod large;
@@ -18,7 +19,6 @@ mod library;
 mod link;
 mod network;
 mod options;
-mod place;
 mod processes;
 mod pull;
 mod registry;
@@ -45,9 +45,9 @@ use serde::Serialize;
 
 use crate::packages::{self, Need};
 use crate::{test_user, workspace};
+use bench_dir::BenchDir;
 use contender::Contenders;
 use options::Options;
-use place::Place;
 pub(crate) use stopwatch::serve as stopwatch;
 use table::Table;
 pub(crate) use vm::inside;
@@ -84,26 +84,26 @@ struct Record {
 }
 
 /// A part of the benchmark, by the name that `--only` takes.
-type Chapter = (&'static str, fn(&mut Place, &Contenders, &Options) -> Result<Vec<Table>>);
+type Chapter = (&'static str, fn(&mut BenchDir, &Contenders, &Options) -> Result<Vec<Table>>);
 
 /// Copies come last: they remove files, and a pull after that would measure the removal (see there).
 const CHAPTERS: &[Chapter] = &[
-    ("start", |place, them, asked| Ok(vec![start::table(place, them, asked.rounds)?])),
-    ("exec", |place, them, asked| Ok(vec![exec::table(place, them, asked.rounds)?])),
-    ("library", |place, them, asked| {
-        Ok(library::table(place, them, asked.rounds)?.into_iter().collect())
+    ("start", |bench_dir, them, asked| Ok(vec![start::table(bench_dir, them, asked.rounds)?])),
+    ("exec", |bench_dir, them, asked| Ok(vec![exec::table(bench_dir, them, asked.rounds)?])),
+    ("library", |bench_dir, them, asked| {
+        Ok(library::table(bench_dir, them, asked.rounds)?.into_iter().collect())
     }),
-    ("server", |place, them, asked| server::tables(place, them, asked.rounds)),
-    ("idle", |place, them, _| Ok(vec![idle::table(place, them)?])),
-    ("network", |place, them, asked| network::tables(place, them, asked.rounds)),
-    ("storage", |place, them, asked| storage::tables(place, them, asked.rounds)),
-    ("crowd", |place, them, asked| Ok(vec![crowd::table(place, them, asked.rounds)?])),
-    ("warm", |place, them, asked| warm::tables(place, them, asked.rounds)),
-    ("review", |place, them, asked| Ok(vec![review::table(place, them, asked.rounds)?])),
-    ("sync", |place, them, asked| Ok(vec![sync::table(place, them, asked.rounds)?])),
-    ("ssh", |place, them, asked| ssh::tables(place, them, asked.rounds)),
-    ("pull", |place, them, asked| pull::tables(place, them, asked.pulls)),
-    ("copy", |place, them, asked| copy::tables(place, them, asked.rounds)),
+    ("server", |bench_dir, them, asked| server::tables(bench_dir, them, asked.rounds)),
+    ("idle", |bench_dir, them, _| Ok(vec![idle::table(bench_dir, them)?])),
+    ("network", |bench_dir, them, asked| network::tables(bench_dir, them, asked.rounds)),
+    ("storage", |bench_dir, them, asked| storage::tables(bench_dir, them, asked.rounds)),
+    ("crowd", |bench_dir, them, asked| Ok(vec![concurrent::table(bench_dir, them, asked.rounds)?])),
+    ("warm", |bench_dir, them, asked| warm::tables(bench_dir, them, asked.rounds)),
+    ("review", |bench_dir, them, asked| Ok(vec![review::table(bench_dir, them, asked.rounds)?])),
+    ("sync", |bench_dir, them, asked| Ok(vec![sync::table(bench_dir, them, asked.rounds)?])),
+    ("ssh", |bench_dir, them, asked| ssh::tables(bench_dir, them, asked.rounds)),
+    ("pull", |bench_dir, them, asked| pull::tables(bench_dir, them, asked.pulls)),
+    ("copy", |bench_dir, them, asked| copy::tables(bench_dir, them, asked.rounds)),
 ];
 
 pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
@@ -132,11 +132,11 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
 
 /// Prints each table as soon as it is there.
 fn measure(user: &'static str, msb: &Path, options: &Options) -> Result<Vec<Table>> {
-    let mut place = Place::make(user, msb)?;
-    let contenders = Contenders::prepare(&place)?;
+    let mut bench_dir = BenchDir::make(user, msb)?;
+    let contenders = Contenders::prepare(&bench_dir)?;
     let mut tables = Vec::new();
     for (name, measured) in CHAPTERS.iter().filter(|(name, _)| options.wants(name)) {
-        let made = measured(&mut place, &contenders, options);
+        let made = measured(&mut bench_dir, &contenders, options);
         for table in made.with_context(|| format!("cannot measure `{name}`"))? {
             println!("{table}");
             tables.push(table);

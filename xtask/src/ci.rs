@@ -1,18 +1,17 @@
 //! Everything, on a machine that may have nothing but Rust: a Debian or Ubuntu, as root or with
 //! sudo.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-use anyhow::Result;
 
 use crate::packages::Need;
 use crate::report::Report;
-use crate::tally::{self, Tally};
-use crate::{check, lab, packages, test_user, workspace};
+use crate::suite::Suite;
+use crate::tally::Tally;
+use crate::workspace::background_cargo;
+use crate::{areas, check, dependencies, lab, packages};
 
 /// What the tests call. What the lab needs, it installs itself.
-const NEEDS: &[Need] = &[
+pub(crate) const NEEDS: &[Need] = &[
     Need::Command("python3", "python3"),
     Need::Command("node", "nodejs"),
     Need::Command("git", "git"),
@@ -32,6 +31,8 @@ const NEEDS: &[Need] = &[
     Need::Command("execlineb", "execline"),
     Need::Command("ps", "procps"),
     Need::Command("setpriv", "util-linux"),
+    // Reads the installer.
+    Need::Command("shellcheck", "shellcheck"),
     Need::Command("zsh", "zsh"),
     Need::Command("fish", "fish"),
     // For the host image's own pip, which is the distribution's.
@@ -56,9 +57,13 @@ const NEEDS: &[Need] = &[
     Need::Command("dnsmasq", "dnsmasq-base"),
     Need::Command("fcgiwrap", "fcgiwrap"),
     Need::Command("curl", "curl"),
+    // What the pages of the documentation call, or are written in.
+    Need::Command("jq", "jq"),
+    Need::Command("make", "make"),
+    Need::Package("python3-yaml"),
     Need::Command("ping", "iputils-ping"),
     Need::Package("python3-requests"),
-    // The clients of SSH, whose programs are also those of a sandbox with the image `host`.
+    // SSH clients, which sandboxes with the image `host` use as well.
     Need::Command("ssh", "openssh-client"),
     Need::Command("rsync", "rsync"),
     Need::Command("git", "git"),
@@ -66,66 +71,65 @@ const NEEDS: &[Need] = &[
     // With those two the tests install clients that others wrote.
     Need::Package("python3-venv"),
     Need::Command("npm", "npm"),
+    // Another compiler of seccomp filters, to compare ours with.
+    Need::Package("python3-seccomp"),
 ];
 
 pub(crate) fn command() -> ExitCode {
     let mut report = Report::default();
-    let mut msb: Option<PathBuf> = None;
-
-    report.stage("packages", || {
-        packages::install(NEEDS)?;
-        Ok(Tally::default())
-    });
-    report.stage("build", || {
-        msb = Some(workspace::build_msb()?);
-        Ok(Tally::default())
-    });
-    check::stages(&mut report);
-    match msb {
-        Some(msb) => {
-            report.stage("sdk tests", || sdk(&msb));
-            report.stage("e2e tests", || e2e(&msb));
-            lab::stages(&mut report, &msb);
-        }
-        None => {
-            report.not_run("sdk tests");
-            report.not_run("e2e tests");
-            report.not_run("lab");
-            report.not_run("guest kernel");
-            report.not_run("nested lab");
-        }
-    }
+    let mut vm: Option<Suite> = None;
+    let made = &mut vm;
+    report.side_by_side(vec![
+        Box::new(|report| {
+            report.stage("packages", || {
+                packages::install(NEEDS)?;
+                packages::install(lab::NEEDS)?;
+                Ok(Tally::default())
+            });
+        }),
+        Box::new(|report| {
+            report.stage("build for the labs", || {
+                *made = Some(Suite::built_by(background_cargo, areas::VM_TARGETS)?);
+                Ok(Tally::default())
+            });
+        }),
+    ]);
+    let Some(vm) = &vm else {
+        report.not_run("everything else");
+        return report.finish();
+    };
+    // The nested lab computes longest, on one processor: it begins first, the rest is built beside it.
+    report.side_by_side(vec![Box::new(|report| lab::stages(report, vm)), Box::new(build_and_test)]);
     report.finish()
 }
 
-fn sdk(msb: &Path) -> Result<Tally> {
-    let package = ["--package", "microsandbox", "--profile", "ci"];
-    let tally = tally::cargo_test(workspace::cargo(&["test"]).args(package).env("MSB_BIN", msb))?;
-    // The example that README shows.
-    let home = workspace::target().join("sdk-home");
-    let mut hello = workspace::cargo(&["run", "--quiet"]);
-    hello.args(package).args(["--example", "hello"]).env("MSB_PATH", msb).env("MSB_HOME", &home);
-    let output = hello.stderr(std::process::Stdio::inherit()).output()?;
-    let _ = std::fs::remove_dir_all(home);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    anyhow::ensure!(output.status.success() && said.contains("Hello!"), "hello said `{said}`");
-    Ok(tally)
-}
-
-fn e2e(msb: &Path) -> Result<Tally> {
-    let mut command = workspace::cargo(&["test", "--package", "msb-e2e", "--profile", "ci"]);
-    command.args(["--test", "cli", "--test", "escape", "--test", "images", "--test", "mcp"]);
-    command.args(["--test", "network", "--test", "clients", "--test", "ssh"]);
-    command.env("MSB_BIN", msb);
-    command.env("MSB_CONFORMANCE_BIN", conformance()?);
-    if let Some(user) = test_user::ensure()? {
-        command.env("MSB_TEST_USER", user);
-    }
-    tally::cargo_test(&mut command)
-}
-
-/// The server that the conformance suite of MCP is held against.
-fn conformance() -> Result<PathBuf> {
-    let example = ["--package", "msb-server", "--features", "fixture", "--example", "conformance"];
-    workspace::build(&[&["--profile", "ci"][..], &example].concat(), "conformance")
+/// What needs no lab.
+fn build_and_test(report: &mut Report) {
+    let mut built: Option<Suite> = None;
+    report.stage("build", || {
+        built = Some(Suite::built_by(background_cargo, &["--all-targets"])?);
+        Ok(Tally::default())
+    });
+    let Some(suite) = &built else {
+        report.not_run("lints and tests");
+        return;
+    };
+    // Clippy computes while the tests wait.
+    report.side_by_side(vec![
+        Box::new(|report| {
+            check::lints(report, background_cargo);
+            report.stage("dependencies", || {
+                dependencies::run()?;
+                Ok(Tally::default())
+            });
+            report.stage("documentation tests", areas::documentation);
+        }),
+        Box::new(|report| {
+            report.stage("unit tests", || areas::unit(suite, None));
+            report.stage("sdk tests", || areas::sdk(suite, None));
+            for area in areas::E2E {
+                report.stage(area, || areas::e2e(suite, area, None));
+            }
+        }),
+    ]);
 }

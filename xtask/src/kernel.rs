@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<PathBuf> {
     made_by(&workspace::build_msb()?)
 }
 
-/// The same with an msb that is built already. `MSB_KERNEL` names another.
+/// The guest kernel, made by an msb that is built already. `MSB_KERNEL` names another.
 pub(crate) fn made_by(msb: &Path) -> Result<PathBuf> {
     if let Some(named) = env::var_os("MSB_KERNEL") {
         return Ok(named.into());

@@ -22,14 +22,15 @@ use anyhow::{Context, Result};
 
 use crate::packages::{self, Need};
 use crate::report::Report;
+use crate::suite::Suite;
 use crate::tally::Tally;
-use crate::workspace;
+use crate::{areas, workspace};
 use kernel::Kernel;
 pub(crate) use machine::Kind;
 pub(crate) use nested::Nested;
 use options::{Options, Part};
 
-const NEEDS: &[Need] = &[
+pub(crate) const NEEDS: &[Need] = &[
     Need::Command("qemu-system-x86_64", "qemu-system-x86"),
     Need::Package("busybox-static"),
     Need::Command("mkfs.ext4", "e2fsprogs"),
@@ -51,7 +52,8 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
     let mut report = Report::default();
     let filter = match &options.part {
         Part::Everything => {
-            stages(&mut report, &msb);
+            let suite = Suite::build(areas::VM_TARGETS)?;
+            stages(&mut report, &suite);
             return Ok(report.finish());
         }
         Part::Cgroups => {
@@ -68,25 +70,29 @@ pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
         Part::Script(script) => nested.script(script),
         Part::Shell => nested.shell(),
         _ => {
-            report.stage("nested lab", || nested.tests(filter));
+            let suite = Suite::build(areas::VM_TARGETS)?;
+            report.stage("nested lab", || nested.tests(&suite, filter));
             Ok(report.finish())
         }
     }
 }
 
 /// All machines, one after the other.
-pub(crate) fn stages(report: &mut Report, msb: &Path) {
-    report.stage("lab", || cgroups(msb));
+pub(crate) fn stages(report: &mut Report, suite: &Suite) {
     report.stage("guest kernel", || {
-        crate::kernel::made_by(msb)?;
+        crate::kernel::made_by(suite.program("msb")?)?;
         Ok(Tally::default())
     });
-    report.stage("nested lab", || {
-        let Some(lab) = Lab::ready()? else {
-            return Ok(skipped());
-        };
-        Nested::new(&lab, msb, &[]).tests(None)
-    });
+    report.stage("lab", || cgroups(suite.program("msb")?));
+    report.stage("nested lab", || nested(suite, None));
+}
+
+/// Runs the tests of the vm tier with names that contain the filter.
+pub(crate) fn nested(suite: &Suite, filter: Option<&str>) -> Result<Tally> {
+    match Lab::ready()? {
+        Some(lab) => Nested::new(&lab, suite.program("msb")?, &[]).tests(suite, filter),
+        None => Ok(skipped()),
+    }
 }
 
 fn cgroups(msb: &Path) -> Result<Tally> {

@@ -15,7 +15,7 @@ use crate::workspace;
 pub(crate) enum Need {
     /// A program on PATH.
     Command(&'static str, &'static str),
-    /// A file.
+    /// A file, and the package that has it.
     File(&'static str, &'static str),
     /// The package itself, where another one brings a lesser thing of the same name.
     Package(&'static str),
@@ -39,17 +39,24 @@ impl Need {
 
 /// Installs the packages of all needs that are not met; names every one that could not be.
 pub(crate) fn install(needs: &[Need]) -> Result<()> {
-    let mut failed = Vec::new();
+    let mut missing = Vec::new();
     for need in needs {
-        if need.is_met()? {
-            continue;
-        }
-        let package = need.package();
-        if let Err(error) = install_one(package) {
-            eprintln!("error: cannot install `{package}`: {error:#}");
-            failed.push(package);
+        if !need.is_met()? && !missing.contains(&need.package()) {
+            missing.push(need.package());
         }
     }
+    if missing.is_empty() || install_all(&missing).is_ok() {
+        return Ok(());
+    }
+    // apt-get names only the first package that it cannot install.
+    let mut failed = missing.clone();
+    failed.retain(|package| match install_all(&[package]) {
+        Ok(()) => false,
+        Err(error) => {
+            eprintln!("error: cannot install `{package}`: {error:#}");
+            true
+        }
+    });
     if !failed.is_empty() {
         bail!("cannot install `{}`", failed.join(" "));
     }
@@ -69,9 +76,9 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(workspace::output(Command::new("id").arg("-u"))?.trim() == "0")
 }
 
-fn install_one(package: &str) -> Result<()> {
+fn install_all(packages: &[&str]) -> Result<()> {
     update()?;
-    apt_get(&["install", "-y", "-qq", "--no-install-recommends", package])
+    apt_get(&[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat())
 }
 
 /// Runs apt-get while packages may not start their services: the tests start what they need

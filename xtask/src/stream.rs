@@ -31,7 +31,7 @@ pub(crate) fn lines(command: &mut Command, limit: Duration, each: impl FnMut(&st
     lines_unless_silent(command, limit, limit, each)
 }
 
-/// The same for a program that is to say something now and then.
+/// Reads the lines of a program, and ends it after a long silence.
 pub(crate) fn lines_unless_silent(
     command: &mut Command,
     limit: Duration,
@@ -173,7 +173,7 @@ mod tests {
         });
 
         assert!(matches!(end.unwrap(), End::TimedOut));
-        // A killed process takes a moment to go, and whoever adopts it may leave a zombie.
+        // A killed process takes a moment to go, and its new parent may leave a zombie.
         let runs = || {
             let stat = fs::read_to_string(format!("/proc/{}/stat", pids[0])).unwrap_or_default();
             !stat.is_empty() && !stat.contains(") Z ")

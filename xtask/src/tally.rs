@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) failures: Vec<String>,
     /// Why each skipped test was skipped.
     pub(crate) skips: Vec<String>,
+    /// How long each test took, where its runner tells.
+    pub(crate) times: Vec<(Duration, String)>,
 }
 
 impl Tally {
@@ -43,6 +45,7 @@ impl Tally {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.times.extend(other.times);
     }
 }
 
@@ -60,6 +63,11 @@ const TEST_LIMIT: Duration = Duration::from_secs(40 * 60);
 pub(crate) fn cargo_test(command: &mut Command) -> Result<Tally> {
     // Without `--show-output` the runner swallows what a passing test prints, and so its SKIP.
     command.args(["--no-fail-fast", "--", "--show-output"]);
+    test_program(command, "cargo test")
+}
+
+/// Runs a test program to its end.
+pub(crate) fn test_program(command: &mut Command, name: &str) -> Result<Tally> {
     let mut log = Log::default();
     let end = stream::lines(command, TEST_LIMIT, |line| {
         if log.read(line) == Show::Yes {
@@ -67,14 +75,19 @@ pub(crate) fn cargo_test(command: &mut Command) -> Result<Tally> {
         }
     })?;
     let mut tally = log.tally();
+    for (_, test) in &mut tally.times {
+        *test = format!("{name} {test}");
+    }
     match end {
         End::Exited(status) if !status.success() && tally.failed == 0 => {
-            tally.fail(format!("cargo test ended with {status}"));
+            tally.fail(format!("{name} ended with {status}"));
         }
         End::Exited(_) => {}
-        End::LeftBehind(_) => tally.fail("a test left a process behind that holds its output"),
+        End::LeftBehind(_) => {
+            tally.fail(format!("a test of {name} left a process behind that holds its output"));
+        }
         End::TimedOut | End::Silent => {
-            tally.fail(format!("not done after {} minutes", TEST_LIMIT.as_secs() / 60))
+            tally.fail(format!("{name}: not done after {} minutes", TEST_LIMIT.as_secs() / 60))
         }
     }
     Ok(tally)
@@ -87,12 +100,12 @@ pub(crate) struct Log {
     part: Part,
     /// Passed tests that printed a SKIP; the runner has counted them as passed.
     skipped_but_passed: usize,
-    /// Verdicts whose sum the runner has not told yet; it never does if it is killed.
-    loose: Loose,
+    /// Verdicts that are in no sum yet; the runner prints none if it is killed.
+    unsummed: UnsummedVerdicts,
 }
 
 #[derive(Default)]
-struct Loose {
+struct UnsummedVerdicts {
     passed: usize,
     failed: usize,
 }
@@ -119,7 +132,7 @@ impl Log {
     pub(crate) fn read(&mut self, line: &str) -> Show {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.part = Part::Verdicts;
-            self.loose = Loose::default();
+            self.unsummed = UnsummedVerdicts::default();
             self.count(counts);
             return Show::Yes;
         }
@@ -136,11 +149,14 @@ impl Log {
                 if let Some(reason) = line.strip_prefix("SKIP: ") {
                     self.skipped_but_passed += 1;
                     self.tally.skip(reason);
-                } else if let Some(test) = failed_test(line) {
-                    self.tally.failures.push(test.to_owned());
-                    self.loose.failed += 1;
-                } else if line.starts_with("test ") && line.ends_with(" ... ok") {
-                    self.loose.passed += 1;
+                } else if let Some(Verdict { test, passed, took }) = Verdict::read(line) {
+                    if passed {
+                        self.unsummed.passed += 1;
+                    } else {
+                        self.tally.failures.push(test.to_owned());
+                        self.unsummed.failed += 1;
+                    }
+                    self.tally.times.extend(took.map(|took| (took, test.to_owned())));
                 }
                 Show::Yes
             }
@@ -181,15 +197,34 @@ impl Log {
     }
 
     pub(crate) fn tally(mut self) -> Tally {
-        self.tally.failed += self.loose.failed;
-        self.tally.passed += self.loose.passed;
+        self.tally.failed += self.unsummed.failed;
+        self.tally.passed += self.unsummed.passed;
         self.tally.passed = self.tally.passed.saturating_sub(self.skipped_but_passed);
         self.tally
     }
 }
 
-fn failed_test(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+/// `test NAME ... ok`, or `FAILED`, with ` <1.234s>` behind it where the runner tells times.
+pub(crate) struct Verdict<'a> {
+    pub(crate) test: &'a str,
+    pub(crate) passed: bool,
+    took: Option<Duration>,
+}
+
+impl<'a> Verdict<'a> {
+    pub(crate) fn read(line: &'a str) -> Option<Self> {
+        let (test, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+        let (verdict, took) = match verdict.split_once(" <") {
+            Some((verdict, time)) => (verdict, time.strip_suffix("s>")?.parse().ok()),
+            None => (verdict, None),
+        };
+        let passed = match verdict {
+            "ok" => true,
+            "FAILED" => false,
+            _ => return None,
+        };
+        Some(Self { test, passed, took: took.map(Duration::from_secs_f64) })
+    }
 }
 
 fn section(line: &str) -> Option<&str> {
@@ -249,6 +284,15 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.to_string(), "0 passed, 0 failed, 2 skipped");
         assert_eq!(tally.skips, ["net: no /dev/net/tun", "vm: no /dev/kvm"]);
         assert!(!shown.contains(&"chatter"));
+    }
+
+    #[test]
+    fn times_are_read_where_the_runner_tells_them() {
+        let (tally, _) = read("test a ... ok <1.500s>\ntest b ... FAILED <0.25s>\ntest c ... ok\n");
+
+        assert_eq!(tally.to_string(), "2 passed, 1 failed, 0 skipped");
+        let seconds: Vec<f64> = tally.times.iter().map(|(took, _)| took.as_secs_f64()).collect();
+        assert_eq!(seconds, [1.5, 0.25]);
     }
 
     #[test]

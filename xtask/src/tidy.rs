@@ -3,16 +3,22 @@
 //! Each rule is one file under `tidy/`, and sees either one source file or the crates.
 
 mod attributes;
+mod banned_words;
 mod comments;
+mod doc_lines;
 mod edges;
+mod examples;
 mod lexer;
 mod names;
 mod printing;
+mod prose;
 mod size;
 mod source;
+mod type_names;
 mod unfinished;
 mod unsafety;
 mod variables;
+mod vocabulary;
 
 use std::fmt;
 use std::fs;
@@ -23,6 +29,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 use source::Source;
+use vocabulary::Vocabulary;
 
 /// One breach of a rule, where an editor can jump to it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,26 +59,23 @@ const RULES: &[Rule] = &[
     unfinished::ignore_rule,
     attributes::rule,
     variables::rule,
+    examples::rule,
 ];
 
-pub(crate) fn command() -> Result<ExitCode> {
-    run()?;
+/// `--counts` prints what the rules about language count, and judges nothing.
+pub(crate) fn command(options: &[&str]) -> Result<ExitCode> {
+    match options {
+        [] => run()?,
+        ["--counts"] => read_all()?.1.print(),
+        other => bail!("unknown options: {}", other.join(" ")),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints every finding; an error if there is one.
 pub(crate) fn run() -> Result<()> {
-    let root = workspace::root();
-    let mut findings = edges::findings(&root)?;
-    let mut files = Vec::new();
-    collect(&root, &mut files)?;
-    for path in &files {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("cannot read `{}`", path.display()))?;
-        let name = path.strip_prefix(&root).unwrap_or(path).to_string_lossy();
-        let source = Source::new(&name, &text);
-        findings.extend(RULES.iter().flat_map(|rule| rule(&source)));
-    }
+    let (mut findings, vocabulary) = read_all()?;
+    findings.extend(vocabulary.findings());
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -83,8 +87,30 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// All Rust files of the repository, those not yet known to git too; in order, so that two runs
-/// print the same.
+/// Reads every file once: what is wrong with one alone, and what is counted over all of them.
+fn read_all() -> Result<(Vec<Finding>, Vocabulary)> {
+    let root = workspace::root();
+    let mut findings = edges::findings(&root)?;
+    let mut vocabulary = Vocabulary::default();
+    let mut files = Vec::new();
+    collect(&root, &mut files)?;
+    for path in &files {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let name = path.strip_prefix(&root).unwrap_or(path).to_string_lossy();
+        if name.ends_with(".md") {
+            vocabulary.add_markdown(&name, &text);
+            continue;
+        }
+        let source = Source::new(&name, &text);
+        findings.extend(RULES.iter().flat_map(|rule| rule(&source)));
+        vocabulary.add_rust(&source);
+    }
+    Ok((findings, vocabulary))
+}
+
+/// All Rust files and Markdown pages of the repository, those not yet known to git too; in order, so
+/// that two runs print the same.
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
     let mut entries = entries.collect::<Result<Vec<_>, _>>()?;
@@ -99,7 +125,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
             if !built && !name.starts_with('.') {
                 collect(&path, files)?;
             }
-        } else if kind.is_file() && name.ends_with(".rs") {
+        } else if kind.is_file() && (name.ends_with(".rs") || name.ends_with(".md")) {
             files.push(path);
         }
     }

@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
-/// As text.
-pub fn spelled(bytes: &[u8]) -> String {
+/// Writes bytes as text; what is not UTF-8 is escaped.
+pub fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
@@ -22,8 +22,8 @@ pub fn spelled(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that were spelled so; none if nothing is.
-pub fn unspelled(text: &str) -> Option<Vec<u8>> {
+/// The bytes that were escape_bytes so; none if nothing is.
+pub fn unescape_bytes(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -47,10 +47,10 @@ pub fn unspelled(text: &str) -> Option<Vec<u8>> {
 }
 
 pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&spelled(bytes))
+    to.serialize_str(&escape_bytes(bytes))
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     let text = String::deserialize(from)?;
-    unspelled(&text).ok_or_else(|| de::Error::custom("a backslash is written twice"))
+    unescape_bytes(&text).ok_or_else(|| de::Error::custom("a backslash is written twice"))
 }

@@ -12,7 +12,7 @@ pub enum What {
     Added,
     /// It is something else, or holds something else.
     Changed,
-    /// It is gone.
+    /// The file is removed.
     Deleted,
     /// Only its permissions are others.
     Mode,
@@ -25,13 +25,13 @@ pub enum What {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ItemKind {
-    /// An ordinary file.
+    /// A regular file, whatever its content.
     File,
-    /// A directory.
+    /// A directory, without its entries.
     Directory,
-    /// A symbolic link.
+    /// A symbolic link, not its target.
     Symlink,
-    /// Anything else.
+    /// A device, FIFO or socket.
     Special,
 }
 
@@ -39,7 +39,7 @@ pub enum ItemKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Item {
-    /// What it is.
+    /// The type of the file.
     pub kind: ItemKind,
     /// Its permissions, without set-id and sticky bits; written in octal.
     #[serde(with = "octal")]
@@ -55,7 +55,7 @@ pub struct Item {
     pub target: Option<String>,
 }
 
-/// Why a change is not brought to the host as it is: nobody would know what is lost.
+/// What a change loses on its way to the host, so that the loss can be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -130,7 +130,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Permissions as everybody writes them.
+/// Permissions in octal, as in `644`.
 mod octal {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

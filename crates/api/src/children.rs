@@ -1,20 +1,12 @@
 //! Sandboxes that were made for sandboxes.
 
-use crate::Watch;
 use crate::sandboxes::Status;
-use msb_spec::{Bytes, Cpus, ImageRef, Isolation, Name, Peers, Result, WayOut};
+use msb_spec::{Bytes, Cpus, ImageRef, Isolation, Name, Peers, WayOut};
 use serde::{Deserialize, Serialize};
 
 /// The Operations on children.
 pub trait Children {
-    /// Makes a child of a running sandbox, within the budget of that.
-    fn child_spawn(&self, parent: &Name, ask: &ChildSpec, watch: &dyn Watch) -> Result<Child>;
-
-    /// The children of a sandbox, and what its policy leaves.
-    fn child_list(&self, parent: &Name) -> Result<Brood>;
-
-    /// Ends a child, and those of its own.
-    fn child_remove(&self, parent: &Name, name: &Name) -> Result<()>;
+    operations!(children trait_method);
 }
 
 /// A child as asked for. It gets no more than its parent's policy gives to each.
@@ -26,37 +18,37 @@ pub struct ChildSpec {
     pub image: Option<ImageRef>,
     /// Its name; one is made of its parent's if none is given.
     pub name: Option<Name>,
-    /// Processors.
+    /// The number of processors; the default of the policy if absent.
     pub cpus: Option<Cpus>,
-    /// Memory.
+    /// The memory limit; the default of the policy if absent.
     pub memory: Option<Bytes>,
 }
 
-/// A child.
+/// A sandbox that another sandbox has made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Child {
-    /// Its name.
+    /// The name of the child.
     pub name: Name,
-    /// Whose it is.
+    /// The name of its parent.
     pub parent: Name,
     /// What it started from.
     pub image: ImageRef,
-    /// The tier.
+    /// The isolation tier of the child.
     pub isolation: Isolation,
     /// Where it is in its life.
     pub status: Status,
-    /// Its processors.
+    /// The number of its processors.
     pub cpus: Cpus,
-    /// Its memory.
+    /// The limit of its memory.
     pub memory: Bytes,
     /// When it was made, in milliseconds since 1970.
     pub created: u64,
     /// When it ends, likewise; none with its parent.
     pub expires: Option<u64>,
-    /// How far it is from a sandbox that is nobody's child.
+    /// Generations between it and a sandbox without a parent, 1 or more.
     pub generation: u32,
-    /// Who of its family reach it, and it them: nobody where there is no network between them.
+    /// The relatives that it can connect to; empty without a network between them.
     pub peers: Peers,
     /// How it gets out.
     pub net: WayOut,
@@ -66,8 +58,8 @@ pub struct Child {
 
 /// The children of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Brood {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Brood"))]
+pub struct ChildListing {
     /// Those there are, by name.
     pub children: Vec<Child>,
     /// How many were ever made.

@@ -1,13 +1,16 @@
-//! Commands in sandboxes.
+//! Commands that run in sandboxes.
 
 use crate::Watch;
+use crate::operation_types::*;
 use msb_spec::{Command, Error, Exit, Kind, Name, Result, Spec, TermSize};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The Operations on Execs.
 pub trait Execs {
+    operations!(execs trait_method);
+
     /// Starts a command in a running sandbox.
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>>;
 
@@ -17,33 +20,7 @@ pub trait Execs {
     /// Makes a sandbox for the command of a Spec alone; it is gone when that ends, or when the
     /// Exec is dropped. Its stdin is open until it is closed.
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)>;
-
-    /// Sends a signal to an Exec and to what it started.
-    fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()>;
-
-    /// Waits for the end of an Exec; none if that has not come within the limit.
-    ///
-    /// This looks again and again, for those who have no better way.
-    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
-        let until = Instant::now() + limit;
-        loop {
-            let all = self.exec_list(name)?;
-            let found = all.iter().find(|entry| entry.id == id);
-            let exit = found.ok_or_else(|| no_exec(name, id))?.exit;
-            let left = until.saturating_duration_since(Instant::now());
-            if exit.is_some() || left.is_zero() {
-                return Ok(exit);
-            }
-            std::thread::sleep(left.min(LOOK));
-        }
-    }
-
-    /// Every Exec of a sandbox that is recorded, the oldest first.
-    fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>>;
 }
-
-/// How often somebody looks who cannot wait.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// There is none by that number, and never was.
 pub fn no_exec(name: &Name, id: u64) -> Error {
@@ -70,7 +47,7 @@ pub trait ExecInput: Send + Sync {
     /// Writes to its stdin; waits while the command does not read.
     fn write(&self, bytes: &[u8]) -> Result<()>;
 
-    /// Ends its stdin.
+    /// Closes the stdin of the command.
     fn close(&self) -> Result<()>;
 
     /// Sends a signal to it and to what it started.
@@ -82,7 +59,7 @@ pub trait ExecInput: Send + Sync {
     /// Lets go of it: it runs on, and what it says goes to the log.
     fn detach(&self) -> Result<()>;
 
-    /// Notes for the event log what an interpreter is told, by whoever asks now, or how that ended. A
+    /// Notes in the event log the code that an interpreter is given, with the caller, or how it ended. A
     /// server elsewhere notes what is told through itself.
     fn note(&self, _: &CodeEvent<'_>) -> Result<()> {
         Ok(())
@@ -94,7 +71,7 @@ pub trait ExecInput: Send + Sync {
 pub enum CodeEvent<'a> {
     /// It is told to.
     Began(&'a str),
-    /// It has run.
+    /// The code has ended.
     Ended {
         /// As a shell counts it; none if it had to be interrupted or killed.
         status: Option<i32>,
@@ -118,11 +95,11 @@ pub enum ExecEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExecEntry {
-    /// Its number.
+    /// The number of the Exec in its sandbox.
     pub id: u64,
-    /// Its pid inside.
+    /// The pid inside the sandbox.
     pub pid: u32,
-    /// What was started.
+    /// The program and its arguments.
     pub argv: Vec<String>,
     /// Whether it has a terminal.
     pub tty: bool,
@@ -134,22 +111,22 @@ pub struct ExecEntry {
 
 /// What a command has said, up to a limit for each stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedOutput {
     /// The first bytes of its stdout.
     pub stdout: Vec<u8>,
     /// The first bytes of its stderr.
     pub stderr: Vec<u8>,
     /// How many bytes it wrote to its stdout in all.
     pub stdout_bytes: u64,
-    /// The same of its stderr.
+    /// All bytes of its stderr, also those that were not kept.
     pub stderr_bytes: u64,
-    /// How it ended.
+    /// The exit status of the command.
     pub exit: Exit,
 }
 
 /// Takes everything that a command says and waits for its end. What is beyond the limit is
 /// counted and thrown away.
-pub fn capture(exec: &mut dyn Exec, limit: usize) -> Result<Captured> {
+pub fn capture(exec: &mut dyn Exec, limit: usize) -> Result<CapturedOutput> {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let (mut stdout_bytes, mut stderr_bytes) = (0, 0);
     let take = |kept: &mut Vec<u8>, count: &mut u64, bytes: &[u8]| {
@@ -162,7 +139,7 @@ pub fn capture(exec: &mut dyn Exec, limit: usize) -> Result<Captured> {
             ExecEvent::Stdout(bytes) => take(&mut stdout, &mut stdout_bytes, &bytes),
             ExecEvent::Stderr(bytes) => take(&mut stderr, &mut stderr_bytes, &bytes),
             ExecEvent::Exited(exit) => {
-                return Ok(Captured { stdout, stderr, stdout_bytes, stderr_bytes, exit });
+                return Ok(CapturedOutput { stdout, stderr, stdout_bytes, stderr_bytes, exit });
             }
         }
     }

@@ -1,22 +1,22 @@
 //! Files of sandboxes and of volumes.
 
+use crate::operation_types::*;
 use msb_spec::{Name, Result, UserRef, VolumeName};
 use msb_wire::Meta;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
-use std::path::Path;
 
-/// Where files are.
+/// The sandbox or volume that files are in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// In a running sandbox.
     Sandbox {
-        /// Which.
+        /// The name of the sandbox.
         name: Name,
-        /// Who looks at them and owns what is made; none is root.
+        /// The user that accesses the files and owns new ones; `None` is root.
         user: Option<UserRef>,
     },
-    /// In a volume.
+    /// The files of a volume.
     Volume(VolumeName),
 }
 
@@ -29,6 +29,8 @@ impl Place {
 
 /// The Operations on files. Paths are those inside, and bytes: a name need not be UTF-8.
 pub trait Files {
+    operations!(files trait_method);
+
     /// Gives the bytes of a file, piece by piece.
     fn file_read(
         &self,
@@ -48,53 +50,15 @@ pub trait Files {
         append: bool,
         content: &mut dyn Read,
     ) -> Result<u64>;
-
-    /// What a path is.
-    fn file_stat(&self, at: &Place, path: &[u8], follow: bool) -> Result<Meta>;
-
-    /// Where a path leads: absolute and without links. What is not there is taken as it is
-    /// written, and a relative path begins at the user's home.
-    fn file_real(&self, at: &Place, path: &[u8]) -> Result<Vec<u8>>;
-
-    /// The entries of a directory, sorted by name.
-    fn file_list(&self, at: &Place, path: &[u8]) -> Result<Vec<Meta>>;
-
-    /// Makes a directory; with `parents` those above as well, and it may be there.
-    fn file_mkdir(&self, at: &Place, path: &[u8], parents: bool) -> Result<()>;
-
-    /// Removes a file or an empty directory; with `recursive` whatever it is and holds, if it is
-    /// there.
-    fn file_remove(&self, at: &Place, path: &[u8], recursive: bool) -> Result<()>;
-
-    /// Renames, replacing what is there.
-    fn file_rename(&self, at: &Place, from: &[u8], to: &[u8]) -> Result<()>;
-
-    /// Copies a file or tree within the place.
-    fn file_copy(&self, at: &Place, from: &[u8], to: &[u8]) -> Result<()>;
-
-    /// Makes a symbolic link, replacing a link or file that is there.
-    fn file_symlink(&self, at: &Place, path: &[u8], target: &[u8]) -> Result<()>;
-
-    /// Changes whose a file or directory is and what its permissions are; a link is followed.
-    fn file_set(&self, at: &Place, path: &[u8], attributes: &Attributes) -> Result<()>;
-
-    /// Copies a file or tree of this host in. If `to` is a directory there, below it by its name.
-    /// The path of the host is taken as it is written: a link in it is refused, so that whoever
-    /// judged it by where it leads has judged what is used.
-    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied>;
-
-    /// Copies a file or tree out to this host. If `to` is a directory here, below it by its name.
-    /// The path of the host is taken as it is written, as above.
-    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied>;
 }
 
-/// Whose a file is and who may use it; what is absent stays as it is.
+/// Owner and permissions of a file; what is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
-    /// Its permissions.
+    /// The permission bits, such as `0o644`.
     pub mode: Option<u32>,
-    /// Its owner.
+    /// The owner, by name or number, with an optional group.
     pub owner: Option<UserRef>,
     /// Its group, in the place of a user.
     pub group: Option<UserRef>,
@@ -102,11 +66,11 @@ pub struct Attributes {
 
 /// What a copy moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Copied {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Copied"))]
+pub struct CopyCount {
     /// Files, directories and links.
     pub entries: u64,
-    /// Bytes of files.
+    /// The sum of their sizes in bytes.
     pub bytes: u64,
     /// Devices, sockets and pipes that were left out.
     pub left_out: u64,

@@ -1,41 +1,39 @@
-//! Operations as they travel over HTTP: one table for the server, its OpenAPI document and the
-//! client.
+//! The Operations over HTTP: one table for the server, its OpenAPI document and the client.
 //!
-//! What is asked for is one struct. Members that its path names are in the path; the others are in
-//! the query of what only looks or removes, and in a JSON object otherwise. What streams (files,
-//! archives, commands, logs that go on) has paths of its own, in [`streams`].
+//! A request is one struct. Members that the path template names are in the path. The others are in
+//! the query of GET and DELETE requests, and in the JSON body of POST requests. Streams (files,
+//! archives, commands, followed logs) have paths of their own, in [`streams`].
 
-mod answers;
-mod asks;
-mod file_asks;
 mod place;
+mod requests;
+mod responses;
 pub mod streams;
 
-pub use answers::{
-    Changed, Count, Done, Ended, Executed, Expires, FileMeta, Logged, RealPath, Said, Waited,
-};
-pub use asks::*;
-pub use file_asks::*;
 pub use place::{InsidePath, Where};
+pub use requests::*;
+pub use responses::{
+    Changed, Count, Done, Ended, Executed, Expires, FileMeta, Logged, RealPath, ResponseOf, Said,
+    Waited,
+};
 
 use crate::{Api, Watch};
 use msb_spec::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How something is asked for.
+/// The HTTP method of an Operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// It only looks.
+    /// Reads without changing anything.
     Get,
-    /// It changes something.
+    /// Creates or changes something.
     Post,
-    /// It removes something.
+    /// Removes or withdraws something.
     Delete,
 }
 
 impl Method {
-    /// As HTTP writes it.
+    /// The method in upper case.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -44,32 +42,32 @@ impl Method {
         }
     }
 
-    /// Whether what is asked for is a JSON object, and not in the query.
+    /// Whether the members are in a JSON body instead of the query.
     pub fn has_body(self) -> bool {
         matches!(self, Self::Post)
     }
 }
 
-/// Where an Operation is.
+/// Method and path of an Operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The Operation.
+    /// The name of the Operation.
     pub name: &'static str,
-    /// How it is asked for.
+    /// The HTTP method of the request.
     pub method: Method,
-    /// Where; members are in braces, and a number has `#` before its name.
+    /// The path. Members are in braces; a numeric one has `#` before its name.
     pub path: &'static str,
-    /// What it does.
+    /// A description, for the OpenAPI document.
     pub about: &'static str,
 }
 
 impl Route {
-    /// The path as others write it: without the marks of numbers.
+    /// The path template of the OpenAPI document: without `#`.
     pub fn template(&self) -> String {
         self.path.replace("{#", "{")
     }
 
-    /// The members that are in the path, and whether each is a number.
+    /// The members in the path, and whether each is a number.
     pub fn in_path(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let parts = self.path.split('/');
         let inside = parts.filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
@@ -80,80 +78,44 @@ impl Route {
     }
 }
 
-/// A JSON Schema is wanted of everything only where the document is made.
+/// A type with a JSON Schema; needed only to generate the OpenAPI document.
 #[cfg(feature = "schema")]
-pub trait Described: schemars::JsonSchema {}
-#[cfg(feature = "schema")]
-impl<T: schemars::JsonSchema> Described for T {}
-/// A JSON Schema is wanted of everything only where the document is made.
+pub use schemars::JsonSchema as SchemaBound;
+/// A type with a JSON Schema; needed only to generate the OpenAPI document.
 #[cfg(not(feature = "schema"))]
-pub trait Described {}
+pub trait SchemaBound {}
 #[cfg(not(feature = "schema"))]
-impl<T> Described for T {}
+impl<T> SchemaBound for T {}
 
-/// Something that can be asked for over HTTP and has one answer.
-pub trait Ask: Serialize + DeserializeOwned + Described + Send + 'static {
-    /// What comes back.
-    type Answer: Serialize + DeserializeOwned + Described + Send + 'static;
+/// A request over HTTP with one response.
+pub trait HttpRequest: Serialize + DeserializeOwned + SchemaBound + Send + 'static {
+    /// The type of the response.
+    type Response: Serialize + DeserializeOwned + SchemaBound + Send + 'static;
 
-    /// Where.
+    /// Method and path of the request.
     const ROUTE: Route;
 
-    /// Does it.
-    fn perform(&self, api: &dyn Api, watch: &dyn Watch) -> Result<Self::Answer>;
-}
+    /// The values of secrets, if the request carries some.
+    fn secrets(&mut self) -> Option<&mut SecretValues> {
+        None
+    }
 
-/// Shown every kind of thing that can be asked for.
-pub trait Visitor {
-    /// One.
-    fn visit<A: Ask>(&mut self);
-}
+    /// Calls the Operation of the Api.
+    fn perform(&self, api: &dyn Api, watch: &dyn Watch) -> Result<Self::Response>;
 
-/// Shows all.
-pub fn each(visitor: &mut impl Visitor) {
-    asks::each(visitor);
-    file_asks::each(visitor);
-}
-
-/// Makes the table: what is asked for, where, what comes back and how it is done.
-macro_rules! table {
-    ($(
-        $(#[doc = $about:literal])+
-        $ask:ident = $name:literal $method:ident $path:literal
-        { $( $(#[$meta:meta])+ $field:ident: $type:ty ),* $(,)? } -> $answer:ty
-        = |$it:ident, $api:ident, $watch:ident| $done:expr;
-    )*) => {
-        $(
-            $(#[doc = $about])+
-            #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-            #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-            #[serde(deny_unknown_fields)]
-            pub struct $ask { $( $(#[$meta])+ pub $field: $type ),* }
-
-            impl $crate::http::Ask for $ask {
-                type Answer = $answer;
-
-                const ROUTE: $crate::http::Route = $crate::http::Route {
-                    name: $name,
-                    method: $crate::http::Method::$method,
-                    path: $path,
-                    about: concat!($($about),+),
-                };
-
-                fn perform(
-                    &self,
-                    $api: &dyn $crate::Api,
-                    $watch: &dyn $crate::Watch,
-                ) -> msb_spec::Result<$answer> {
-                    let $it = self;
-                    $done
-                }
-            }
-        )*
-
-        pub(super) fn each(visitor: &mut impl $crate::http::Visitor) {
-            $( visitor.visit::<$ask>(); )*
+    /// Calls the Operation of the Api with the values of secrets in the request.
+    fn call(mut self, api: &dyn Api, watch: &dyn Watch) -> Result<Self::Response> {
+        let values = self.secrets().map(std::mem::take).unwrap_or_default();
+        if values.is_empty() {
+            return self.perform(api, watch);
         }
-    };
+        let values = values.into_iter().map(|(name, value)| (name, value.into_bytes()));
+        self.perform(api.with_secrets(values.collect()).as_ref(), watch)
+    }
 }
-use table;
+
+/// Visits every type of request.
+pub trait Visitor {
+    /// Visits one type of request.
+    fn visit<R: HttpRequest>(&mut self);
+}

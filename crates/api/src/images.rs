@@ -1,14 +1,15 @@
 //! Images, and what takes space.
 
-use crate::{Api, Watch};
-use msb_spec::{Digest, History, Name, Prune, Pruned, Reference, Result, RunConfig, Space};
+use crate::Api;
+use crate::operation_types::*;
+use msb_spec::{Digest, History, Name, PruneReport, Reference, RunConfig, Space};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the commands of a build may take, all together. Package managers need minutes; whoever asked
-/// over a network does not wait longer.
+/// How long the commands of a build may take, all together. Package managers need minutes; a
+/// client of a server does not wait longer.
 pub const BUILD_LIMIT: Duration = Duration::from_secs(300);
 
 /// Which client of a server asks.
@@ -22,44 +23,11 @@ pub enum ClientScope {
 
 /// The Operations on images.
 pub trait Images {
-    /// The same Operations for a client of a server, who is not the operator: registries are
+    operations!(images trait_method);
+
+    /// The Operations as a client of a server may use them, without the operator's rights: registries are
     /// reached at public addresses only, unless the operator trusts them.
     fn for_client(self: Arc<Self>, scope: ClientScope) -> Arc<dyn Api>;
-
-    /// Every image, sorted by name.
-    fn image_list(&self) -> Result<Vec<ImageSummary>>;
-
-    /// Everything about one.
-    fn image_inspect(&self, name: &Reference) -> Result<ImageInspection>;
-
-    /// Fetches one, whether it is there or not.
-    fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection>;
-
-    /// The same, with a way to its registry that holds for this once.
-    fn image_pull_from(
-        &self,
-        name: &Reference,
-        registry: &Registry,
-        watch: &dyn Watch,
-    ) -> Result<ImageInspection>;
-
-    /// Makes one from the text of a Containerfile, which has no directory to take files from. Within
-    /// [`BUILD_LIMIT`], or not at all.
-    fn image_build(
-        &self,
-        name: &Reference,
-        containerfile: &str,
-        watch: &dyn Watch,
-    ) -> Result<ImageInspection>;
-
-    /// Removes one; one that sandboxes were made from only with `force`. The name that it had.
-    fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference>;
-
-    /// Removes what neither an image nor a sandbox needs.
-    fn image_prune(&self, prune: &Prune) -> Result<Pruned>;
-
-    /// What uses the disk, and how much of it could go.
-    fn disk_usage(&self) -> Result<DiskUsage>;
 }
 
 /// How the registry of an image is reached for one Operation, beyond what the settings say.
@@ -67,11 +35,11 @@ pub trait Images {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Registry {
-    /// Plain http, or TLS that nobody vouches for, will do.
+    /// Accept plain HTTP, and TLS certificates of an unknown CA.
     pub insecure: bool,
-    /// A file of this host with certificates that vouch for it.
+    /// A file of this host with CA certificates for the registry.
     pub ca: Option<PathBuf>,
-    /// Who we are there. It is not kept.
+    /// The login for the registry. It is not stored.
     pub login: Option<Login>,
 }
 
@@ -79,7 +47,7 @@ pub struct Registry {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Login {
-    /// Who.
+    /// The name of the user.
     pub user: String,
     /// The password, or what stands for one.
     pub password: String,
@@ -95,9 +63,9 @@ impl std::fmt::Debug for Login {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageSummary {
-    /// Its name.
+    /// The name of the image.
     pub reference: Reference,
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
     /// What it is for.
     pub platform: String,
@@ -107,7 +75,7 @@ pub struct ImageSummary {
     pub own: u64,
     /// Bytes that other images have too.
     pub shared: u64,
-    /// How many layers.
+    /// The number of its layers.
     pub layers: usize,
     /// When it was made, in milliseconds since 1970.
     pub created: Option<u64>,
@@ -123,9 +91,9 @@ pub struct ImageSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageInspection {
-    /// Its name.
+    /// The name of the image.
     pub reference: Reference,
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
     /// Of the list of platforms that it was chosen from.
     pub index: Option<Digest>,
@@ -157,7 +125,7 @@ pub struct ImageInspection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LayerInspection {
-    /// Of the blob.
+    /// The digest of the compressed blob.
     pub digest: Digest,
     /// Of what it holds.
     pub diff_id: Digest,
@@ -177,15 +145,15 @@ pub struct LayerInspection {
 pub struct DiskUsage {
     /// Images and what belongs to them.
     pub images: Space,
-    /// How many sandboxes.
+    /// The number of sandboxes.
     pub sandboxes: u64,
     /// Bytes of what they have written.
     pub sandbox_bytes: u64,
-    /// How many snapshots.
+    /// The number of snapshots.
     pub snapshots: u64,
     /// Bytes of layers that snapshots, and sandboxes made from them, lie on.
     pub frozen_bytes: u64,
-    /// How many volumes.
+    /// The number of volumes.
     pub volumes: u64,
     /// Bytes of what they hold.
     pub volume_bytes: u64,

@@ -2,10 +2,13 @@
 //!
 //! `engine` does them on this machine, `client` asks a server for them. Surfaces (the HTTP API, each MCP
 //! dialect) know only these traits, so that a missing button is a missing Operation. Calls block;
-//! whoever must not be blocked calls them from a thread.
+//! a caller that must not block calls them from a thread.
 
-mod asking;
+#[macro_use]
+mod operations;
+
 mod bytes;
+mod call_origin;
 mod change;
 mod children;
 mod execs;
@@ -15,6 +18,7 @@ mod images;
 mod links;
 mod login;
 mod networks;
+mod params;
 pub mod prometheus;
 mod rel_path;
 mod sandboxes;
@@ -23,36 +27,38 @@ mod syncs;
 mod volumes;
 mod workspaces;
 
-pub use msb_wire::record::{Event, Happened, Source};
+pub use msb_wire::record::{Event, EventKind, Source};
 pub use msb_wire::{
     DiskTraffic, EntryKind, Head, Meta, NetEvent, NetFlow, NetRecord, NetTable, NetUsage, Sample,
-    Stopped, Target, WorkerStatus,
+    StopResult, Target, WorkerStatus,
 };
 
-pub use asking::{asked_by, asker};
-pub use bytes::{spelled, unspelled};
+pub use bytes::{escape_bytes, unescape_bytes};
+pub use call_origin::{current_origin, with_origin};
 pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
-pub use children::{Brood, Child, ChildSpec, Children};
+pub use children::{Child, ChildListing, ChildSpec, Children};
 pub use execs::{
-    Captured, CodeEvent, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec,
+    CapturedOutput, CodeEvent, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec,
 };
-pub use files::{Attributes, Copied, Files, Place};
+pub use files::{Attributes, CopyCount, Files, Place};
 pub use images::{
     BUILD_LIMIT, ClientScope, DiskUsage, ImageInspection, ImageSummary, Images, LayerInspection,
     Login, Registry,
 };
-pub use links::{Accepted, LinkListener, Links};
+pub use links::{AcceptedConn, LinkListener, Links};
 pub use login::Account;
 pub use networks::Networks;
+pub use operations::operation_types;
+pub use params::{Arg, Millis, NewSnapshotName, Param, SnapshotName, SyncId};
 pub use rel_path::RelPath;
 pub use sandboxes::{
     Audit, Create, Damage, EventStream, Holds, Inspection, LogFilter, LogLine, LogStream, Metrics,
-    Modified, Sandboxes, Status, Summary,
+    Sandboxes, SettingChange, Status, Summary,
 };
-pub use snapshots::{Changes, Snapshot, Snapshots, Verified};
+pub use snapshots::{Changes, Snapshot, Snapshots, VerifyReport};
 pub use syncs::{DEFAULT_EXCLUDES, SyncSpec, SyncState, SyncStatus, SyncSummary, Syncs};
 pub use volumes::{PrunedVolumes, Volume, Volumes};
-pub use workspaces::{Applied, Depth, LeftOut, Selection, Workspaces};
+pub use workspaces::{ApplyReport, Depth, LeftOut, Selection, Workspaces};
 
 /// Everything that can be asked.
 pub trait Api:
@@ -94,23 +100,23 @@ pub trait Watch: Send + Sync {
     /// What is being done now, and how much of it is done if that is known.
     fn step(&self, what: &str, done: Option<Part>);
 
-    /// A command runs that is to end when nobody waits for the work any more.
+    /// A command has started that ends when the client of the call is gone.
     fn running(&self, _input: &std::sync::Arc<dyn ExecInput>) {}
 }
 
 /// So much of so much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// So much.
+    /// Units of work that are done.
     pub done: u64,
-    /// Of so much.
+    /// Units of work in all.
     pub of: u64,
 }
 
-/// Nobody looks.
+/// A [`Watch`] that shows nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Unwatched;
+pub struct NoProgress;
 
-impl Watch for Unwatched {
+impl Watch for NoProgress {
     fn step(&self, _: &str, _: Option<Part>) {}
 }

@@ -1,6 +1,6 @@
 //! Streams of bytes that lead into a sandbox.
 //!
-//! They are sockets of this machine, so that whoever moves much through them copies nothing twice; there is no
+//! They are sockets of this machine, so that bulk data is not copied twice; there is no
 //! way to ask a server for one.
 
 use msb_spec::{Name, Result, UserRef};
@@ -27,26 +27,26 @@ pub trait Links {
     ) -> Result<Box<dyn LinkListener>>;
 }
 
-/// Somebody who listens inside a sandbox, until it is dropped.
+/// A listening socket inside a sandbox; closed when dropped.
 pub trait LinkListener: Send {
     /// Where it listens: with the port that was chosen if none was asked for.
     fn at(&self) -> &Target;
 
-    /// The next one who connects, and from where; waits for it. None once it was stopped or the
+    /// Waits for the next connection and its peer address. `None` once it was stopped or the
     /// sandbox has ended.
-    fn accept(&mut self) -> Result<Option<Accepted>>;
+    fn accept(&mut self) -> Result<Option<AcceptedConn>>;
 
     /// Ends the listening from another thread.
     fn stopper(&self) -> Box<dyn Fn() + Send + Sync>;
 }
 
-/// Somebody who has connected inside.
+/// A connection that was accepted inside.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedConn {
     /// The stream to it.
     pub stream: UnixStream,
     /// Its address; empty for a socket of the file system.
     pub host: String,
-    /// Its port.
+    /// The port of the peer.
     pub port: u16,
 }

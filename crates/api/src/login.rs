@@ -1,6 +1,6 @@
-//! What a person who logs in gets: the user's own shell, home and environment.
+//! What a login gets: the user's own shell, home and environment.
 //!
-//! /etc/passwd is the sandbox's own file. Whoever is inside may have written anything there, so it is read
+//! /etc/passwd is the sandbox's own file. Code inside may have written anything there, so it is read
 //! through the file Operations, up to a limit, and only words of it are believed that a passwd file may hold.
 
 use crate::{Api, Place};
@@ -10,7 +10,7 @@ use msb_wire::EntryKind;
 /// A user inside, as far as a login is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Who it is.
+    /// The user, with its primary group.
     pub user: UserRef,
     /// What it calls itself.
     pub login: String,

@@ -9,8 +9,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// One sandbox, and what it uses if it runs.
 #[derive(Debug, Clone)]
-pub struct Gathered {
-    /// Which it is.
+pub struct SandboxSamples {
+    /// The name and state of the sandbox.
     pub summary: Summary,
     /// How much it uses.
     pub metrics: Option<Metrics>,
@@ -28,16 +28,16 @@ pub enum Sort {
 /// One metric: its name, what it is, and its value for a sandbox if there is one.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name.
+    /// The name of the metric.
     pub name: &'static str,
-    /// What it is.
+    /// The help line of the metric.
     pub help: &'static str,
     /// Its unit, as OpenTelemetry writes it.
     pub unit: &'static str,
     /// What sort of number.
     pub sort: Sort,
     /// The number; none if it is not known.
-    pub value: fn(&Gathered) -> Option<f64>,
+    pub value: fn(&SandboxSamples) -> Option<f64>,
 }
 
 macro_rules! used {
@@ -50,7 +50,7 @@ macro_rules! used {
 }
 
 /// A count as Prometheus has it.
-#[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+#[expect(clippy::cast_precision_loss, reason = "counters below 2^53 are exact")]
 fn number(count: impl Into<u64>) -> f64 {
     count.into() as f64
 }
@@ -64,12 +64,12 @@ const fn metric(
     unit: &'static str,
     sort: Sort,
     help: &'static str,
-    value: fn(&Gathered) -> Option<f64>,
+    value: fn(&SandboxSamples) -> Option<f64>,
 ) -> Metric {
     Metric { name, help, unit, sort, value }
 }
 
-/// All there are.
+/// All metrics, in the order of the text.
 pub const METRICS: &[Metric] = &[
     metric("msb_sandbox_up", COUNT, Sort::Gauge, "Whether the sandbox runs.", |it| {
         let up = matches!(it.summary.status, Status::Running | Status::Paused | Status::Draining);
@@ -190,13 +190,13 @@ pub const METRICS: &[Metric] = &[
 ];
 
 /// Looks at every sandbox that is wanted.
-pub fn gather(api: &dyn Api, wanted: impl Fn(&Name) -> bool) -> Result<Vec<Gathered>> {
+pub fn gather(api: &dyn Api, wanted: impl Fn(&Name) -> bool) -> Result<Vec<SandboxSamples>> {
     let sandboxes = api.sandbox_list()?.into_iter().filter(|summary| wanted(&summary.name));
     let one = |summary: Summary| {
         let runs = !matches!(summary.status, Status::Stopped | Status::Crashed);
         // One may end while the others are looked at.
         let metrics = runs.then(|| api.sandbox_metrics(&summary.name).ok()).flatten();
-        Gathered { summary, metrics }
+        SandboxSamples { summary, metrics }
     };
     Ok(sandboxes.map(one).collect())
 }
@@ -212,7 +212,7 @@ pub fn labels(summary: &Summary) -> [(&'static str, String); 4] {
 }
 
 /// All metrics of these sandboxes.
-pub fn exposition(gathered: &[Gathered]) -> String {
+pub fn exposition(gathered: &[SandboxSamples]) -> String {
     let mut text = String::new();
     for metric in METRICS {
         let sort = match metric.sort {
@@ -279,8 +279,8 @@ mod tests {
             guest: None,
         };
         let text = exposition(&[
-            Gathered { summary: summary("box", Status::Running), metrics: Some(metrics) },
-            Gathered { summary: summary("off", Status::Stopped), metrics: None },
+            SandboxSamples { summary: summary("box", Status::Running), metrics: Some(metrics) },
+            SandboxSamples { summary: summary("off", Status::Stopped), metrics: None },
         ]);
         for line in [
             "# TYPE msb_sandbox_cpu_seconds_total counter",

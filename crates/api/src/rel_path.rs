@@ -1,6 +1,6 @@
 //! A path below a workspace, as bytes, and its one spelling as text.
 
-use crate::bytes::{spelled, unspelled};
+use crate::bytes::{escape_bytes, unescape_bytes};
 use msb_spec::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ impl RelPath {
     /// Takes the text that [`fmt::Display`] writes.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || Error::invalid(format!("not a path below the workspace: `{text}`"));
-        let bytes = unspelled(text).ok_or_else(wrong)?;
+        let bytes = unescape_bytes(text).ok_or_else(wrong)?;
         Self::from_path(Path::new(OsStr::from_bytes(&bytes))).ok_or_else(wrong)
     }
 
@@ -57,12 +57,12 @@ impl RelPath {
         Some(Self(self.0[..slash].to_vec()))
     }
 
-    /// Its last name.
+    /// The last component of the path.
     pub fn name(&self) -> &OsStr {
         OsStr::from_bytes(self.parts().last().unwrap_or_default())
     }
 
-    /// Its names.
+    /// The components of the path, as bytes.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/')
     }
@@ -80,7 +80,7 @@ impl RelPath {
 
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&spelled(&self.0))
+        f.write_str(&escape_bytes(&self.0))
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_elsewhere_are_none() {
+    fn absolute_and_parent_paths_are_refused() {
         for bad in ["", "/", "/etc", "..", "a/../b", ".", "a\\", "\\x4", "a\\x00b", "a\\q"] {
             assert!(RelPath::parse(bad).is_err(), "{bad}");
         }

@@ -1,81 +1,27 @@
 //! Sandboxes: made, started, ended, looked at.
 
-use crate::{Api, Registry, Watch};
+use crate::operation_types::*;
+use crate::{Api, Registry};
 use msb_spec::{HealthStatus, Modify, Name, Plan, Result, Spec};
 use msb_wire::record::{Event, Source};
-use msb_wire::{DiskTraffic, Head, MachineUsage, NetUsage, Sample, Stopped, WorkerStatus};
+use msb_wire::{DiskTraffic, Head, MachineUsage, NetUsage, Sample, StopResult, WorkerStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The Operations on sandboxes.
 pub trait Sandboxes {
-    /// The same Operations with the values of Secrets whose source is the caller itself, by their
+    operations!(sandboxes trait_method);
+
+    /// These Operations with the values of Secrets that the caller gives itself, by their
     /// names. They are kept in memory alone.
-    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api>;
-
-    /// Decides everything about a sandbox. Nothing is made but what of its image has to be fetched.
-    fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan>;
-
-    /// Makes a sandbox and leaves it running.
-    fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary>;
-
-    /// Every sandbox, sorted by name.
-    fn sandbox_list(&self) -> Result<Vec<Summary>>;
-
-    /// Everything about one.
-    fn sandbox_inspect(&self, name: &Name) -> Result<Inspection>;
-
-    /// One line about one.
-    fn sandbox_summary(&self, name: &Name) -> Result<Summary>;
-
-    /// Starts one that has stopped. False if it runs already.
-    fn sandbox_start(&self, name: &Name) -> Result<bool>;
-
-    /// Ends one: asks its commands to, waits this long, then kills. False if it did not run.
-    fn sandbox_stop(&self, name: &Name, grace: Duration) -> Result<bool>;
-
-    /// Removes one with its files and logs; one that runs only with `force`.
-    fn sandbox_remove(&self, name: &Name, force: bool) -> Result<()>;
-
-    /// Takes no new Execs and ends with the last one. False if it did not run.
-    fn sandbox_drain(&self, name: &Name) -> Result<bool>;
-
-    /// Stops everything inside where it is.
-    fn sandbox_pause(&self, name: &Name) -> Result<()>;
-
-    /// Lets it go on.
-    fn sandbox_resume(&self, name: &Name) -> Result<()>;
-
-    /// Has a running one end this long from now, whatever was said before; none is never. When that
-    /// is, in milliseconds since 1970.
-    fn sandbox_renew(&self, name: &Name, left: Option<Duration>) -> Result<Option<u64>>;
-
-    /// Changes what was decided about one, or only tells what that would change. What this host cannot
-    /// give is refused before anything is changed.
-    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>>;
-
-    /// Gives one that has stopped another name.
-    fn sandbox_rename(&self, name: &Name, to: &Name) -> Result<()>;
-
-    /// Waits until it has ended, but no longer than this; none if it still runs then.
-    fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>>;
-
-    /// How much a running one uses.
-    fn sandbox_metrics(&self, name: &Name) -> Result<Metrics>;
-
-    /// How much a running one has used, in the last hour, the oldest first.
-    fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>>;
+    fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api>;
 
     /// What its commands have said.
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>>;
 
     /// What happened to it.
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>>;
-
-    /// Checks that nothing of what happened to it was changed or removed since it was written down.
-    fn sandbox_audit(&self, name: &Name) -> Result<Audit>;
 }
 
 /// A sandbox to be made.
@@ -113,7 +59,7 @@ pub trait EventStream: Send {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Its worker lives.
+    /// Its worker runs and takes Execs.
     Running,
     /// Everything inside has been stopped where it was.
     Paused,
@@ -143,7 +89,7 @@ impl Status {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
-    /// At once.
+    /// At once, in the running sandbox.
     Now,
     /// When the sandbox is started the next time.
     NextStart,
@@ -161,15 +107,15 @@ impl Holds {
 
 /// One thing that was changed about a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Modified {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Modified"))]
+pub struct SettingChange {
     /// What: a flag, for labels and variables with their name.
     pub what: String,
     /// What it was; none if it was not set.
     pub from: Option<String>,
     /// What it is; none if it is not set.
     pub to: Option<String>,
-    /// Since when.
+    /// When the change takes effect.
     pub holds: Holds,
 }
 
@@ -177,11 +123,11 @@ pub struct Modified {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
-    /// Its name.
+    /// The name of the sandbox.
     pub name: Name,
     /// Where it is in its life.
     pub status: Status,
-    /// Its tier.
+    /// The isolation tier: `process` or `vm`.
     pub isolation: String,
     /// Why that is not the microVM that `auto` prefers.
     pub isolation_reason: Option<String>,
@@ -189,7 +135,7 @@ pub struct Summary {
     pub image: String,
     /// When it was made, in milliseconds since 1970.
     pub created: u64,
-    /// For finding it.
+    /// Labels that listings are filtered by.
     pub labels: BTreeMap<String, String>,
     /// Whether it is removed when it ends.
     pub ephemeral: bool,
@@ -205,17 +151,17 @@ pub struct Summary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Inspection {
-    /// Its name.
+    /// The name of the sandbox.
     pub name: Name,
     /// Where it is in its life.
     pub status: Status,
     /// Its worker, if it lives.
     pub worker: Option<WorkerStatus>,
     /// How it last ended.
-    pub stopped: Option<Stopped>,
-    /// The same in words.
+    pub stopped: Option<StopResult>,
+    /// Why it ended, as a sentence.
     pub reason: Option<String>,
-    /// What was decided.
+    /// The Plan that it runs by.
     pub plan: Plan,
 }
 
@@ -223,21 +169,21 @@ pub struct Inspection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metrics {
-    /// Its name.
+    /// The name of the sandbox.
     pub name: String,
     /// Processor time used, in microseconds.
     pub cpu_us: u64,
-    /// Memory in bytes.
+    /// Memory in use, in bytes.
     pub memory: u64,
     /// The most it may use.
     pub memory_limit: Option<u64>,
-    /// Processes and threads.
+    /// The number of processes and threads.
     pub pids: u32,
     /// The most it may have.
     pub pids_limit: Option<u32>,
     /// Bytes that its writable layer takes on the host's disk; none where it is in memory.
     pub disk: Option<u64>,
-    /// Bytes read from disks and written to them since it started, where somebody counts them.
+    /// Bytes read from disks and written to them since it started, where the kernel counts them.
     #[serde(default)]
     pub disk_traffic: Option<DiskTraffic>,
     /// What went through its network since it started, if it has one.
@@ -245,7 +191,7 @@ pub struct Metrics {
     pub net: Option<NetUsage>,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
-    /// The same as the kernel of its microVM counts it.
+    /// Usage as the kernel of its microVM counts it.
     pub guest: Option<MachineUsage>,
 }
 
@@ -253,7 +199,7 @@ pub struct Metrics {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// Its name.
+    /// The name of the sandbox.
     pub name: String,
     /// How many events there are.
     pub events: u64,
@@ -288,7 +234,7 @@ pub struct LogFilter {
     pub source: Option<Source>,
     /// Not before this, in milliseconds since 1970.
     pub since: Option<u64>,
-    /// Not after this.
+    /// Only lines up to this time, in milliseconds since 1970.
     pub until: Option<u64>,
     /// Only lines that hold this text.
     pub grep: Option<String>,
@@ -298,9 +244,9 @@ pub struct LogFilter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogLine {
-    /// Which stream.
+    /// The stream that the line came from.
     pub source: Source,
-    /// Which Exec.
+    /// The number of the Exec.
     pub exec: u64,
     /// When its first byte was said, in milliseconds since 1970.
     pub time: u64,

@@ -1,23 +1,13 @@
 //! Directories of the host that sandboxes have in step.
 
-use crate::Watch;
-use msb_spec::{Name, Result};
+use crate::operation_types::*;
+use msb_spec::Name;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The Operations on syncs.
 pub trait Syncs {
-    /// Starts one, and returns once the first copy is made. It goes on by itself.
-    fn sync_start(&self, spec: &SyncSpec, watch: &dyn Watch) -> Result<SyncSummary>;
-
-    /// Every one.
-    fn sync_list(&self) -> Result<Vec<SyncSummary>>;
-
-    /// One, by its id.
-    fn sync_inspect(&self, id: &str) -> Result<SyncSummary>;
-
-    /// Ends one.
-    fn sync_stop(&self, id: &str) -> Result<()>;
+    operations!(syncs trait_method);
 }
 
 /// What is to be kept in step with what.
@@ -36,7 +26,7 @@ pub struct SyncSpec {
     /// What to leave out, as lines of a `.gitignore` that come before all others.
     #[serde(default)]
     pub excludes: Vec<String>,
-    /// Whether to leave out what nearly everybody does: see [`DEFAULT_EXCLUDES`].
+    /// Whether to leave out [`DEFAULT_EXCLUDES`].
     #[serde(default = "yes")]
     pub default_excludes: bool,
 }
@@ -53,7 +43,7 @@ pub enum SyncState {
     Copying,
     /// Both sides are the same, but for what has failed.
     Watching,
-    /// It is over.
+    /// The sync has ended.
     Ended,
 }
 
@@ -101,7 +91,7 @@ pub struct SyncSummary {
     pub id: String,
     /// The directory of the host, as text.
     pub source: String,
-    /// The sandbox.
+    /// The sandbox that is synced to.
     pub sandbox: Name,
     /// The directory inside, as text.
     pub target: String,

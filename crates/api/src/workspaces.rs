@@ -2,22 +2,13 @@
 
 use crate::change::Change;
 use crate::rel_path::RelPath;
-use msb_spec::{Name, Result};
+use msb_spec::Name;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The Operations on workspaces.
 pub trait Workspaces {
-    /// What a sandbox has changed in its workspace, below these paths or at all.
-    fn workspace_diff(&self, name: &Name, below: &[RelPath], depth: Depth) -> Result<Vec<Change>>;
-
-    /// Brings changes to the host. With `dry_run` nothing is written, but everything is checked.
-    fn workspace_apply(&self, name: &Name, selection: &Selection, dry_run: bool)
-    -> Result<Applied>;
-
-    /// Forgets changes of a sandbox that has stopped, at and below these paths or all. How many
-    /// there were.
-    fn workspace_discard(&self, name: &Name, paths: &[RelPath]) -> Result<usize>;
+    operations!(workspaces trait_method);
 }
 
 /// What a [`Workspaces::workspace_diff`] is to find out beside the paths.
@@ -69,8 +60,8 @@ pub enum LeftOut {
 
 /// What was, or would be, brought to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Applied {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Applied"))]
+pub struct ApplyReport {
     /// The changes, in order.
     pub applied: Vec<Change>,
     /// The others, and why.

@@ -1,18 +1,18 @@
 //! The flags that describe a sandbox, shared by `run` and `create`.
 
-use crate::at::At;
-use crate::fetching::{Bars, FetchArgs};
 use crate::network_arguments::NetworkArgs;
+use crate::pull_progress::{Bars, FetchArgs};
 use crate::selection::pair;
 use crate::service_arguments::ServiceArgs;
-use crate::{listing, plan_text, terminal, words};
+use crate::target::Target;
+use crate::{listing, output, plan_text, terminal};
 use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, Cpus, Error, Hostname, ImageRef, Init, InitProgram, IsolationChoice, Mount, MountSource,
-    Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, Script, Span, SpawnPolicy,
-    Spec, Stdin, Tmpfs, UserRef, Workspace, env,
+    Bytes, CommandStreams, Cpus, Error, Hostname, ImageRef, Init, InitProgram, IsolationChoice,
+    Mount, MountSource, Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, Script,
+    Span, SpawnPolicy, Spec, Stdin, Tmpfs, UserRef, Workspace, env,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -170,21 +170,26 @@ impl SandboxArgs {
         if self.json {
             listing::json(plan);
         } else {
-            words::stdout(plan_text::written(plan).as_bytes());
+            output::write_stdout(plan_text::written(plan).as_bytes());
         }
     }
 
     /// Decides everything, and fetches the image on the way.
-    pub(crate) fn plan(&self, engine: &Engine, spec: &Spec) -> Result<Plan> {
+    pub(crate) fn plan(
+        &self,
+        engine: &Engine,
+        spec: &Spec,
+        streams: &CommandStreams,
+    ) -> Result<Plan> {
         let bars = Bars::new(self.quiet);
-        engine.plan_with(spec, &Fetching { reach: self.fetch.reach(), progress: &bars })
+        engine.plan_with(spec, streams, &Fetching { reach: self.fetch.reach(), progress: &bars })
     }
 
     /// Whether all this could be run here, apart from what the caller has to bring; fetches the
     /// image on the way.
     pub(crate) fn check(mut self, engine: &Engine) -> Result<()> {
         self.env.retain(|flag| flag.contains('='));
-        let spec = self.spec(&At::Here)?;
+        let spec = self.spec(&Target::Local)?;
         spec.validate()?;
         // What is shown to it is found from where it is called.
         let spec = Spec {
@@ -194,11 +199,11 @@ impl SandboxArgs {
             patches: Vec::new(),
             ..spec
         };
-        self.plan(engine, &spec).map(drop)
+        self.plan(engine, &spec, &CommandStreams::default()).map(drop)
     }
 
     /// The Spec that the flags, a file and the environment make together.
-    pub(crate) fn spec(&self, at: &At) -> Result<Spec> {
+    pub(crate) fn spec(&self, target: &Target) -> Result<Spec> {
         let mut spec = match &self.conf {
             Some(path) => from_file(path)?,
             None => Spec::with_defaults(),
@@ -218,7 +223,7 @@ impl SandboxArgs {
         self.limits(&mut spec);
         self.service.add_to(&mut spec)?;
         self.inside(&mut spec)?;
-        self.files(&mut spec, at)?;
+        self.files(&mut spec, target)?;
         Ok(spec)
     }
 
@@ -294,14 +299,14 @@ impl SandboxArgs {
         Ok(())
     }
 
-    fn files(&self, spec: &mut Spec, at: &At) -> Result<()> {
+    fn files(&self, spec: &mut Spec, target: &Target) -> Result<()> {
         if self.workspace.is_some() {
             spec.workspace.clone_from(&self.workspace);
         }
         spec.mounts.extend(self.volumes.iter().cloned());
         for mount in &self.mount_file {
             // What a server has at its paths only it can see.
-            if let (At::Here, MountSource::Path(path)) = (at, &mount.source)
+            if let (Target::Local, MountSource::Path(path)) = (target, &mount.source)
                 && !path.is_file()
             {
                 let message = format!("not a file: `{}`", path.display());
@@ -362,14 +367,29 @@ impl StreamArgs {
         let stdin = if self.no_stdin || background { Stdin::Closed } else { Stdin::Streamed };
         (tty, stdin)
     }
+
+    /// The streams of a sandbox's first command.
+    pub(crate) fn of_first_command(&self, background: bool) -> CommandStreams {
+        let (tty, stdin) = self.choose(background);
+        CommandStreams {
+            stdin,
+            tty: tty.then(terminal::size),
+            term: tty.then(own_term),
+            detached: background,
+        }
+    }
 }
 
 /// Programs at a terminal must know which.
 pub(crate) fn pass_term(tty: bool, env: &mut Vec<(String, String)>) {
     if tty && !env.iter().any(|(name, _)| name == "TERM") {
-        let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
-        env.push(("TERM".to_owned(), term));
+        env.push(("TERM".to_owned(), own_term()));
     }
+}
+
+/// The kind of the caller's terminal.
+fn own_term() -> String {
+    std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned())
 }
 
 /// Variables from flags: `NAME=VALUE`, or `NAME` for the caller's own value.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io::IsTerminal;
 
 /// The changes that are worth a line: a directory is not, if something in it tells the same.
-pub(crate) fn telling(changes: &[Change]) -> Vec<&Change> {
+pub(crate) fn reportable(changes: &[Change]) -> Vec<&Change> {
     let above: BTreeSet<(RelPath, bool)> = changes
         .iter()
         .flat_map(|change| {

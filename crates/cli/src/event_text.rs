@@ -2,7 +2,7 @@
 
 use crate::clock;
 use msb_spec::{Exit, Kind};
-use msb_wire::record::{Event, Happened, Ran, Woken};
+use msb_wire::record::{CommandRecord, Event, EventKind, WakeReason};
 
 /// So many letters of a command are shown; all that is kept of it is in the JSON.
 const SHOWN: usize = 100;
@@ -10,47 +10,47 @@ const SHOWN: usize = 100;
 /// What happened, without when.
 pub(crate) fn what(event: &Event) -> String {
     match &event.happened {
-        Happened::Started { worker } => format!("started, worker {worker}"),
-        Happened::Created => "made as asked".to_owned(),
-        Happened::Draining => "takes no new commands".to_owned(),
-        Happened::Paused { idle: false } => "paused".to_owned(),
-        Happened::Paused { idle: true } => "paused, because nothing happened".to_owned(),
-        Happened::Resumed { by: None | Some(Woken::Asked) } => "resumed".to_owned(),
-        Happened::Resumed { by: Some(Woken::Exec) } => "resumed for a command".to_owned(),
-        Happened::Resumed { by: Some(Woken::Files) } => "resumed for its files".to_owned(),
-        Happened::Resumed { by: Some(Woken::Traffic) } => "resumed by its network".to_owned(),
-        Happened::Resumed { by: Some(Woken::Clock) } => "resumed by a clock".to_owned(),
-        Happened::Restarted { count, exit } => {
+        EventKind::Started { worker } => format!("started, worker {worker}"),
+        EventKind::Created => "made as asked".to_owned(),
+        EventKind::Draining => "takes no new commands".to_owned(),
+        EventKind::Paused { idle: false } => "paused".to_owned(),
+        EventKind::Paused { idle: true } => "paused, because nothing happened".to_owned(),
+        EventKind::Resumed { by: None | Some(WakeReason::Asked) } => "resumed".to_owned(),
+        EventKind::Resumed { by: Some(WakeReason::Exec) } => "resumed for a command".to_owned(),
+        EventKind::Resumed { by: Some(WakeReason::Files) } => "resumed for its files".to_owned(),
+        EventKind::Resumed { by: Some(WakeReason::Traffic) } => "resumed by its network".to_owned(),
+        EventKind::Resumed { by: Some(WakeReason::Clock) } => "resumed by a clock".to_owned(),
+        EventKind::Restarted { count, exit } => {
             let why = exit.reason().map_or(String::new(), |reason| format!(" ({reason})"));
             format!("begun again, time {count}, after {}{why}", exit.status())
         }
-        Happened::Health { status, output } => match output.lines().last() {
+        EventKind::Health { status, output } => match output.lines().last() {
             Some(line) => format!("{}: {}", status.as_str(), msb_spec::shown(line)),
             None => status.as_str().to_owned(),
         },
-        Happened::Modified { what } => format!("changed: {}", what.join(", ")),
-        Happened::Renamed { from } => format!("renamed, before `{from}`"),
-        Happened::Renewed { ends: Some(ends) } => format!("to end at {}", clock::written(*ends)),
-        Happened::Renewed { ends: None } => "not to end by itself".to_owned(),
-        Happened::Disconnected => "its gateway ended: there is no way out any more".to_owned(),
-        Happened::Stopped { ending, .. } => {
+        EventKind::Modified { what } => format!("changed: {}", what.join(", ")),
+        EventKind::Renamed { from } => format!("renamed, before `{from}`"),
+        EventKind::Renewed { ends: Some(ends) } => format!("to end at {}", clock::written(*ends)),
+        EventKind::Renewed { ends: None } => "not to end by itself".to_owned(),
+        EventKind::Disconnected => "its gateway ended: there is no way out any more".to_owned(),
+        EventKind::Stopped { ending, .. } => {
             format!("stopped: {}", ending.reason().unwrap_or("by itself"))
         }
-        Happened::Repaired => "cleaned up behind its worker".to_owned(),
-        Happened::ExecStarted { exec, ran, tty } => {
+        EventKind::Repaired => "cleaned up behind its worker".to_owned(),
+        EventKind::ExecStarted { exec, ran, tty } => {
             let terminal = if *tty { " (terminal)" } else { "" };
             format!("exec {exec} began{terminal}: {}", command(ran))
         }
-        Happened::ExecFailed { ran, reason } => {
+        EventKind::ExecFailed { ran, reason } => {
             format!("exec did not begin ({}): {}", word(*reason), command(ran))
         }
-        Happened::ExecEnded { exec, exit, duration_ms } => {
+        EventKind::ExecEnded { exec, exit, duration_ms } => {
             format!("exec {exec} ended: {} after {}", end(exit), duration(*duration_ms))
         }
-        Happened::CodeStarted { exec, ran } => {
+        EventKind::CodeStarted { exec, ran } => {
             format!("code in exec {exec} began: {}", command(ran))
         }
-        Happened::CodeEnded { exec, status, duration_ms } => {
+        EventKind::CodeEnded { exec, status, duration_ms } => {
             let how = status.map_or_else(|| "interrupted".to_owned(), |status| status.to_string());
             format!("code in exec {exec} ended: {how} after {}", duration(*duration_ms))
         }
@@ -64,8 +64,8 @@ fn word(kind: Kind) -> String {
     text.replace('_', " ")
 }
 
-/// Who, and what they wanted.
-fn command(ran: &Ran) -> String {
+/// The origin of a command (client, key, namespace) and its argv.
+fn command(ran: &CommandRecord) -> String {
     let by = ran.by.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string);
     let user = ran.user.as_ref().map(|user| format!(" as {user}")).unwrap_or_default();
     let words: Vec<String> = ran.argv.iter().map(|word| quoted(word)).collect();
@@ -93,7 +93,7 @@ fn end(exit: &Exit) -> String {
     exit.reason().map_or(how.clone(), |reason| format!("{how} ({reason})"))
 }
 
-/// `250ms`, `1.2s`, `3m20s`.
+/// A duration as `250ms`, `1.2s` or `3m20s`.
 fn duration(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms}ms"),
@@ -105,23 +105,23 @@ fn duration(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msb_spec::{Asker, Ending};
+    use msb_spec::{CallOrigin, Ending};
 
     #[test]
     fn commands_are_told_with_who_asked_and_how_they_ended() {
         let argv = ["python3", "-c", "print(1)\x1b[2J"].map(str::to_owned);
-        let ran = |argv: &[String]| Ran::new(argv, None, Some(Asker::cli()));
+        let ran = |argv: &[String]| CommandRecord::new(argv, None, Some(CallOrigin::cli()));
         let told = |happened| what(&Event::new(1, 0, happened));
         assert_eq!(
-            told(Happened::ExecStarted { exec: 3, ran: ran(&argv), tty: false }),
+            told(EventKind::ExecStarted { exec: 3, ran: ran(&argv), tty: false }),
             "exec 3 began: cli, python3 -c 'print(1)\\u{1b}[2J'"
         );
         let long = vec!["x".repeat(300)];
-        let failed = Happened::ExecFailed { ran: ran(&long), reason: Kind::CommandNotFound };
+        let failed = EventKind::ExecFailed { ran: ran(&long), reason: Kind::CommandNotFound };
         let text = format!("exec did not begin (command not found): cli, {}…", "x".repeat(100));
         assert_eq!(told(failed), text);
         let exit = Exit { code: Some(0), signal: None, ending: Ending::Own, reached: None };
-        let ended = |exit, duration_ms| told(Happened::ExecEnded { exec: 3, exit, duration_ms });
+        let ended = |exit, duration_ms| told(EventKind::ExecEnded { exec: 3, exit, duration_ms });
         assert_eq!(ended(exit, 1234), "exec 3 ended: 0 after 1.2s");
         let killed = Exit { code: None, signal: Some(9), ending: Ending::Timeout, ..exit };
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Starts the gateway of a sandbox, beside its worker.
 
 use msb_engine::SecretValue as Value;
-use msb_gateway::{Joined, SecretValue, Start, Surroundings};
+use msb_gateway::{HostConfig, NetworkMember, SecretValue, Start};
 use msb_spec::{Error, Isolation, Network, Plan, Result, Stage};
 use msb_sys::{process, socket};
 use msb_wire::{FrameKind, FromGateway, encode};
@@ -14,7 +14,7 @@ pub(crate) fn start(
     plan: &Plan,
     directory: &Path,
     secrets: Vec<Value>,
-) -> Result<Option<msb_worker::Gateway>> {
+) -> Result<Option<msb_worker::GatewayFds>> {
     let Some(network) = &plan.network else { return Ok(None) };
     let failed =
         |error: std::io::Error| Error::host("cannot start the gateway", error).at(Stage::Network);
@@ -26,7 +26,7 @@ pub(crate) fn start(
         drop((control, link));
         process::leave(serve(plan, network, directory, secrets, their_control, their_link));
     }
-    Ok(Some(msb_worker::Gateway { control, link }))
+    Ok(Some(msb_worker::GatewayFds { control, link }))
 }
 
 /// The gateway's own process.
@@ -39,7 +39,8 @@ fn serve(
     link: OwnedFd,
 ) -> i32 {
     process::set_name(c"msb-gateway");
-    let prepared = || -> Result<(Surroundings, Option<Joined>)> {
+    msb_log::adopt();
+    let prepared = || -> Result<(HostConfig, Option<NetworkMember>)> {
         let failed = |error: std::io::Error| Error::host("cannot prepare the gateway", error);
         // It ends with its worker, whatever becomes of that.
         let kill = rustix::process::Signal::KILL;
@@ -47,13 +48,14 @@ fn serve(
             .map_err(|error| failed(error.into()))?;
         // Ctrl-C at the caller's terminal is for the command.
         let _ = rustix::process::setsid();
-        process::close_others(&[control.as_fd(), link.as_fd()]).map_err(failed)?;
-        let surroundings = Surroundings::find(network)?;
+        let kept = [control.as_fd(), link.as_fd()].into_iter().chain(msb_log::descriptor());
+        process::close_others(&kept.collect::<Vec<_>>()).map_err(failed)?;
+        let host_config = HostConfig::find(network)?;
         // The values of variables are in there.
-        process::forget_origin().map_err(failed)?;
-        Ok((surroundings, joined(plan, network, directory)?))
+        process::wipe_cmdline_and_env().map_err(failed)?;
+        Ok((host_config, joined(plan, network, directory)?))
     };
-    let (surroundings, joined) = match prepared() {
+    let (host_config, joined) = match prepared() {
         Ok(prepared) => prepared,
         Err(error) => {
             let told = encode(FrameKind::Control, &FromGateway::Failed(error.at(Stage::Network)));
@@ -65,10 +67,10 @@ fn serve(
     msb_gateway::run(Start {
         network: network.clone(),
         values: values.collect(),
-        resolvers: surroundings.resolvers,
-        host_addresses: surroundings.host_addresses,
-        proxy: surroundings.proxy,
-        roots: surroundings.roots,
+        resolvers: host_config.resolvers,
+        host_addresses: host_config.host_addresses,
+        proxy: host_config.proxy,
+        roots: host_config.roots,
         joined,
         link,
         device: plan.isolation == Isolation::Process,
@@ -81,7 +83,7 @@ fn serve(
 }
 
 /// The directory of the named network or of its family's, made by the first that joins it.
-fn joined(plan: &Plan, network: &Network, directory: &Path) -> Result<Option<Joined>> {
+fn joined(plan: &Plan, network: &Network, directory: &Path) -> Result<Option<NetworkMember>> {
     let family = plan.family_network().map(|family| family.directory());
     let Some(join) = network.join.as_ref().map(ToString::to_string).or(family) else {
         return Ok(None);
@@ -93,5 +95,5 @@ fn joined(plan: &Plan, network: &Network, directory: &Path) -> Result<Option<Joi
     let opened = std::fs::File::open(&place).map_err(about)?;
     // Where sockets are looked up later, when there are no other files any more.
     std::env::set_current_dir(&place).map_err(about)?;
-    Ok(Some(Joined { directory: opened.into(), name: plan.name.clone() }))
+    Ok(Some(NetworkMember { directory: opened.into(), name: plan.name.clone() }))
 }

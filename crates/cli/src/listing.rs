@@ -1,6 +1,6 @@
 //! Tables for people, JSON for programs.
 
-use crate::words;
+use crate::output;
 use serde::Serialize;
 
 /// Columns as wide as they need to be, two spaces between them.
@@ -14,7 +14,7 @@ impl Listing {
     }
 
     pub(crate) fn row(&mut self, cells: &[String]) {
-        // A cell may hold what somebody typed or a guest said.
+        // A cell may hold text of users or guests.
         self.rows.push(cells.iter().map(|cell| msb_spec::shown(cell)).collect());
     }
 
@@ -36,17 +36,19 @@ impl Listing {
                 // A format has a longest width, and a cell may be longer.
                 line.push_str(&" ".repeat(width - cell.chars().count() + 2));
             }
-            words::say(line.trim_end());
+            output::print(line.trim_end());
         }
     }
 }
 
 /// Prints a value for programs.
 pub(crate) fn json<T: Serialize>(value: &T) {
-    words::say(safe(&serde_json::to_string_pretty(value).expect("our own types always serialise")));
+    output::print(safe(
+        &serde_json::to_string_pretty(value).expect("our own types always serialise"),
+    ));
 }
 
-/// The same JSON, fit for a terminal: what disturbs one is only ever inside strings, where it can
+/// JSON that is safe on a terminal: control characters are only ever inside strings, where they can
 /// be written as its number. Line ends between values stay.
 pub(crate) fn safe(json: &str) -> String {
     let mut text = String::with_capacity(json.len());

@@ -3,7 +3,7 @@
 use msb_spec::{Decision, Direction, shown};
 use msb_wire::{FlowKind, Verdict};
 
-/// One line: what was decided, what it is, whom it is with, and why.
+/// One line: the decision, the protocol, the peer, and the rule that decided.
 pub(crate) fn verdict(verdict: &Verdict) -> String {
     let decision = match verdict.decision {
         Decision::Allow => "allow",

@@ -1,16 +1,16 @@
 //! The flags that describe a sandbox's network.
 
-use crate::words;
+use crate::output;
 use clap::Args;
 use msb_spec::{
-    Bytes, Decision, Error, Name, NamePattern, NetworkSpec, Published, Reach, Resolver, Result,
+    Bytes, Decision, Error, Name, NamePattern, NetworkSpec, PublishedPort, Reach, Resolver, Result,
     Rule, Secret, SecretPlace, env,
 };
 use std::path::{Path, PathBuf};
 
-/// Whom a sandbox reaches.
+/// What a sandbox may connect to.
 #[derive(Debug, Args)]
-pub(crate) struct OutwardArgs {
+pub(crate) struct EgressArgs {
     /// How far it reaches: public, private, host, all or none [default: public]
     #[arg(long, value_name = "REACH", help_heading = NETWORK)]
     net: Option<Reach>,
@@ -31,11 +31,11 @@ pub(crate) struct OutwardArgs {
     dns: Vec<Resolver>,
 }
 
-/// Whom a sandbox reaches, and who reaches it.
+/// What a sandbox may connect to, and what may connect to it.
 #[derive(Debug, Args)]
 pub(crate) struct NetworkArgs {
     #[command(flatten)]
-    outward: OutwardArgs,
+    egress: EgressArgs,
     /// Port of the host that leads to one of the sandbox
     #[arg(
         long = "publish",
@@ -43,14 +43,14 @@ pub(crate) struct NetworkArgs {
         value_name = "[ADDRESS:]HOST:GUEST[/udp]",
         help_heading = NETWORK
     )]
-    ports: Vec<Published>,
+    ports: Vec<PublishedPort>,
     /// Secret for these hosts, from the variable of that name; the sandbox sees a placeholder
     #[arg(long = "secret", value_name = "NAME@HOST[,HOST...]", help_heading = NETWORK)]
     secrets: Vec<String>,
-    /// The same from a file
+    /// Secret from a file
     #[arg(long = "secret-file", value_name = "NAME=FILE@HOST", help_heading = NETWORK)]
     secret_files: Vec<String>,
-    /// The same from what a command prints
+    /// Secret from the output of a command
     #[arg(long = "secret-command", value_name = "NAME=COMMAND@HOST", help_heading = NETWORK)]
     secret_commands: Vec<String>,
     /// Where else than in headers secrets are put in: cookie, query, body
@@ -68,14 +68,17 @@ pub(crate) struct NetworkArgs {
     /// Bytes a second that may go out, as in `10M`
     #[arg(long, value_name = "SIZE", help_heading = NETWORK)]
     net_egress_rate: Option<Bytes>,
-    /// Named network whose sandboxes reach each other by name
+    /// Named network; sandboxes in it reach each other by name
     #[arg(long, value_name = "NAME", help_heading = NETWORK)]
     join: Option<String>,
+    /// Trust inside what this host trusts: its CA certificates, those of a company too
+    #[arg(long, help_heading = NETWORK)]
+    trust_host_cas: bool,
 }
 
 const NETWORK: &str = "Network";
 
-impl OutwardArgs {
+impl EgressArgs {
     /// The network that flags and the environment make together.
     pub(crate) fn network(&self) -> Result<NetworkSpec> {
         let mut network = NetworkSpec::default();
@@ -102,7 +105,7 @@ impl OutwardArgs {
     }
 }
 
-/// How far it reaches where nobody says so.
+/// Fills in the default reach (`MSB_NET`) where no flag and no file set one.
 fn usual(network: NetworkSpec) -> Result<NetworkSpec> {
     network.or_usual(std::env::var(env::NET).ok().as_deref())
 }
@@ -111,7 +114,7 @@ impl NetworkArgs {
     /// The network that flags, a file and the environment make together.
     pub(crate) fn network(&self, from_file: Option<NetworkSpec>) -> Result<NetworkSpec> {
         let mut network = from_file.unwrap_or_default();
-        self.outward.apply(&mut network)?;
+        self.egress.apply(&mut network)?;
         network.ports.extend(self.ports.iter().cloned());
         network.secrets.extend(self.secrets()?);
         network.bypass.extend(self.bypass.iter().cloned());
@@ -120,6 +123,7 @@ impl NetworkArgs {
         if let Some(join) = &self.join {
             network.join = Some(Name::parse(join)?);
         }
+        network.trust_host_cas |= self.trust_host_cas;
         if network.max_connections == Some(0) || network.egress_rate == Some(Bytes(0)) {
             return Err(Error::invalid("a network for nothing").hint("`--no-net` has none"));
         }
@@ -133,7 +137,9 @@ impl NetworkArgs {
         let mut secrets: Vec<Secret> =
             variables.chain(files).chain(commands).collect::<Result<_>>()?;
         if secrets.is_empty() && (self.secret_require || !self.secret_in.is_empty()) {
-            words::note("there are no secrets that --secret-in or --secret-require could be about");
+            output::note(
+                "there are no secrets that --secret-in or --secret-require could be about",
+            );
         }
         for secret in &mut secrets {
             secret.places.extend(&self.secret_in);

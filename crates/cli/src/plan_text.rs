@@ -77,7 +77,7 @@ pub(crate) fn written(plan: &Plan) -> String {
         let budget = format!("{cpus} cpus and {memory} together");
         line("children", format!("{max_concurrent} at once, {max_total} in all, {budget}"));
         if policy.net == WayOut::Parent {
-            line("children", "reach whom it does".to_owned());
+            line("children", "reach what it reaches".to_owned());
         }
         if policy.ports {
             line("children", "may have published ports".to_owned());
@@ -144,6 +144,9 @@ fn network_lines(network: &Network, line: &mut impl FnMut(&str, String)) {
     if let Some(rate) = network.egress_rate {
         line("rate out", format!("{} a second", msb_spec::Bytes(rate)));
     }
+    if network.trust_host_cas {
+        line("trusts", "the CA certificates of this host".to_owned());
+    }
     if let Some(join) = &network.join {
         line("joined", join.to_string());
     }
@@ -155,7 +158,7 @@ fn limit<T: Display>(limit: Option<Limit<T>>) -> String {
 
 fn ids(ids: &Ids) -> String {
     match ids {
-        Ids::Single { uid, .. } => format!("root inside is {uid} outside; nobody else exists"),
+        Ids::Single { uid, .. } => format!("root inside is {uid} outside; no other ids exist"),
         Ids::Subordinate { uid, uids, .. } => {
             format!("root inside is {uid} outside; others are {} and up", uids.start)
         }
@@ -177,7 +180,7 @@ fn security(plan: &Plan) -> String {
     words.join(", ")
 }
 
-/// Text that somebody typed, fit for a terminal.
+/// Text of a user, safe on a terminal.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -1,6 +1,6 @@
 //! Which sandboxes a verb is about: by name, by label, or all.
 
-use crate::words::{self, Failure, Outcome};
+use crate::output::{self, Failure, Outcome};
 use clap::Args;
 use msb_api::{Api, Summary};
 use msb_spec::{Error, Name, Result};
@@ -65,17 +65,17 @@ impl Selection {
             match act(&name) {
                 Ok(()) => {}
                 Err(Failure::Error(error)) if several => {
-                    words::tell(&error);
+                    output::print_error(&error);
                     failed = true;
                 }
                 Err(failure) => return Err(failure),
             }
         }
-        if failed { Err(Failure::Told) } else { Ok(0) }
+        if failed { Err(Failure::Reported) } else { Ok(0) }
     }
 }
 
-/// Splits `KEY=VALUE`.
+/// Splits `KEY=VALUE` at the first `=`.
 pub(crate) fn pair(text: &str) -> Result<(&str, &str)> {
     text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
         Error::invalid(format!("not a label: `{}`", text)).hint("write it as `key=value`")

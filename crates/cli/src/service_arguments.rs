@@ -1,4 +1,4 @@
-//! The flags of a sandbox whose first command is a service.
+//! The flags of a sandbox that runs a service: restart policy and health checks.
 
 use clap::Args;
 use msb_spec::{Error, Health, Restart, Result, Span, Spec};

@@ -1,6 +1,6 @@
 //! The caller's terminal: its size, its raw mode, and the keys that leave it.
 
-use crate::words;
+use crate::output;
 use msb_spec::{Error, Result, TermSize, env};
 use rustix::termios::{OptionalActions, Termios};
 use std::io::{BufRead, IsTerminal, Read, stdin, stdout};
@@ -47,7 +47,7 @@ const LINE_LIMIT: usize = 4096;
 
 /// Asks for a line that may be seen.
 pub(crate) fn line(prompt: &str) -> Result<String> {
-    words::prompt(prompt);
+    output::prompt(prompt);
     let mut text = String::new();
     let read = stdin().lock().take(LINE_LIMIT as u64).read_line(&mut text);
     read.map_err(|error| Error::host("cannot read from the terminal", error))?;
@@ -56,7 +56,7 @@ pub(crate) fn line(prompt: &str) -> Result<String> {
 
 /// Asks for a line that is not shown while it is typed.
 pub(crate) fn secret(prompt: &str) -> Result<String> {
-    words::prompt(prompt);
+    output::prompt(prompt);
     // Raw, so that an interrupt does not leave the terminal without its echo.
     let raw = Raw::enter()?;
     let mut typing = Typing::default();
@@ -74,7 +74,7 @@ pub(crate) fn secret(prompt: &str) -> Result<String> {
         }
     };
     drop(raw);
-    words::prompt("\n");
+    output::prompt("\n");
     let line = answer.ok_or_else(|| Error::invalid("nothing was typed"))?;
     String::from_utf8(line).map_err(|_| Error::invalid("what was typed is not text"))
 }
@@ -125,11 +125,11 @@ pub(crate) struct DetachKeys {
 
 /// What to do with some typed bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
-    /// Send these.
+pub(crate) enum TypedInput {
+    /// Send these bytes to the command.
     Send(Vec<u8>),
-    /// Send these and leave.
-    Leave(Vec<u8>),
+    /// Send these bytes, then detach from the command.
+    SendAndDetach(Vec<u8>),
 }
 
 impl DetachKeys {
@@ -157,13 +157,13 @@ impl DetachKeys {
     }
 
     /// Looks through what was typed. A beginning of the keys is held back until it is clear.
-    pub(crate) fn filter(&mut self, typed: &[u8]) -> Typed {
+    pub(crate) fn filter(&mut self, typed: &[u8]) -> TypedInput {
         let mut send = Vec::with_capacity(typed.len());
         for byte in typed {
             if *byte == self.keys[self.seen] {
                 self.seen += 1;
                 if self.seen == self.keys.len() {
-                    return Typed::Leave(send);
+                    return TypedInput::SendAndDetach(send);
                 }
                 continue;
             }
@@ -173,7 +173,7 @@ impl DetachKeys {
                 send.push(*byte);
             }
         }
-        Typed::Send(send)
+        TypedInput::Send(send)
     }
 }
 
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn the_keys_leave_and_everything_else_is_typed() {
         let mut keys = DetachKeys::parse("ctrl-p,ctrl-q").unwrap();
-        assert_eq!(keys.filter(b"ls\r"), Typed::Send(b"ls\r".to_vec()));
-        assert_eq!(keys.filter(b"a\x10"), Typed::Send(b"a".to_vec()));
-        assert_eq!(keys.filter(b"b"), Typed::Send(b"\x10b".to_vec()));
-        assert_eq!(keys.filter(b"c\x10\x10\x11"), Typed::Leave(b"c\x10".to_vec()));
+        assert_eq!(keys.filter(b"ls\r"), TypedInput::Send(b"ls\r".to_vec()));
+        assert_eq!(keys.filter(b"a\x10"), TypedInput::Send(b"a".to_vec()));
+        assert_eq!(keys.filter(b"b"), TypedInput::Send(b"\x10b".to_vec()));
+        assert_eq!(keys.filter(b"c\x10\x10\x11"), TypedInput::SendAndDetach(b"c\x10".to_vec()));
     }
 
     #[test]
@@ -206,7 +206,10 @@ mod tests {
 
     #[test]
     fn a_single_letter_can_be_a_key() {
-        assert_eq!(DetachKeys::parse("x").unwrap().filter(b"ax"), Typed::Leave(b"a".to_vec()));
+        assert_eq!(
+            DetachKeys::parse("x").unwrap().filter(b"ax"),
+            TypedInput::SendAndDetach(b"a".to_vec())
+        );
         for bad in ["", "ctrl-", "ctrl-ab", "ab"] {
             assert!(DetachKeys::parse(bad).is_err(), "{bad}");
         }

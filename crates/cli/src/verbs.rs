@@ -40,15 +40,15 @@ pub(crate) mod ssh;
 pub(crate) mod sync;
 pub(crate) mod volume;
 
-use crate::at::{bare_engine, engine, tidy_up};
-use crate::words;
+use crate::output;
+use crate::target::{bare_engine, engine, tidy_up};
 use msb_spec::Exit;
 use std::fmt::Display;
 
-/// Nobody is downgraded silently.
+/// A fallback to the `process` tier is never silent.
 fn say_isolation(isolation: impl Display, reason: Option<&str>, quiet: bool) {
     if let Some(reason) = reason.filter(|_| !quiet) {
-        words::note(format!(
+        output::note(format!(
             "isolation is `{isolation}`, not a microVM: {reason} (`--isolation {isolation}` accepts it)"
         ));
     }
@@ -57,8 +57,8 @@ fn say_isolation(isolation: impl Display, reason: Option<&str>, quiet: bool) {
 /// The exit code of a command, and the reason if it did not end by itself.
 fn finished(exit: &Exit) -> i32 {
     match (exit.ending.reason(), exit.reason()) {
-        (Some(reason), _) => words::note(format!("the command was ended: {reason}")),
-        (None, Some(reason)) => words::note(reason),
+        (Some(reason), _) => output::note(format!("the command was ended: {reason}")),
+        (None, Some(reason)) => output::note(reason),
         (None, None) => {}
     }
     exit.status()

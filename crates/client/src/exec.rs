@@ -1,8 +1,8 @@
 //! A command on a server, over a WebSocket.
 
 use crate::Client;
-use crate::socket::{self, Order};
-use msb_api::http::streams::{Heard, LARGEST_MESSAGE, STDERR, STDOUT, Started, Tell};
+use crate::websocket::{self, SocketMessage};
+use msb_api::http::streams::{ExecMessage, ExecStart, LARGEST_MESSAGE, STDERR, STDOUT, Tell};
 use msb_api::{Exec, ExecEvent, ExecInput, Watch};
 use msb_spec::{Error, Kind, Name, Result, Stdin, TermSize};
 use serde::Serialize;
@@ -10,49 +10,54 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
-/// It runs there. Dropping it hangs up, which ends the command unless it is to go on.
+/// A running command on a server. Dropping it closes the connection, which ends the command unless
+/// it is detached.
 pub(crate) struct RemoteExec {
-    started: Started,
+    started: ExecStart,
     messages: mpsc::Receiver<Result<Message>>,
-    input: Arc<Speaks>,
-    over: bool,
+    input: Arc<ExecSender>,
+    finished: bool,
 }
 
 impl RemoteExec {
-    /// Opens it; with the first message, which says what is to be started.
+    /// Opens the WebSocket, sends the start message if there is one, and waits for `started`.
     pub(crate) fn open(
         client: &Client,
         path: &str,
         first: Option<&impl Serialize>,
         watch: &dyn Watch,
     ) -> Result<Self> {
-        let (orders, mut messages) = socket::open(client, path)?;
-        let input = Arc::new(Speaks(orders));
+        let (sender, mut messages) = websocket::open(client, path)?;
+        let input = Arc::new(ExecSender(sender));
         if let Some(first) = first {
             let text = serde_json::to_string(first)
-                .map_err(|error| Error::invalid("that cannot be asked for").cause(error))?;
+                .map_err(|error| Error::invalid("the request cannot be serialised").cause(error))?;
             if text.len() > LARGEST_MESSAGE {
-                let error = format!("more than {LARGEST_MESSAGE} bytes to start a command with");
+                let error =
+                    format!("the request to start a command exceeds {LARGEST_MESSAGE} bytes");
                 return Err(Error::new(Kind::Limit, error)
-                    .hint("make the sandbox first, with `msb create`"));
+                    .hint("create the sandbox first, with `msb create`"));
             }
-            input.send(Order::Text(text))?;
+            input.send(SocketMessage::Text(text))?;
         }
         loop {
             match messages.blocking_recv() {
-                Some(Ok(Message::Text(text))) => match crate::parsed(&text)? {
-                    Heard::Progress(step) => watch.step(&step.what, step.part()),
-                    Heard::Started(started) => {
-                        return Ok(Self { started, messages, input, over: false });
+                Some(Ok(Message::Text(text))) => match crate::parse_json(&text)? {
+                    ExecMessage::Progress(step) => watch.step(&step.what, step.part()),
+                    ExecMessage::Started(started) => {
+                        return Ok(Self { started, messages, input, finished: false });
                     }
-                    Heard::Error(error) => return Err(error),
-                    Heard::Stdout(_) | Heard::Stderr(_) | Heard::Exited(_) => {
-                        return Err(Error::new(Kind::Protocol, "a command that was never started"));
+                    ExecMessage::Error(error) => return Err(error),
+                    ExecMessage::Stdout(_) | ExecMessage::Stderr(_) | ExecMessage::Exited(_) => {
+                        return Err(Error::new(
+                            Kind::Protocol,
+                            "output of a command that was not started",
+                        ));
                     }
                 },
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Err(error)) => return Err(error),
-                Some(Ok(_)) | None => return Err(hung_up()),
+                Some(Ok(_)) | None => return Err(disconnected()),
             }
         }
     }
@@ -62,16 +67,16 @@ impl RemoteExec {
     }
 }
 
-/// A command that was asked for without stdin has none.
-pub(crate) fn without_stdin(exec: &RemoteExec, stdin: Stdin) -> Result<()> {
+/// Closes the stdin of a command that was requested without one.
+pub(crate) fn close_unused_stdin(exec: &RemoteExec, stdin: Stdin) -> Result<()> {
     match stdin {
         Stdin::Closed => exec.input.close(),
         Stdin::Streamed => Ok(()),
     }
 }
 
-fn hung_up() -> Error {
-    Error::new(Kind::Protocol, "the server hung up")
+fn disconnected() -> Error {
+    Error::new(Kind::Protocol, "the server closed the connection")
 }
 
 impl Exec for RemoteExec {
@@ -84,25 +89,25 @@ impl Exec for RemoteExec {
     }
 
     fn next(&mut self) -> Result<Option<ExecEvent>> {
-        while !self.over {
+        while !self.finished {
             match self.messages.blocking_recv() {
                 Some(Ok(Message::Binary(bytes))) => match bytes.split_first() {
-                    Some((&STDOUT, said)) => return Ok(Some(ExecEvent::Stdout(said.to_vec()))),
-                    Some((&STDERR, said)) => return Ok(Some(ExecEvent::Stderr(said.to_vec()))),
-                    _ => return Err(Error::new(Kind::Protocol, "output of no stream")),
+                    Some((&STDOUT, output)) => return Ok(Some(ExecEvent::Stdout(output.to_vec()))),
+                    Some((&STDERR, output)) => return Ok(Some(ExecEvent::Stderr(output.to_vec()))),
+                    _ => return Err(Error::new(Kind::Protocol, "output without a stream number")),
                 },
-                Some(Ok(Message::Text(text))) => match crate::parsed(&text)? {
-                    Heard::Exited(exit) => {
-                        self.over = true;
+                Some(Ok(Message::Text(text))) => match crate::parse_json(&text)? {
+                    ExecMessage::Exited(exit) => {
+                        self.finished = true;
                         return Ok(Some(ExecEvent::Exited(exit)));
                     }
-                    Heard::Error(error) => return Err(error),
+                    ExecMessage::Error(error) => return Err(error),
                     _ => {}
                 },
                 Some(Ok(Message::Close(_))) | None => {
-                    // One that was let go of ends so.
-                    self.over = true;
-                    return if self.input.is_detached() { Ok(None) } else { Err(hung_up()) };
+                    // A detached command ends like this.
+                    self.finished = true;
+                    return if self.input.is_detached() { Ok(None) } else { Err(disconnected()) };
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error),
@@ -118,20 +123,20 @@ impl Exec for RemoteExec {
 
 impl Drop for RemoteExec {
     fn drop(&mut self) {
-        let _ = self.input.0.orders.try_send(Order::HangUp);
+        let _ = self.input.0.messages.try_send(SocketMessage::Close);
     }
 }
 
-struct Speaks(socket::Orders);
+struct ExecSender(websocket::SocketSender);
 
-impl Speaks {
-    fn send(&self, order: Order) -> Result<()> {
-        self.0.orders.blocking_send(order).map_err(|_| hung_up())
+impl ExecSender {
+    fn send(&self, message: SocketMessage) -> Result<()> {
+        self.0.messages.blocking_send(message).map_err(|_| disconnected())
     }
 
-    fn tell(&self, tell: &Tell) -> Result<()> {
-        let text = serde_json::to_string(tell).unwrap_or_default();
-        self.send(Order::Text(text))
+    fn send_control(&self, message: &Tell) -> Result<()> {
+        let text = serde_json::to_string(message).unwrap_or_default();
+        self.send(SocketMessage::Text(text))
     }
 
     fn is_detached(&self) -> bool {
@@ -139,61 +144,62 @@ impl Speaks {
     }
 }
 
-impl ExecInput for Speaks {
+impl ExecInput for ExecSender {
     fn write(&self, bytes: &[u8]) -> Result<()> {
-        // In pieces, so that other orders come between.
-        bytes.chunks(32 << 10).try_for_each(|piece| self.send(Order::Bytes(piece.to_vec())))
+        // In pieces, so that control messages can be sent between them.
+        bytes.chunks(32 << 10).try_for_each(|piece| self.send(SocketMessage::Bytes(piece.to_vec())))
     }
 
     fn close(&self) -> Result<()> {
-        // A command that is over needs no end of its stdin; how it ended was told before the server hung up.
-        let _ = self.tell(&Tell::CloseStdin);
+        // A command that has exited needs no end of its stdin; its exit was sent before the server
+        // closed.
+        let _ = self.send_control(&Tell::CloseStdin);
         Ok(())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
-        self.tell(&Tell::Signal(signal))
+        self.send_control(&Tell::Signal(signal))
     }
 
     fn resize(&self, size: TermSize) -> Result<()> {
-        self.tell(&Tell::Resize(size))
+        self.send_control(&Tell::Resize(size))
     }
 
     fn detach(&self) -> Result<()> {
         self.0.detached.store(true, std::sync::atomic::Ordering::Relaxed);
-        self.tell(&Tell::Detach)
+        self.send_control(&Tell::Detach)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NOBODY;
+    use crate::UNWATCHED;
     use msb_spec::{Ending, Exit};
     use std::net::TcpListener;
     use std::time::Duration;
     use tokio_tungstenite::tungstenite::accept;
 
     #[test]
-    fn a_command_that_ends_before_its_stdin_is_closed_tells_how() {
+    fn the_exit_of_a_command_is_read_although_its_stdin_cannot_be_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let client = Client::connect(&address, None).unwrap();
         let exit = Exit { code: Some(7), signal: None, ending: Ending::Own, reached: None };
         let server = std::thread::spawn(move || {
             let mut socket = accept(listener.accept().unwrap().0).unwrap();
-            let started = Started { id: 1, pid: 2, sandbox: "box".parse().unwrap() };
-            for heard in [Heard::Started(started), Heard::Exited(exit)] {
+            let started = ExecStart { id: 1, pid: 2, sandbox: "box".parse().unwrap() };
+            for heard in [ExecMessage::Started(started), ExecMessage::Exited(exit)] {
                 socket.send(Message::text(serde_json::to_string(&heard).unwrap())).unwrap();
             }
             socket.close(None).unwrap();
             while socket.read().is_ok() {}
         });
-        let mut exec = RemoteExec::open(&client, "/", None::<&()>, NOBODY).unwrap();
-        while !exec.input.0.orders.is_closed() {
+        let mut exec = RemoteExec::open(&client, "/", None::<&()>, UNWATCHED).unwrap();
+        while !exec.input.0.messages.is_closed() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        without_stdin(&exec, Stdin::Closed).unwrap();
+        close_unused_stdin(&exec, Stdin::Closed).unwrap();
         assert_eq!(exec.next().unwrap(), Some(ExecEvent::Exited(exit)));
         server.join().unwrap();
     }

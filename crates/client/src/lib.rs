@@ -1,41 +1,47 @@
-//! Asks a server for Operations, over HTTP as [`msb_api::http`] has them.
+//! Client of an msb server: the Operations over HTTP, as [`msb_api::http`] defines them.
 //!
-//! What comes back is a server's word, and of what a sandbox made: names of files are looked at
-//! before anything is written here, and answers have a size.
+//! Responses are not trusted: file names are checked before anything is written to this host, and
+//! responses have a size limit.
 
-mod copies;
-mod events;
 mod exec;
+mod file_copy;
 mod links;
 mod operations;
 mod otlp;
-mod socket;
+mod pin;
+mod sse;
+mod websocket;
 
 pub use otlp::Collector;
 
-use msb_api::http::{Ask, Method};
-use msb_api::{Unwatched, Watch};
+use msb_api::http::{HttpRequest, Method};
+use msb_api::{NoProgress, Watch};
+use msb_spec::encoding::percent_encode;
 use msb_spec::{Error, Kind, Result};
+use pin::Fingerprint;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use ureq::http::{Request, Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, AsSendBody, Body, SendBody};
 
-/// Larger than every list that a person looks at.
-const LARGEST: u64 = 256 << 20;
+/// Longest response in bytes that is read into memory; larger than any list.
+const MAX_RESPONSE: u64 = 256 << 20;
 
-/// A server, and how one is let in.
+/// Connection settings of a server, with the API key.
 #[derive(Clone)]
 pub struct Client {
     agent: Agent,
     base: Arc<str>,
     key: Option<Arc<str>>,
-    /// Values of Secrets that go along with what is started.
+    /// The only certificate that is trusted, if the server is known by its fingerprint.
+    pinned: Option<CertificateDer<'static>>,
+    /// Values of Secrets that are sent with each start.
     secrets: Arc<[(String, Vec<u8>)]>,
 }
 
@@ -46,27 +52,33 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A server by its address, as in `http://127.0.0.1:5555`, with a key if it wants one. Nothing is
-    /// sent yet.
+    /// Checks the address of a server, as in `http://127.0.0.1:5555`, and its API key. Sends
+    /// nothing yet; with a fingerprint (`https://HOST#sha256:HEX`) it fetches the certificate.
     pub fn connect(url: &str, key: Option<String>) -> Result<Self> {
-        let wrong = || {
+        let (url, pin) = Fingerprint::split(url)?;
+        let invalid_url = || {
             Error::invalid(format!("not the address of a server: `{}`", msb_spec::shown(url)))
-                .hint("as in http://127.0.0.1:5555")
+                .hint("write it as `http://127.0.0.1:5555`")
         };
-        let uri: Uri = url.parse().map_err(|_| wrong())?;
-        let well = matches!(uri.scheme_str(), Some("http" | "https"))
+        let uri: Uri = url.parse().map_err(|_| invalid_url())?;
+        let valid = matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.host().is_some_and(|host| !host.is_empty())
             && uri.query().is_none()
             && !uri.authority().is_some_and(|it| it.as_str().contains('@'));
-        if !well {
-            return Err(wrong());
+        if !valid {
+            return Err(invalid_url());
         }
         let key = key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(Error::invalid("the key of the server is none"));
+            return Err(Error::invalid("the API key has characters that no key has"));
         }
-        let tls = TlsConfig::builder().root_certs(RootCerts::from(roots(&uri)?)).build();
         msb_sys::net::resolve_without_plugins();
+        let pinned = pin.map(|pin| pin.fetch(&uri)).transpose()?;
+        let roots = match &pinned {
+            Some(only) => vec![ureq::tls::Certificate::from_der(only).to_owned()],
+            None => ca_certificates(&uri)?,
+        };
+        let tls = TlsConfig::builder().root_certs(RootCerts::from(roots)).build();
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -79,54 +91,48 @@ impl Client {
             agent: config.into(),
             base: url.trim_end_matches('/').into(),
             key: key.map(Into::into),
+            pinned,
             secrets: Arc::new([]),
         })
     }
 
-    /// Asks, and waits for the answer.
-    fn ask<A: Ask>(&self, ask: &A) -> Result<A::Answer> {
-        let (path, rest) = addressed::<A>(ask)?;
-        let mut response = match A::ROUTE.method {
-            Method::Get => self.send("GET", &path, &rest.query()?, SendBody::none(), JSON)?,
-            Method::Delete => self.send("DELETE", &path, &rest.query()?, SendBody::none(), JSON)?,
+    /// Sends a request with the values of secrets, and reads the response. With `watch`, it reports
+    /// progress until then.
+    fn call<R: HttpRequest>(
+        &self,
+        mut request: R,
+        watch: Option<&dyn Watch>,
+    ) -> Result<R::Response> {
+        if let Some(secrets) = request.secrets() {
+            *secrets = self.values()?;
+        }
+        let (path, rest) = build_path(&request)?;
+        if let Some(watch) = watch {
+            let response = self.send("POST", &path, "", rest.body().as_str(), EVENTS)?;
+            return read_watched(response, watch);
+        }
+        let mut response = match R::ROUTE.method {
+            Method::Get => self.send("GET", &path, &rest.query(), SendBody::none(), JSON)?,
+            Method::Delete => self.send("DELETE", &path, &rest.query(), SendBody::none(), JSON)?,
             Method::Post => self.send("POST", &path, "", rest.body().as_str(), JSON)?,
         };
-        json(&mut response)
+        read_json(&mut response)
     }
 
-    /// Asks, and passes on how far it is.
-    fn watched<A: Ask>(&self, ask: &A, watch: &dyn Watch) -> Result<A::Answer> {
-        let (path, rest) = addressed::<A>(ask)?;
-        let response = self.send("POST", &path, "", rest.body().as_str(), EVENTS)?;
-        for event in events::Events::new(response.into_body().into_reader()) {
-            let (name, data) = event?;
-            match name.as_str() {
-                "progress" => {
-                    let step: msb_api::http::streams::Progress = parsed(&data)?;
-                    watch.step(&step.what, step.part());
-                }
-                "answer" => return parsed(&data),
-                "error" => return Err(parsed(&data)?),
-                _ => {}
-            }
-        }
-        Err(Error::new(Kind::Protocol, "the server hung up before it had answered"))
-    }
-
-    /// Sends a request; what is no success is an error.
+    /// Sends an HTTP request; another status than 2xx is an error.
     fn send(
         &self,
         method: &str,
         path: &str,
         query: &str,
         body: impl AsSendBody,
-        takes: &str,
+        accept: &str,
     ) -> Result<Response<Body>> {
         let mark = if query.is_empty() { "" } else { "?" };
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}{mark}{query}", self.base))
-            .header("accept", takes);
+            .header("accept", accept);
         if matches!(method, "POST" | "PUT") {
             let is_upload = msb_api::http::streams::UPLOADS.contains(&path);
             request = request.header("content-type", if is_upload { BYTES } else { JSON });
@@ -134,56 +140,64 @@ impl Client {
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        let request =
-            request.body(body).map_err(|error| Error::invalid("no request").cause(error))?;
+        let request = request
+            .body(body)
+            .map_err(|error| Error::invalid("cannot build the request").cause(error))?;
         let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(self.refused(&mut response))
+        Err(self.error_of(&mut response))
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Error {
-        let about = Error::new(Kind::Host, format!("cannot reach the server at {}", self.base));
-        let about = match error {
-            ureq::Error::Io(cause) => about.cause(cause),
-            other => about.cause(other),
+        let failure = Error::new(Kind::Host, format!("cannot reach the server at {}", self.base));
+        let failure = match error {
+            ureq::Error::Io(cause) => failure.cause(cause),
+            other => failure.cause(other),
         };
-        about.hint("`msb server status`, where it runs, tells whether it does")
+        failure.hint("check with `msb server status` on its host that it runs")
     }
 
-    /// The server's own words, if it has any.
-    fn refused(&self, response: &mut Response<Body>) -> Error {
+    /// The error in the response body, or one for the status.
+    fn error_of(&self, response: &mut Response<Body>) -> Error {
         #[derive(Deserialize)]
-        struct Told {
+        struct ErrorReply {
             error: Error,
         }
         #[derive(Deserialize)]
-        struct Plain {
-            error: Message,
+        struct PlainErrorReply {
+            error: PlainError,
         }
         #[derive(Deserialize)]
-        struct Message {
+        struct PlainError {
             message: String,
         }
         let status = response.status();
         let mut text = Vec::new();
-        let _ = response.body_mut().as_reader().take(LARGEST).read_to_end(&mut text);
-        if let Ok(told) = serde_json::from_slice::<Told>(&text)
+        let _ = response.body_mut().as_reader().take(MAX_RESPONSE).read_to_end(&mut text);
+        if let Ok(reply) = serde_json::from_slice::<ErrorReply>(&text)
             && status.as_u16() != 401
         {
-            return told.error;
+            return reply.error;
         }
-        let said = serde_json::from_slice::<Plain>(&text).map(|plain| plain.error.message);
+        let message =
+            serde_json::from_slice::<PlainErrorReply>(&text).map(|reply| reply.error.message);
         let error = match status.as_u16() {
-            401 => Error::new(Kind::Denied, format!("the server at {} wants a key", self.base))
-                .hint("`msb server keygen`, where it runs, makes one; MSB_API_KEY is where it is looked for"),
-            403 => Error::new(Kind::Denied, format!("the server at {} refuses", self.base)),
-            _ => Error::new(Kind::Protocol, format!("the server at {} answers {status}", self.base))
-                .hint("is it one of msb?"),
+            401 => {
+                Error::new(Kind::Denied, format!("the server at {} requires an API key", self.base))
+                    .hint("create one with `msb server keygen` on its host and set MSB_API_KEY")
+            }
+            403 => {
+                Error::new(Kind::Denied, format!("the server at {} denies the request", self.base))
+            }
+            _ => {
+                Error::new(Kind::Protocol, format!("the server at {} answers {status}", self.base))
+                    .hint("it may not be an msb server")
+            }
         };
-        match said {
-            Ok(said) => error.cause(said),
+        match message {
+            Ok(message) => error.cause(message),
             Err(_) => error,
         }
     }
@@ -194,14 +208,14 @@ const EVENTS: &str = "text/event-stream";
 const TAR: &str = "application/x-tar";
 const BYTES: &str = "application/octet-stream";
 
-/// Those who vouch for servers; nobody has to for one without TLS.
-fn roots(uri: &Uri) -> Result<Vec<ureq::tls::Certificate<'static>>> {
+/// CA certificates of this host; empty for `http`.
+fn ca_certificates(uri: &Uri) -> Result<Vec<ureq::tls::Certificate<'static>>> {
     if uri.scheme_str() != Some("https") {
         return Ok(Vec::new());
     }
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
-        return Err(Error::new(Kind::Host, "this machine knows nobody who vouches for servers")
+        return Err(Error::new(Kind::Host, "no CA certificates found on this host")
             .hint("install ca-certificates"));
     }
     Ok(found
@@ -211,11 +225,11 @@ fn roots(uri: &Uri) -> Result<Vec<ureq::tls::Certificate<'static>>> {
         .collect())
 }
 
-/// Members that are not in the path.
-struct Rest(Map<String, Value>);
+/// Fields of a request that are not in the path.
+struct RemainingFields(Map<String, Value>);
 
-impl Rest {
-    fn query(&self) -> Result<String> {
+impl RemainingFields {
+    fn query(&self) -> String {
         query(&self.0)
     }
 
@@ -224,76 +238,82 @@ impl Rest {
     }
 }
 
-/// The path of what is asked for, and the rest of it.
-fn addressed<A: Ask>(ask: &A) -> Result<(String, Rest)> {
-    let mut members = members(ask)?;
-    let mut path = A::ROUTE.template();
-    for (name, _) in A::ROUTE.in_path() {
+/// Fills the path of a route; returns it with the remaining fields.
+fn build_path<R: HttpRequest>(request: &R) -> Result<(String, RemainingFields)> {
+    let mut members = members(request)?;
+    let mut path = R::ROUTE.template();
+    for (name, _) in R::ROUTE.in_path() {
         let value = members.remove(name).unwrap_or_default();
-        path = path.replace(&format!("{{{name}}}"), &escaped(&plain(&value)));
+        path = path.replace(&format!("{{{name}}}"), &percent_encode(&text_of(&value)));
     }
-    Ok((path, Rest(members)))
+    Ok((path, RemainingFields(members)))
 }
 
-fn members(ask: &impl Serialize) -> Result<Map<String, Value>> {
-    match serde_json::to_value(ask) {
+fn members(request: &impl Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(request) {
         Ok(Value::Object(members)) => Ok(members),
-        _ => Err(Error::invalid("that cannot be asked for")),
+        _ => Err(Error::invalid("the request cannot be serialised")),
     }
 }
 
-/// Members as a query; what is absent is left out.
-fn query(members: &Map<String, Value>) -> Result<String> {
+/// Encodes fields as a query string; null is left out.
+fn query(members: &Map<String, Value>) -> String {
     let given = members.iter().filter(|(_, value)| !value.is_null());
-    let pairs: Vec<(&String, String)> = given.map(|(name, value)| (name, plain(value))).collect();
-    serde_urlencoded::to_string(pairs).map_err(|error| Error::invalid("no query").cause(error))
+    let mut pairs = form_urlencoded::Serializer::new(String::new());
+    pairs.extend_pairs(given.map(|(name, value)| (name, text_of(value))));
+    pairs.finish()
 }
 
-fn plain(value: &Value) -> String {
+fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-/// One part of a path.
-fn escaped(text: &str) -> String {
-    let kept = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    text.bytes().fold(String::new(), |mut done, byte| {
-        match kept(byte) {
-            true => done.push(char::from(byte)),
-            false => done.push_str(&format!("%{byte:02X}")),
+/// Reports the progress events of a response to `watch`, until the answer.
+fn read_watched<T: DeserializeOwned>(response: Response<Body>, watch: &dyn Watch) -> Result<T> {
+    for event in sse::SseReader::new(response.into_body().into_reader()) {
+        let (name, data) = event?;
+        match name.as_str() {
+            "progress" => {
+                let step: msb_api::http::streams::Progress = parse_json(&data)?;
+                watch.step(&step.what, step.part());
+            }
+            "answer" => return parse_json(&data),
+            "error" => return Err(parse_json(&data)?),
+            _ => {}
         }
-        done
-    })
+    }
+    Err(Error::new(Kind::Protocol, "the server closed the connection before its response"))
 }
 
-fn json<T: DeserializeOwned>(response: &mut Response<Body>) -> Result<T> {
+fn read_json<T: DeserializeOwned>(response: &mut Response<Body>) -> Result<T> {
     let mut text = Vec::new();
-    let read = response.body_mut().as_reader().take(LARGEST).read_to_end(&mut text);
-    read.map_err(|error| Error::host("the answer of the server broke off", error))?;
-    serde_json::from_slice(&text).map_err(misunderstood)
+    let read = response.body_mut().as_reader().take(MAX_RESPONSE).read_to_end(&mut text);
+    read.map_err(|error| Error::host("the response of the server was cut off", error))?;
+    serde_json::from_slice(&text).map_err(invalid_reply)
 }
 
-fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
-    serde_json::from_str(text).map_err(misunderstood)
+fn parse_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(invalid_reply)
 }
 
-fn misunderstood(error: serde_json::Error) -> Error {
-    Error::new(Kind::Protocol, "the server answers something else")
+fn invalid_reply(error: serde_json::Error) -> Error {
+    Error::new(Kind::Protocol, "the response of the server has another format")
         .cause(error)
-        .hint("it may be of another version: `msb version` tells this one's")
+        .hint("it may have another version; `msb version` shows this one")
 }
 
-/// Asks without anybody who watches.
-const NOBODY: &Unwatched = &Unwatched;
+/// For requests without progress reports.
+const UNWATCHED: &NoProgress = &NoProgress;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_looked_at() {
+    fn server_addresses_are_checked() {
         for good in ["http://127.0.0.1:5555", "https://box.example/msb/", "http://[::1]:80"] {
             if !good.starts_with("https") {
                 assert!(Client::connect(good, None).is_ok(), "{good}");
@@ -307,6 +327,6 @@ mod tests {
 
     #[test]
     fn parts_of_paths_are_escaped() {
-        assert_eq!(escaped("a b/ä"), "a%20b%2F%C3%A4");
+        assert_eq!(percent_encode("a b/ä"), "a%20b%2F%C3%A4");
     }
 }

@@ -1,4 +1,4 @@
-//! Streams that lead into a sandbox, which a server does not give.
+//! Streams into a sandbox (SFTP, dial, listen), which the HTTP API does not offer.
 
 use crate::Client;
 use msb_api::{LinkListener, Links, Target};
@@ -7,11 +7,11 @@ use std::os::unix::net::UnixStream;
 
 impl Links for Client {
     fn link_sftp(&self, name: &Name, _: Option<&UserRef>) -> Result<UnixStream> {
-        Err(elsewhere(name))
+        Err(unsupported_link(name))
     }
 
     fn link_dial(&self, name: &Name, _: Option<&UserRef>, _: &Target) -> Result<UnixStream> {
-        Err(elsewhere(name))
+        Err(unsupported_link(name))
     }
 
     fn link_listen(
@@ -20,11 +20,11 @@ impl Links for Client {
         _: Option<&UserRef>,
         _: &Target,
     ) -> Result<Box<dyn LinkListener>> {
-        Err(elsewhere(name))
+        Err(unsupported_link(name))
     }
 }
 
-fn elsewhere(name: &Name) -> Error {
-    Error::unsupported(format!("a server gives no stream into its sandboxes: `{name}`"))
-        .hint("where the server runs, `msb` without `--server` does")
+fn unsupported_link(name: &Name) -> Error {
+    Error::unsupported(format!("the HTTP API has no streams into sandbox `{name}`"))
+        .hint("run `msb` without `--server` on the host of the server")
 }

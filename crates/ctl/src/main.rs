@@ -1,73 +1,73 @@
-//! `sandbox-ctl`: asks the host for child sandboxes, from inside of one.
+//! `sandbox-ctl`: requests child sandboxes from the host, inside a sandbox.
 //!
-//! One request is one connection to the socket that the host shows inside. It decides nothing: what
-//! may be had is up to whoever made this sandbox.
+//! One request is one connection to the socket that the host mounts inside. The program decides
+//! nothing: the spawn policy of the sandbox does.
 
-mod asking;
-mod words;
+mod args;
+mod request;
 
-use asking::Failure;
+use args::{CtlArgs, Verb};
+use request::RequestError;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use words::{Asked, Verb};
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked = match Asked::parse(&words) {
-        Ok(asked) => asked,
-        Err(words::Wrong::Help) => return show(words::HELP),
-        Err(words::Wrong::Words(what)) => {
-            complain(&format!("{what}\n{}", words::USAGE));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let args = match CtlArgs::parse(&arguments) {
+        Ok(args) => args,
+        Err(args::ArgsError::Help) => return print(args::HELP),
+        Err(args::ArgsError::Usage(what)) => {
+            print_error(&format!("{what}\n{}", args::USAGE));
             return ExitCode::from(2);
         }
     };
-    match asking::ask(&asked.verb.request(), &mut |stream, bytes| pass_on(stream, bytes)) {
-        Ok(answer) if asked.json => show(&format!("{answer}\n")),
-        Ok(answer) => told(&asked.verb, &answer["result"]),
-        Err(Failure::Refused(answer)) if asked.json => {
-            show(&format!("{answer}\n"));
+    match request::send(&args.verb.request(), &mut |stream, bytes| write_output(stream, bytes)) {
+        Ok(reply) if args.json => print(&format!("{reply}\n")),
+        Ok(reply) => print_result(&args.verb, &reply["result"]),
+        Err(RequestError::Refused(reply)) if args.json => {
+            print(&format!("{reply}\n"));
             ExitCode::FAILURE
         }
-        Err(failure) => {
-            complain(&failure.to_string());
+        Err(error) => {
+            print_error(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// Shows an answer as people read it.
-fn told(verb: &Verb, result: &Value) -> ExitCode {
+/// Prints a result for users.
+fn print_result(verb: &Verb, result: &Value) -> ExitCode {
     let text = |key: &str| result[key].as_str().unwrap_or_default();
     match verb {
-        Verb::Ping => show(&format!("ok (parent: {})\n", text("parent"))),
-        Verb::Spawn { .. } => show(&format!("{}\n", text("name"))),
-        Verb::Destroy { name } => show(&format!("{name}\n")),
-        Verb::List => show(&table(result)),
-        Verb::Exec { .. } | Verb::Run { .. } => ended(&result["result"]),
+        Verb::Ping => print(&format!("ok (parent: {})\n", text("parent"))),
+        Verb::Spawn { .. } => print(&format!("{}\n", text("name"))),
+        Verb::Destroy { name } => print(&format!("{name}\n")),
+        Verb::List => print(&table(result)),
+        Verb::Exec { .. } | Verb::Run { .. } => print_output(&result["result"]),
     }
 }
 
-/// What a command has said, and its exit code as ours.
-fn ended(result: &Value) -> ExitCode {
+/// Prints the output of a command; its exit code becomes ours.
+fn print_output(result: &Value) -> ExitCode {
     let line = |text: &str| match text {
         "" => String::new(),
         text if text.ends_with('\n') => text.to_owned(),
         text => format!("{text}\n"),
     };
     let _ = io::stdout().write_all(line(result["stdout"].as_str().unwrap_or_default()).as_bytes());
-    for said in result["stderr"].as_str().unwrap_or_default().lines() {
-        let _ = writeln!(io::stderr(), "[stderr] {said}");
+    for line_text in result["stderr"].as_str().unwrap_or_default().lines() {
+        let _ = writeln!(io::stderr(), "[stderr] {line_text}");
     }
     let code = result["exit_code"].as_i64().unwrap_or(1);
-    // What no exit code can be is still no success.
+    // A code that does not fit is still a failure.
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 fn table(result: &Value) -> String {
-    let nobody = Vec::new();
-    let children = result["children"].as_array().unwrap_or(&nobody);
+    let none = Vec::new();
+    let children = result["children"].as_array().unwrap_or(&none);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut rows = vec![["NAME", "IMAGE", "CPUS", "MEM(MB)", "TTL"].map(str::to_owned)];
     for child in children {
@@ -91,23 +91,23 @@ fn table(result: &Value) -> String {
     table
 }
 
-/// What a command says, as it says it.
-fn pass_on(stream: &str, bytes: &[u8]) -> io::Result<()> {
+/// Writes streamed output of a command at once.
+fn write_output(stream: &str, bytes: &[u8]) -> io::Result<()> {
     match stream {
         "stderr" => io::stderr().write_all(bytes),
         _ => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
     }
 }
 
-fn show(text: &str) -> ExitCode {
+fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody reads on, which is no mistake.
+        // A closed pipe is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn complain(what: &str) {
+fn print_error(what: &str) {
     let _ = writeln!(io::stderr(), "sandbox-ctl: {what}");
 }

@@ -1,81 +1,70 @@
-//! The Operations, done on this machine.
+//! Implements the Operations of `msb_api` on this machine.
 
 mod build;
+mod children;
 mod exec;
-mod judged;
-mod kept;
-mod watched;
+mod path_recheck;
+mod pull_progress;
+mod syncs;
+mod workspaces;
 
-use crate::files::{self, Links};
-use crate::images::{Credential, Fetching, Pull, Reach, Secret};
+use crate::files::{self, SymlinkPolicy};
+use crate::images::{Credential, Fetching, PullOptions, RegistryOptions, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
-use exec::{Begun, End, Local};
-pub(crate) use judged::check as check_judged;
+use crate::start::{Launch, LaunchUntil};
+use exec::{ExecRole, ExecWait, LocalExec};
 use msb_api::{
-    Api, Attributes, Audit, Changes, ClientScope, Copied, Create, DiskUsage, EventStream, Exec,
+    Api, Attributes, Audit, Changes, ClientScope, CopyCount, Create, DiskUsage, EventStream, Exec,
     ExecEntry, Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LogFilter, LogLine,
-    LogStream, Login, Metrics, Modified, Networks, Place, PrunedVolumes, Registry, Sample,
-    Sandboxes, Snapshot, Snapshots, Summary, Verified, Volume, Volumes, Watch, no_exec,
+    LogStream, Login, Metrics, Networks, Place, PrunedVolumes, Registry, Sample, Sandboxes,
+    SettingChange, Snapshot, Snapshots, Summary, VerifyReport, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
-    Command, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, Pruned, Published, Reference,
-    Result, Rule, Spec, Stdin, VolumeName, VolumeSpec,
+    Command, CommandStreams, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, PruneReport,
+    PublishedPort, Reference, Result, Rule, Spec, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
-use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, Stopped};
+use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, StopResult};
+pub(crate) use path_recheck::check as recheck_paths;
+use pull_progress::PullProgress;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use watched::Watched;
 
-/// After how long to look again at something that has just ended, and may be written down any moment.
-const AGAIN: Duration = Duration::from_millis(5);
+/// How long to wait before an Exec that has just ended is looked up again in the records.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Sandboxes for Engine {
-    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+    fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
         let wiped = secrets.into_iter().map(|(name, value)| (name, value.into())).collect();
-        Arc::new(Self::giving(self, wiped))
+        Arc::new(Self::with_secrets(self, wiped))
     }
 
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
-        let progress = Watched::new(watch);
+        let progress = PullProgress::new(watch);
         let fetching = Fetching { progress: &progress, ..Fetching::default() };
-        let plan = self.plan_with(spec, &fetching)?;
-        judged::check(spec, &plan)?;
-        Ok(plan)
+        self.checked_plan(spec, &CommandStreams::default(), &fetching)
     }
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let mut spec = ask.spec.clone();
         spec.ephemeral = false;
-        let progress = Watched::new(watch);
+        let progress = PullProgress::new(watch);
         let reach = reach(&ask.registry);
-        let mut plan = self.plan_with(&spec, &Fetching { reach, progress: &progress })?;
-        judged::check(&spec, &plan)?;
-        if let Some(command) = &mut plan.command {
-            // Whoever asks does not wait for it, and it goes on without them.
-            command.detached = true;
-        }
+        let fetching = Fetching { reach, progress: &progress };
+        // The caller does not wait for the command, and it outlives the call.
+        let plan = self.checked_plan(&spec, &CommandStreams::in_background(), &fetching)?;
         watch.step("starting the sandbox", None);
-        let mut caller = self.create(&plan, ask.replace)?;
-        let mut begun = self.begin_through(&plan, &mut caller, Links::Refused);
-        if plan.command.is_some() {
-            begun = begun.and_then(|()| caller.started());
-        }
-        if let Err(error) = begun {
-            // Half a sandbox is none.
-            drop(caller);
-            let _ = self.remove(&plan.name, true);
-            return Err(error);
-        }
-        let left = caller.detach();
-        // A short command may have ended already, and the sandbox with it.
-        if plan.command.is_none() {
-            left?;
-        }
+        let launch = Launch {
+            replace: ask.replace,
+            until: LaunchUntil::CommandStarted,
+            symlinks: SymlinkPolicy::Refuse,
+            while_booting: None,
+        };
+        let plan = self.launch(plan, &launch)?.detach()?;
         self.summary(&plan.name)
     }
 
@@ -119,7 +108,7 @@ impl Sandboxes for Engine {
         self.renew(name, left)
     }
 
-    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
+    fn sandbox_modify(&self, name: &Name, ask: &Modify) -> Result<Vec<SettingChange>> {
         self.modify(name, ask)
     }
 
@@ -127,7 +116,7 @@ impl Sandboxes for Engine {
         self.rename(name, to)
     }
 
-    fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
+    fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<StopResult>> {
         let Some(limit) = limit else {
             return self.wait(name).map(Some);
         };
@@ -139,7 +128,7 @@ impl Sandboxes for Engine {
     }
 
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {
-        Ok(Box::new(Growing { begun: false, source: self.logs(name, filter.clone())? }))
+        Ok(Box::new(FollowReader { begun: false, source: self.logs(name, filter.clone())? }))
     }
 
     fn sandbox_history(&self, name: &Name) -> Result<Vec<Sample>> {
@@ -151,17 +140,17 @@ impl Sandboxes for Engine {
     }
 
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
-        Ok(Box::new(Growing { begun: false, source: self.events(name)? }))
+        Ok(Box::new(FollowReader { begun: false, source: self.events(name)? }))
     }
 }
 
-/// Something that is read once from the start, and then as it grows.
-struct Growing<T> {
+/// A file that is read from the start once, and then as it grows.
+struct FollowReader<T> {
     begun: bool,
     source: T,
 }
 
-impl LogStream for Growing<Reader> {
+impl LogStream for FollowReader<Reader> {
     fn more(&mut self) -> Result<Vec<LogLine>> {
         match std::mem::replace(&mut self.begun, true) {
             true => self.source.more(),
@@ -174,7 +163,7 @@ impl LogStream for Growing<Reader> {
     }
 }
 
-impl EventStream for Growing<Lines<Event>> {
+impl EventStream for FollowReader<Lines<Event>> {
     fn more(&mut self) -> Result<Vec<Event>> {
         match std::mem::replace(&mut self.begun, true) {
             true => self.source.more(),
@@ -186,30 +175,30 @@ impl EventStream for Growing<Lines<Event>> {
 impl Execs for Engine {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         if command.argv.is_empty() {
-            return Err(Error::invalid("a command has a program"));
+            return Err(Error::invalid("a command needs a program to execute"));
         }
         let connection = self.exec(name, command.clone())?;
-        Ok(Box::new(Local::begin(connection.into_stream(), Begun::ByUs)?))
+        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Owner)?))
     }
 
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>> {
         let connection = self.connect(name, &Request::Attach { id })?;
-        Ok(Box::new(Local::begin(connection.into_stream(), Begun::ByOthers)?))
+        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Attached)?))
     }
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
         let mut spec = spec.clone();
         spec.ephemeral = true;
-        let mut plan = self.sandbox_plan(&spec, watch)?;
-        let no_command = || Error::invalid("there is no command to run");
-        plan.command.as_mut().ok_or_else(no_command)?.stdin = Stdin::Streamed;
-        watch.step("starting the sandbox", None);
-        let mut caller = self.create(&plan, false)?;
-        // Without changes to make, nobody waits between the start and the command.
-        if !plan.patches.is_empty() {
-            self.begin_through(&plan, &mut caller, Links::Refused)?;
+        let progress = PullProgress::new(watch);
+        let fetching = Fetching { progress: &progress, ..Fetching::default() };
+        let plan = self.checked_plan(&spec, &CommandStreams::with_stdin(), &fetching)?;
+        if plan.command.is_none() {
+            return Err(Error::invalid("there is no command to run"));
         }
-        Ok((plan.name, Box::new(Local::first(caller.into_stream())?)))
+        watch.step("starting the sandbox", None);
+        let launch = Launch { symlinks: SymlinkPolicy::Refuse, ..Launch::default() };
+        let (plan, stream) = self.launch(plan, &launch)?.into_stream();
+        Ok((plan.name, Box::new(LocalExec::first(stream)?)))
     }
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {
@@ -226,14 +215,14 @@ impl Execs for Engine {
                 return Ok(found.exit);
             }
             match self.connect(name, &Request::Attach { id }) {
-                Ok(connection) => match exec::end_of(connection, until)? {
-                    End::Told(exit) => return Ok(Some(exit)),
-                    End::NotYet => return Ok(None),
-                    // Between two looks; what is recorded tells how.
-                    End::Gone => std::thread::sleep(left.min(AGAIN)),
+                Ok(connection) => match exec::wait_for_exit(connection, until)? {
+                    ExecWait::Exited(exit) => return Ok(Some(exit)),
+                    ExecWait::TimedOut => return Ok(None),
+                    // It ended after the list was read; the record tells how.
+                    ExecWait::Unknown => std::thread::sleep(left.min(POLL_INTERVAL)),
                 },
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::State) => {
-                    std::thread::sleep(left.min(AGAIN));
+                    std::thread::sleep(left.min(POLL_INTERVAL));
                 }
                 Err(error) => return Err(error),
             }
@@ -246,14 +235,26 @@ impl Execs for Engine {
 }
 
 impl Engine {
-    /// One file operation there.
+    /// Plans a sandbox and checks that its host paths are those of the Spec.
+    fn checked_plan(
+        &self,
+        spec: &Spec,
+        streams: &CommandStreams,
+        fetching: &Fetching<'_>,
+    ) -> Result<Plan> {
+        let plan = self.plan_with(spec, streams, fetching)?;
+        path_recheck::check(spec, &plan)?;
+        Ok(plan)
+    }
+
+    /// Opens a connection for one file operation in a sandbox or a volume.
     fn files_at(&self, at: &Place) -> Result<files::Files> {
         match at {
             Place::Sandbox { name, user } => {
                 let connection = self.connect(name, &Request::Files { user: user.clone() })?;
-                Ok(files::Files::on(connection))
+                Ok(files::Files::over(connection))
             }
-            Place::Volume(name) => self.volume_files(name),
+            Place::Volume(name) => self.volumes().files(name),
         }
     }
 }
@@ -319,12 +320,12 @@ impl Files for Engine {
         self.files_at(at)?.run(&FileRequest::Set { path: path.to_vec(), mode, owner, group })
     }
 
-    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
-        self.files_at(at)?.through_no_link().push(from, to, true, &mut |_| {})
+    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<CopyCount> {
+        self.files_at(at)?.refusing_symlinks().push(from, to, true, &mut |_| {})
     }
 
-    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied> {
-        self.files_at(at)?.through_no_link().pull(from, to, &mut |_| {})
+    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<CopyCount> {
+        self.files_at(at)?.refusing_symlinks().pull(from, to, &mut |_| {})
     }
 }
 
@@ -341,21 +342,18 @@ impl Images for Engine {
         Self::image_inspect(self, name)
     }
 
-    fn image_pull(&self, name: &Reference, watch: &dyn Watch) -> Result<ImageInspection> {
-        self.image_pull_from(name, &Registry::default(), watch)
-    }
-
-    fn image_pull_from(
+    fn image_pull(
         &self,
         name: &Reference,
-        registry: &Registry,
+        registry: Option<&Registry>,
         watch: &dyn Watch,
     ) -> Result<ImageInspection> {
         let store = self.images()?;
         let name = store.settings().meant(name);
-        let progress = Watched::new(watch);
-        let reach = self.reach(&reach(registry));
-        let pulled = store.pull(name, &Pull { reach, ..Pull::default() }, &progress)?;
+        let progress = PullProgress::new(watch);
+        let reach = self.reach(&registry.map(reach).unwrap_or_default());
+        let pulled =
+            store.pull(name, &PullOptions { reach, ..PullOptions::default() }, &progress)?;
         Self::image_inspect(self, &pulled.reference)
     }
 
@@ -372,8 +370,13 @@ impl Images for Engine {
         Self::image_remove(self, name, force)
     }
 
-    fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
-        Self::image_prune(self, prune)
+    fn image_prune(
+        &self,
+        all: bool,
+        older_than: Option<Duration>,
+        dry_run: bool,
+    ) -> Result<PruneReport> {
+        Self::image_prune(self, &Prune { all, older_than, dry_run })
     }
 
     fn disk_usage(&self) -> Result<DiskUsage> {
@@ -383,82 +386,89 @@ impl Images for Engine {
 
 impl Volumes for Engine {
     fn volume_create(&self, spec: &VolumeSpec) -> Result<Volume> {
-        Self::volume_create(self, spec)
+        self.volumes().create(spec)
     }
 
     fn volume_list(&self) -> Result<Vec<Volume>> {
-        Ok(Self::volume_list(self))
+        Ok(self.volumes().list())
     }
 
     fn volume_inspect(&self, name: &VolumeName) -> Result<Volume> {
-        self.volume(name)
+        self.volumes().get(name)
     }
 
     fn volume_remove(&self, name: &VolumeName, force: bool) -> Result<()> {
-        Self::volume_remove(self, name, force)
+        self.volumes().remove(name, force)
     }
 
     fn volume_prune(&self, dry_run: bool) -> Result<PrunedVolumes> {
-        Self::volume_prune(self, dry_run)
+        self.volumes().prune(dry_run)
     }
 }
 
 impl Snapshots for Engine {
     fn snapshot_create(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
-        self.snapshot(name, of, note)
+        self.snapshots().create(name, of, note)
     }
 
     fn snapshot_list(&self) -> Result<Vec<Snapshot>> {
-        self.snapshots()
+        self.snapshots().list()
     }
 
     fn snapshot_inspect(&self, name: &Name) -> Result<Snapshot> {
-        self.get_snapshot(name)
+        self.snapshots().get(name)
     }
 
-    fn snapshot_verify(&self, name: &Name) -> Result<Verified> {
-        self.verify_snapshot(name)
+    fn snapshot_verify(&self, name: &Name) -> Result<VerifyReport> {
+        self.snapshots().verify(name)
     }
 
     fn snapshot_tag(&self, snapshot: &Name, name: &Name) -> Result<()> {
-        self.tag_snapshot(snapshot, name)
+        self.snapshots().tag(snapshot, name)
     }
 
     fn snapshot_remove(&self, name: &Name, force: bool) -> Result<()> {
-        self.remove_snapshot(name, force)
+        self.snapshots().remove(name, force)
     }
 
     fn snapshot_save(&self, name: &Name, whole: bool, out: &mut dyn Write) -> Result<()> {
-        self.save_snapshot(name, whole, out)
+        self.snapshots().save(name, whole, out)
     }
 
     fn snapshot_load(&self, name: Option<&Name>, archive: &mut dyn Read) -> Result<Snapshot> {
-        let name = self.load_snapshot(name, archive, &crate::images::Unwatched)?;
-        self.get_snapshot(&name)
+        let name = self.snapshots().load(name, archive, &crate::images::NoProgress)?;
+        self.snapshots().get(&name)
     }
 
-    fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
-        self.restore(snapshot, name).map(drop)
-    }
-
-    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
-        let plan = self.restore_with(snapshot, name, changes)?;
-        judged::check_mounts(&changes.mounts, &plan).inspect_err(|_| {
-            // It has not been started, so nobody has seen what it would show.
-            let _ = self.remove(name, true);
+    fn snapshot_restore(
+        &self,
+        snapshot: &Name,
+        name: &Name,
+        changes: Option<&Changes>,
+    ) -> Result<()> {
+        let Some(changes) = changes else {
+            return self.snapshots().restore(snapshot, name).map(drop);
+        };
+        let plan = self.snapshots().restore_with(snapshot, name, changes)?;
+        path_recheck::check_mounts(&changes.mounts, &plan).inspect_err(|_| {
+            // It has not been started, so nothing has read the mounted paths yet.
+            msb_log::warn_on_failure!(
+                self.remove(name, true),
+                "cannot remove a sandbox that failed to start"
+            );
         })
     }
 
     fn sandbox_clone(&self, of: &Name, name: &Name) -> Result<()> {
-        self.clone_sandbox(of, name).map(drop)
+        self.snapshots().clone_sandbox(of, name).map(drop)
     }
 
     fn sandbox_rollback(&self, name: &Name, snapshot: &Name) -> Result<()> {
-        self.rollback(name, snapshot)
+        self.snapshots().rollback(name, snapshot)
     }
 
     fn sandbox_reset(&self, name: &Name, keep_workspace: bool) -> Result<()> {
-        self.reset(name, keep_workspace)
+        self.snapshots().reset(name, keep_workspace)
     }
 }
 
@@ -471,11 +481,11 @@ impl Networks for Engine {
         self.add_rules(name, rules)
     }
 
-    fn port_publish(&self, name: &Name, port: &Published) -> Result<Published> {
+    fn port_publish(&self, name: &Name, port: &PublishedPort) -> Result<PublishedPort> {
         self.publish(name, port)
     }
 
-    fn port_withdraw(&self, name: &Name, port: &Published) -> Result<()> {
+    fn port_withdraw(&self, name: &Name, port: &PublishedPort) -> Result<()> {
         self.withdraw(name, port)
     }
 
@@ -484,14 +494,19 @@ impl Networks for Engine {
     }
 }
 
-fn reach(registry: &Registry) -> Reach {
+fn reach(registry: &Registry) -> RegistryOptions {
     let login = registry.login.clone().map(|Login { user, password }| Credential::Password {
         user,
         secret: Secret::new(password),
     });
-    Reach { insecure: registry.insecure, ca: registry.ca.clone(), login, ..Reach::default() }
+    RegistryOptions {
+        insecure: registry.insecure,
+        ca: registry.ca.clone(),
+        login,
+        ..RegistryOptions::default()
+    }
 }
 
-fn gone(cause: impl std::fmt::Display) -> Error {
+fn worker_gone(cause: impl std::fmt::Display) -> Error {
     Error::new(Kind::Protocol, "the worker went away").cause(cause)
 }

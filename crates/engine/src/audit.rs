@@ -1,74 +1,78 @@
-//! The chain of the event log: gone on with behind a worker that died, and checked.
+//! The hash chain of the event log: continued after a worker died, and checked.
 //!
-//! What is checked is what is there: a log that somebody wrote anew from its first line to its head cannot
-//! be told from the true one. `docs/audit.md` says what to do about that.
+//! The check covers the files that exist. A log that was rewritten completely, including its head
+//! file, cannot be told from the original one; see `docs/audit.md`.
 
 use crate::planning::now_ms;
 use crate::repair;
 use crate::sandboxes::Engine;
 use msb_api::{Audit, Damage};
 use msb_spec::{Kind, Name, Result, state};
-use msb_wire::record::{Event, Happened};
+use msb_wire::record::{Event, EventKind};
 use msb_wire::{Head, Link, Reply, Request, unchained};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// More damage than this is not listed: who reads so much knows.
-const MOST_DAMAGE: usize = 100;
+/// The most entries of damage in a report.
+const MAX_DAMAGE: usize = 100;
 
-/// Where the event log of a sandbox that has run ends. If nothing says so, there was one event at least.
+/// The head of the event log of a sandbox that has run. Without any record it is event 1 without a
+/// hash.
 pub(crate) fn head(directory: &Path) -> Head {
-    known_head(directory).unwrap_or(Head { number: 1, chain: None })
+    last_head(directory).unwrap_or(Head { number: 1, chain: None })
 }
 
-/// The same by the file that says so, unless lines were added after it. What is missing between the
-/// two stays missing, and is found.
-fn known_head(directory: &Path) -> Option<Head> {
-    let kept = kept(directory).map(|(head, _)| head);
+/// The head from the head file, or from the log if that is newer. Events missing between the two
+/// stay missing, and the check reports them.
+fn last_head(directory: &Path) -> Option<Head> {
+    let head_file = head_file(directory).map(|(head, _)| head);
     let last = repair::last_event(directory)
         .map(|event| Head { number: event.number.max(1), chain: event.chain });
-    match (kept, last) {
-        (Some(kept), Some(last)) if last.number > kept.number => Some(last),
-        // That file is written before the first line; without it nobody knows what came after the last.
+    match (head_file, last) {
+        (Some(head_file), Some(last)) if last.number > head_file.number => Some(last),
+        // The head file is written before the first event; without it later events may be lost.
         (None, Some(last)) if last.chain.is_some() => {
             Some(Head { number: last.number + 1, ..last })
         }
-        (kept, last) => kept.filter(|head| head.number > 0).or(last),
+        (head_file, last) => head_file.filter(|head| head.number > 0).or(last),
     }
 }
 
-/// The worker that last wrote there.
+/// The pid of the worker that last wrote the head file.
 pub(crate) fn worker(directory: &Path) -> Option<u32> {
-    kept(directory)?.1
+    head_file(directory)?.1
 }
 
-fn kept(directory: &Path) -> Option<(Head, Option<u32>)> {
+fn head_file(directory: &Path) -> Option<(Head, Option<u32>)> {
     Head::of_file(&fs::read_to_string(directory.join(state::HEAD)).ok()?)
 }
 
-/// Adds events to the log of a sandbox that nobody runs.
-pub(crate) fn append<const N: usize>(directory: &Path, happened: [Happened; N]) {
-    // On a full disk the next command tries again.
-    let _ = add(directory, head(directory), happened);
+/// Appends events to the log of a stopped sandbox.
+pub(crate) fn append<const N: usize>(directory: &Path, happened: [EventKind; N]) {
+    // Errors are ignored: on a full disk the next command repeats the repair.
+    msb_log::warn_on_failure!(add(directory, head(directory), happened), "cannot write an event");
 }
 
-/// Begins the log of a sandbox that was made and not started.
-pub(crate) fn begin(directory: &Path, happened: Happened) {
-    let _ = add(directory, Head::first(), [happened]);
+/// Starts the log of a sandbox that was created and not started.
+pub(crate) fn begin(directory: &Path, happened: EventKind) {
+    msb_log::warn_on_failure!(
+        add(directory, Head::first(), [happened]),
+        "cannot write the first event"
+    );
 }
 
 fn add<const N: usize>(
     directory: &Path,
     mut head: Head,
-    happened: [Happened; N],
+    happened: [EventKind; N],
 ) -> io::Result<()> {
     let mut options = File::options();
-    let kept =
+    let head_file =
         options.write(true).create(true).truncate(false).open(directory.join(state::HEAD))?;
-    // No worker has written this.
-    let keep = |head: &Head| kept.write_all_at(head.kept(None).as_bytes(), 0);
+    // No worker pid: this process writes it.
+    let keep = |head: &Head| head_file.write_all_at(head.kept(None).as_bytes(), 0);
     keep(&head)?;
     let path = directory.join(state::EVENTS);
     let mut log = File::options().read(true).append(true).create(true).open(path)?;
@@ -78,7 +82,7 @@ fn add<const N: usize>(
     if length > 0 {
         log.read_exact_at(&mut last, length - 1)?;
     }
-    // What was cut short is no beginning of what comes next.
+    // A truncated last line is terminated first.
     if last != [b'\n'] {
         lines.push(b'\n');
     }
@@ -92,56 +96,57 @@ fn add<const N: usize>(
 }
 
 impl Engine {
-    /// Checks the chain of a sandbox's event log.
+    /// Checks the hash chain of the event log of a sandbox.
     pub fn audit(&self, name: &Name) -> Result<Audit> {
         let directory = self.home().directory(name);
         let plan = self.home().plan(name)?;
-        // Asked first: what is added meanwhile comes after it.
-        let told = match self.home().is_running(name) {
+        // Read before the log: events that are appended meanwhile come after it.
+        let reply = match self.home().is_running(name) {
             true => self.connect(name, &Request::Head).and_then(|mut worker| worker.reply()),
             false => Ok(Reply::Done),
         };
-        let worker = match told {
+        let worker = match reply {
             Ok(Reply::Head(head)) => Some(head),
-            // It has ended while it was asked.
+            // The worker has ended meanwhile.
             Err(error) if self.home().is_running(name) && error.kind() != Kind::State => {
                 return Err(error);
             }
             _ => None,
         };
-        let head = worker.or_else(|| kept(&directory).map(|(head, _)| head));
+        let head = worker.or_else(|| head_file(&directory).map(|(head, _)| head));
         let rotated = format!("{}{}", state::EVENTS, state::ROTATED);
-        // The newer first: should it become the older meanwhile, it is read twice and not never.
+        // The current file is read first: if it is rotated meanwhile, it is read twice and not
+        // skipped.
         let current = fs::read(directory.join(state::EVENTS)).unwrap_or_default();
         let older = fs::read(directory.join(rotated)).ok();
-        let begun_anew = older.as_ref().is_some_and(|older| !older.is_empty());
+        let rotated_once = older.as_ref().is_some_and(|older| !older.is_empty());
         let older = older.filter(|older| current.is_empty() || !older.starts_with(&current));
-        let mut check = Check::default();
+        let mut check = ChainCheck::default();
         check.file(older.as_deref().unwrap_or_default());
         check.file(&current);
         if check.events == 0 && head.is_none() && !plan.ephemeral {
             check.note(1, "is missing, with all after it");
         }
-        Ok(check.finish(name, head.as_ref(), begun_anew))
+        Ok(check.finish(name, head.as_ref(), rotated_once))
     }
 }
 
-/// A log on its way through the check.
+/// The state of a check.
 #[derive(Default)]
-struct Check {
+struct ChainCheck {
     events: u64,
     unchained: u64,
     from: Option<u64>,
     last: Option<Head>,
-    /// The links of the last lines that were good, for a head that is a little behind.
+    /// Heads of the valid lines, to look up a head file that is behind the log.
     seen: Vec<Head>,
     damage: Vec<Damage>,
 }
 
-impl Check {
+impl ChainCheck {
     fn file(&mut self, bytes: &[u8]) {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-        // What comes after the last end of a line; a line without one was cut short.
+        // The part after the last line end is empty, unless a line was truncated.
         if lines.last().is_some_and(|line| line.is_empty()) {
             lines.pop();
         }
@@ -159,17 +164,17 @@ impl Check {
         self.events += 1;
         self.from.get_or_insert(event.number);
         let Some((content, chain)) = unchained(line) else {
-            self.plain(&event, before);
+            self.unchained_line(&event, before);
             return;
         };
         let known = self.last.as_ref().map(|last| last.chain.clone());
         let previous = match (known, &event.after) {
-            // The first that is left says itself what came before it.
+            // The first line of a file carries the hash before it.
             (None, None) if event.number == 1 => Some(Link::first()),
             (None, Some(after)) => Some(after.clone()),
             (None, None) => None,
             (Some(Some(link)), _) => Some(link),
-            // Before it were lines of a time without chains.
+            // Lines before it were written before the log had hashes.
             (Some(None), Some(after)) if *after == Link::first() => Some(after.clone()),
             (Some(None), _) => None,
         };
@@ -178,7 +183,8 @@ impl Check {
             _ if self.last.is_some() && number <= before => self.note(number, "is out of order"),
             _ if self.last.is_some() && number > before + 1 => {
                 self.missing(before + 1, number - 1);
-                // What is before it is gone; if it is first in its file it can say so itself.
+                // The previous line is missing; the first line of a file carries the hash before
+                // it.
                 let own = event.after.as_ref().filter(|_| begins);
                 if own.is_some_and(|after| after.next(&content) != chain) {
                     self.note(number, "was changed");
@@ -202,8 +208,8 @@ impl Check {
         self.last = Some(head);
     }
 
-    /// A line without a hash: from before there were any, or stripped of it.
-    fn plain(&mut self, event: &Event, before: u64) {
+    /// Checks a line without a hash: written before the log had hashes, or stripped.
+    fn unchained_line(&mut self, event: &Event, before: u64) {
         let number = event.number;
         if self.last.as_ref().is_some_and(|last| last.chain.is_some()) {
             return self.note(number, "has no hash");
@@ -225,18 +231,18 @@ impl Check {
     }
 
     fn note(&mut self, number: u64, what: &str) {
-        if self.damage.len() < MOST_DAMAGE {
+        if self.damage.len() < MAX_DAMAGE {
             self.damage.push(Damage { number, what: what.to_owned() });
         }
     }
 
-    fn finish(mut self, name: &Name, head: Option<&Head>, begun_anew: bool) -> Audit {
+    fn finish(mut self, name: &Name, head: Option<&Head>, rotated_once: bool) -> Audit {
         let to = self.last.as_ref().map_or(0, |last| last.number);
-        // Before the first line there is a head, and nothing to say where it leads.
+        // A head of number 0 exists before the first event and has nothing to compare.
         let chained = head.is_some_and(|head| head.number > 0 && head.chain.is_some());
         let is_ours = self.unchained == 0 || chained;
-        if !begun_anew && self.from.is_some_and(|from| from > 1) && is_ours {
-            // A log that was begun anew has the one before it beside it.
+        if !rotated_once && self.from.is_some_and(|from| from > 1) && is_ours {
+            // After a rotation, the previous file exists.
             self.damage.insert(
                 0,
                 Damage {
@@ -248,7 +254,7 @@ impl Check {
         match head {
             Some(head) if head.number > to => self.missing(to + 1, head.number),
             Some(head) => {
-                // A worker that was killed may have written lines after it, and never its head.
+                // A worker that was killed may have appended events without updating the head file.
                 let found = self.seen.iter().find(|seen| seen.number == head.number).cloned();
                 let same = found.as_ref().is_none_or(|found| found.chain == head.chain);
                 if !same && self.damage.is_empty() {
@@ -259,7 +265,7 @@ impl Check {
                 }
             }
             None if self.seen.is_empty() => {}
-            None => self.note(to, "may not be the last: the file that says so is missing"),
+            None => self.note(to, "may not be the last: the head file is missing"),
         }
         Audit {
             name: name.to_string(),

@@ -1,20 +1,20 @@
-//! What is done to a log, and that it is found.
+//! Manipulations of an event log that the check has to find.
 
 use super::*;
 use std::path::PathBuf;
 
-/// A log of some events, as a worker writes it.
+/// A log of `count` events as a worker writes it.
 fn written(count: u64) -> (Vec<String>, Head) {
     let (mut head, mut lines) = (Head::first(), Vec::new());
     for number in 1..=count {
-        head.append(Event::new(number, 7 * number, Happened::Created), false, &mut lines);
+        head.append(Event::new(number, 7 * number, EventKind::Created), false, &mut lines);
     }
     let text = String::from_utf8(lines).unwrap();
     (text.lines().map(str::to_owned).collect(), head)
 }
 
 fn checked(lines: &[String], head: Option<&Head>) -> Audit {
-    let mut check = Check::default();
+    let mut check = ChainCheck::default();
     check.file(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes());
     check.finish(&Name::parse("box").unwrap(), head, false)
 }
@@ -24,7 +24,7 @@ fn damage(audit: &Audit) -> Vec<(u64, &str)> {
 }
 
 #[test]
-fn a_log_that_nobody_touched_is_whole() {
+fn an_unchanged_log_is_intact() {
     let (lines, head) = written(5);
     let audit = checked(&lines, Some(&head));
     assert_eq!(damage(&audit), []);
@@ -34,7 +34,7 @@ fn a_log_that_nobody_touched_is_whole() {
 }
 
 #[test]
-fn whatever_is_done_to_a_line_is_found_by_its_number() {
+fn every_change_of_a_line_is_reported_with_its_number() {
     let (lines, head) = written(5);
     let done = |change: &dyn Fn(&mut Vec<String>)| {
         let mut lines = lines.clone();
@@ -58,21 +58,21 @@ fn whatever_is_done_to_a_line_is_found_by_its_number() {
     assert_eq!(stripped[0], (4, "has no hash".to_owned()));
     let first = done(&|lines| drop(lines.remove(0)));
     assert_eq!(first[0], (1, "to 1 are missing".to_owned()));
-    // One more that does follow, as somebody makes it who knows how.
+    // An inserted line with a valid hash.
     let mut more = head.clone();
     let mut added = Vec::new();
-    more.append(Event::new(3, 0, Happened::Paused { idle: false }), false, &mut added);
+    more.append(Event::new(3, 0, EventKind::Paused { idle: false }), false, &mut added);
     let added = String::from_utf8(added).unwrap().trim_end().to_owned();
     let inserted = done(&|lines| lines.insert(3, added.clone()));
     assert_eq!(inserted[0], (3, "is out of order".to_owned()));
 }
 
 #[test]
-fn a_log_written_anew_without_its_head_is_found() {
+fn a_rewritten_log_without_its_head_is_detected() {
     let (_, head) = written(5);
     let (mut other, mut lines) = (Head::first(), Vec::new());
     for number in 1..=5 {
-        other.append(Event::new(number, 8 * number, Happened::Created), false, &mut lines);
+        other.append(Event::new(number, 8 * number, EventKind::Created), false, &mut lines);
     }
     let text = String::from_utf8(lines).unwrap();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -83,24 +83,25 @@ fn a_log_written_anew_without_its_head_is_found() {
 }
 
 #[test]
-fn lines_after_the_head_were_written_by_one_who_died() {
+fn lines_after_the_head_come_from_a_killed_worker() {
     let (lines, _) = written(5);
     let (_, behind) = written(3);
     assert_eq!(damage(&checked(&lines, Some(&behind))), []);
 }
 
 #[test]
-fn a_log_of_before_goes_on_with_a_chain() {
-    let plain: Vec<String> = (1..=2)
+fn an_unchained_log_continues_with_a_chain() {
+    let unchained_line: Vec<String> = (1..=2)
         .map(|number| format!("{{\"number\":{number},\"time\":1,\"event\":\"created\"}}"))
         .collect();
-    let audit = checked(&plain, None);
+    let audit = checked(&unchained_line, None);
     assert_eq!((damage(&audit), audit.unchained, &audit.head), (vec![], 2, &None));
     let (mut head, mut more) = (Head { number: 2, chain: None }, Vec::new());
-    head.append(Event::new(3, 1, Happened::Paused { idle: false }), false, &mut more);
-    head.append(Event::new(4, 1, Happened::Resumed { by: None }), false, &mut more);
+    head.append(Event::new(3, 1, EventKind::Paused { idle: false }), false, &mut more);
+    head.append(Event::new(4, 1, EventKind::Resumed { by: None }), false, &mut more);
     let text = String::from_utf8(more).unwrap();
-    let lines: Vec<String> = plain.into_iter().chain(text.lines().map(str::to_owned)).collect();
+    let lines: Vec<String> =
+        unchained_line.into_iter().chain(text.lines().map(str::to_owned)).collect();
     let audit = checked(&lines, Some(&head));
     assert_eq!((damage(&audit), audit.unchained, audit.to), (vec![], 2, 4));
     let removed = [&lines[..2], &lines[3..]].concat();
@@ -108,7 +109,7 @@ fn a_log_of_before_goes_on_with_a_chain() {
 }
 
 #[test]
-fn the_file_that_is_left_of_a_full_log_can_be_checked_alone() {
+fn a_rotated_log_can_be_checked_alone() {
     let (mut head, mut first, mut second) = (Head::first(), Vec::new(), Vec::new());
     for number in 1..=8 {
         let begins = number == 3 || number == 6;
@@ -117,11 +118,11 @@ fn the_file_that_is_left_of_a_full_log_can_be_checked_alone() {
             // As if the first file had gone.
             lines.clear();
         }
-        head.append(Event::new(number, 1, Happened::Created), begins, lines);
+        head.append(Event::new(number, 1, EventKind::Created), begins, lines);
     }
     let name = Name::parse("box").unwrap();
     let check = |first: &[u8], second: &[u8]| {
-        let mut check = Check::default();
+        let mut check = ChainCheck::default();
         check.file(first);
         check.file(second);
         check.finish(&name, Some(&head), true)
@@ -135,24 +136,24 @@ fn the_file_that_is_left_of_a_full_log_can_be_checked_alone() {
 }
 
 #[test]
-fn numbers_go_on_from_the_head_and_not_from_what_is_left() {
+fn numbers_continue_from_the_head_file() {
     let directory = std::env::temp_dir().join(format!("msb-audit-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let log: PathBuf = directory.join(state::EVENTS);
-    begin(&directory, Happened::Created);
-    append(&directory, [Happened::Paused { idle: false }]);
-    append(&directory, [Happened::Resumed { by: None }]);
+    begin(&directory, EventKind::Created);
+    append(&directory, [EventKind::Paused { idle: false }]);
+    append(&directory, [EventKind::Resumed { by: None }]);
     let text = fs::read_to_string(&log).unwrap();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let (head, worker) = kept(&directory).unwrap();
+    let (head, worker) = head_file(&directory).unwrap();
     assert_eq!((head.number, worker), (3, None));
     assert_eq!(damage(&checked(&lines, Some(&head))), []);
-    // The last line is removed, and somebody goes on.
+    // The last line is removed, then an event is appended.
     fs::write(&log, format!("{}\n{}\n", lines[0], lines[1])).unwrap();
-    append(&directory, [Happened::Repaired]);
+    append(&directory, [EventKind::Repaired]);
     let text = fs::read_to_string(&log).unwrap();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let (head, _) = kept(&directory).unwrap();
+    let (head, _) = head_file(&directory).unwrap();
     assert_eq!(damage(&checked(&lines, Some(&head))), [(3, "is missing")]);
     fs::remove_dir_all(directory).unwrap();
 }

@@ -1,33 +1,32 @@
-//! Images made on this machine from the packages of its distribution, for where no registry can
-//! be reached.
+//! Creates images from the packages of the distribution of this host, without a registry.
 //!
-//! mmdebstrap makes them, as whoever runs msb, from apt's own sources and keys; what it packs
-//! goes straight into the store and is treated there as any other layer. Nothing of the host but
-//! its sources of packages gets into an image.
+//! mmdebstrap runs as the user of msb, with the sources and keys of apt. Its tar output goes into
+//! the image store like any other layer. Nothing of the host but its package sources gets into an
+//! image.
 
+mod apt_sources;
 mod mmdebstrap;
-mod sources;
 
 use crate::Engine;
-use crate::host::User;
-use mmdebstrap::Recipe;
+use crate::host::HostUser;
+use apt_sources::HostDistro;
+use mmdebstrap::MmdebstrapRun;
 use msb_image::{History, Image, ImageConfig, RootfsIds, WireConfig};
 use msb_spec::{Error, Platform, Reference, Result};
-use sources::System;
 
-/// What an image is for.
+/// The kind of image to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// The distribution itself, as small as is useful.
+    /// The minimal distribution (mmdebstrap `minbase`).
     Debian,
-    /// With Python and pip.
+    /// The distribution with Python and pip.
     Python,
-    /// With Node.js and npm.
+    /// The distribution with Node.js and npm.
     Node,
 }
 
 impl Base {
-    /// As it is typed.
+    /// The name as it is typed.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Debian => "debian",
@@ -36,8 +35,7 @@ impl Base {
         }
     }
 
-    /// What it needs beyond the distribution's own base. Whatever fetches over TLS needs to know
-    /// whom to trust.
+    /// The packages of this kind beyond the minimal ones. TLS clients need CA certificates.
     fn packages(self) -> &'static [&'static str] {
         match self {
             Self::Debian => &[],
@@ -63,49 +61,53 @@ impl std::str::FromStr for Base {
         let all = [Self::Debian, Self::Python, Self::Node];
         all.into_iter().find(|base| base.as_str() == text).ok_or_else(|| {
             let text = msb_spec::shown(text);
-            Error::invalid(format!("no such image to make: `{text}`"))
+            Error::invalid(format!("unknown kind of image: `{text}`"))
                 .hint("it is `debian`, `python` or `node`; `--packages` adds to them")
         })
     }
 }
 
-/// What is to be made.
+/// The options of a bootstrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// What it is for.
+    /// The kind of image to create.
     pub base: Base,
-    /// Release of the distribution; this host's if it is not said.
+    /// The release, such as `bookworm`; `None` is that of this host.
     pub suite: Option<String>,
-    /// Packages beyond those of its base.
+    /// Further packages beyond those of `base`.
     pub packages: Vec<String>,
-    /// Where packages come from; where apt gets this host's if it is not said.
+    /// The URL of a mirror; `None` uses the sources of apt.
     pub mirror: Option<String>,
-    /// Its name; the base with the suite, and with `latest`, if it is not said.
+    /// The name of the image; `None` is `BASE:SUITE` and `BASE:latest`.
     pub name: Option<Reference>,
-    /// When it is made, as RFC 3339 has it.
+    /// The creation time in RFC 3339 format.
     pub created: String,
 }
 
-/// Where programs are looked for.
+/// The PATH variable of the image.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Engine {
-    /// Makes an image from the packages of a distribution; `said` hears what is being done.
-    pub fn bootstrap(&self, asked: &Bootstrap, said: &(dyn Fn(&str) + Sync)) -> Result<Vec<Image>> {
+    /// Creates an image from packages; `report` gets a line for each step.
+    pub fn bootstrap(
+        &self,
+        asked: &Bootstrap,
+        report: &(dyn Fn(&str) + Sync),
+    ) -> Result<Vec<Image>> {
         let about = |error: Error| error.under(format!("cannot make `{}`", asked.base.as_str()));
-        self.make(asked, said).map_err(about)
+        self.make(asked, report).map_err(about)
     }
 
-    fn make(&self, asked: &Bootstrap, said: &(dyn Fn(&str) + Sync)) -> Result<Vec<Image>> {
-        let user = User::current();
-        if !user.is_root() && user.granted().is_none() {
+    fn make(&self, asked: &Bootstrap, report: &(dyn Fn(&str) + Sync)) -> Result<Vec<Image>> {
+        let user = HostUser::current();
+        if !user.is_root() && user.subordinate_ids().is_none() {
             return Err(Error::unsupported("packages have files of several users")
                 .cause("this user has no ids but its own")
                 .hint(
                     "install `uidmap` (newuidmap) and have /etc/subuid grant ids, or run as root",
                 ));
         }
-        let system = System::read();
+        let system = HostDistro::read();
         let suite = system.suite(asked.suite.as_deref())?;
         let names = match &asked.name {
             Some(name) => vec![name.clone()],
@@ -115,7 +117,7 @@ impl Engine {
             asked.base.packages().iter().map(|package| (*package).to_owned()).collect();
         packages.extend(asked.packages.iter().cloned());
         packages.iter().try_for_each(|package| check_package(package))?;
-        let recipe = Recipe {
+        let mmdebstrap = MmdebstrapRun {
             origin: system.origin(&suite, asked.mirror.as_deref())?,
             suite: &suite,
             packages: &packages,
@@ -123,7 +125,7 @@ impl Engine {
         };
         let store = self.images()?;
         let _adding = store.adding()?;
-        let layer = recipe.run(said, |tar| store.add_layer(tar))?;
+        let layer = mmdebstrap.run(report, |tar| store.add_layer(tar))?;
         let config = config(asked, &suite, &layer);
         names
             .iter()
@@ -132,8 +134,8 @@ impl Engine {
     }
 }
 
-/// By its suite and as the latest. What comes from another distribution is not called Debian.
-fn default_names(asked: &Bootstrap, system: &System, suite: &str) -> Result<Vec<Reference>> {
+/// The default names: suite and `latest`. Only Debian packages are called `debian`.
+fn default_names(asked: &Bootstrap, system: &HostDistro, suite: &str) -> Result<Vec<Reference>> {
     let name = match asked.base {
         Base::Debian if asked.mirror.is_none() => system.distribution(),
         other => other.as_str(),
@@ -168,7 +170,7 @@ fn config(asked: &Bootstrap, suite: &str, layer: &msb_image::Layer) -> ImageConf
     }
 }
 
-/// What apt takes for a package, with a version or a release if need be.
+/// Checks a package name as apt takes it, with an optional version or release.
 fn check_package(name: &str) -> Result<()> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+.:=~/_-".contains(&byte);
     let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_apt_or_a_shell_would_read_otherwise_is_no_package() {
+    fn package_names_with_special_characters_are_refused() {
         for good in ["git", "g++", "libc6:amd64", "git=1:2.39-1~deb12u1", "nodejs/bookworm"] {
             assert!(check_package(good).is_ok(), "{good}");
         }
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_known_by_its_suite_and_as_the_latest() {
+    fn an_image_gets_its_suite_and_latest_as_tags() {
         let mut asked = Bootstrap {
             base: Base::Debian,
             suite: None,
@@ -204,7 +206,7 @@ mod tests {
             created: String::new(),
         };
         let names = |asked: &Bootstrap, id: &str| -> Vec<String> {
-            let system = System::of(&format!("ID={id}\nVERSION_CODENAME=noble\n"), Vec::new());
+            let system = HostDistro::of(&format!("ID={id}\nVERSION_CODENAME=noble\n"), Vec::new());
             let names = default_names(asked, &system, "noble").unwrap();
             names.iter().map(Reference::short).collect()
         };

@@ -1,12 +1,12 @@
-//! Builds images from Containerfiles: every RUN in a sandbox of its own, every layer through the
-//! store like any other.
+//! Builds images from Containerfiles: each RUN in its own sandbox, each layer through the image
+//! store.
 
-mod running;
-mod sources;
+mod context;
+mod run_step;
 mod stages;
 
+pub use context::ContainerfileSource;
 pub use msb_image::build::CONTAINERFILE_LIMIT as LIMIT;
-pub use sources::Recipe;
 
 use crate::Engine;
 use crate::images::Fetching;
@@ -17,64 +17,63 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What is to be built.
+/// The options of a build.
 #[derive(Debug, Clone)]
 pub struct Build {
-    /// What COPY and ADD take files from.
+    /// The build context: COPY and ADD take files from here.
     pub directory: PathBuf,
-    /// What says how; none is the directory's own.
-    pub recipe: Option<Recipe>,
-    /// What the image is to be called; at least one.
+    /// The Containerfile; `None` uses that of the context.
+    pub recipe: Option<ContainerfileSource>,
+    /// The names of the image; at least one.
     pub names: Vec<Reference>,
-    /// Values for ARG.
+    /// The values of ARG variables (`--build-arg`).
     pub arguments: BTreeMap<String, String>,
-    /// The stage that is wanted; none is the last.
+    /// The stage to build; `None` is the last one.
     pub target: Option<String>,
-    /// Whether every step is done again.
+    /// Whether cached steps are ignored.
     pub no_cache: bool,
-    /// When images below are fetched.
+    /// When base images are fetched.
     pub pull: PullWhen,
-    /// For which platform.
+    /// The target platform; `None` is that of the host.
     pub platform: Option<Platform>,
-    /// Whom RUN reaches; none is nobody.
+    /// The network of RUN; `None` has no network.
     pub network: Option<NetworkSpec>,
-    /// The time that the image is to bear, in seconds since 1970, so that it is the same whenever
-    /// it is built.
+    /// The creation time in seconds since 1970, for reproducible builds (`SOURCE_DATE_EPOCH`).
     pub epoch: Option<i64>,
-    /// When commands that still run are killed; none is never.
+    /// When running commands are killed; `None` is never.
     pub until: Option<Instant>,
 }
 
-/// What happens during a build.
+/// An event of a build.
 #[derive(Debug, Clone)]
-pub enum Told<'a> {
-    /// A step begins, or was done before.
+pub enum BuildEvent<'a> {
+    /// A step starts, or is taken from the cache.
     Step {
-        /// The stage's name or number, if there are several.
+        /// The name or number of the stage, if there are several.
         stage: Option<String>,
-        /// Which step.
+        /// The number of the step, from 1.
         number: usize,
-        /// Of how many.
+        /// The number of steps of the stage.
         count: usize,
-        /// As written.
+        /// The instruction as written in the Containerfile.
         text: &'a str,
-        /// Whether it was done before.
+        /// Whether the step came from the cache.
         cached: bool,
     },
-    /// A command says something.
+    /// A command has written output.
     Output(&'a [u8]),
-    /// Something to know.
+    /// A note for the user.
     Note(String),
 }
 
-/// Whoever watches a build.
+/// Receives the events of a build.
 pub trait Watcher {
-    /// Something happened.
-    fn told(&mut self, what: Told<'_>);
+    /// Called for each event.
+    fn told(&mut self, what: BuildEvent<'_>);
 }
 
 impl Engine {
-    /// Builds an image and gives it its names.
+    /// Builds an image and adds it to the store under its names.
     pub fn build(
         &self,
         build: &Build,
@@ -85,14 +84,14 @@ impl Engine {
             return Err(Error::invalid(format!("an image cannot be given a digest: `{name}`"))
                 .hint("the digest follows from what is built; `-t` takes a name and a tag"));
         }
-        // Before the first step, and not only if there is one that needs it.
+        // Checked before the first step, even if no RUN needs it.
         build.network.iter().try_for_each(NetworkSpec::validate)?;
-        let sources = sources::find(build)?;
-        let file = Containerfile::parse(&sources.name, &sources.text)?;
+        let context = context::find(build)?;
+        let file = Containerfile::parse(&context.name, &context.text)?;
         let store = self.images()?;
-        // What is not named yet must not be taken for rubbish.
+        // Keeps layers without a name from being pruned.
         let _adding = store.adding()?;
-        let mut stages = stages::Stages::new(self, &store, build, &sources, &file, fetching)?;
+        let mut stages = stages::Stages::new(self, &store, build, &context, &file, fetching)?;
         let finished = stages.build(watcher)?;
         let names = build.names.iter();
         names.map(|name| store.add_image(name, &finished.image, &finished.layers)).collect()

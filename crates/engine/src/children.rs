@@ -1,85 +1,105 @@
-//! Sandboxes that were made for sandboxes, within a budget.
+//! Child sandboxes, created on behalf of a sandbox within its budget.
 //!
-//! What is counted are the sandboxes there are, and a number in the directory of their parent, so
-//! that nothing is forgotten with whoever made them. Whoever makes one, or takes a parent away,
-//! holds one lock of the state directory meanwhile: what a budget has left cannot be given twice.
+//! The budget is computed from the existing Plans and a counter in the directory of the parent, so
+//! no process has to live for it. `families.lock` serialises spawning children and removing
+//! parents: a budget cannot be spent twice.
 
 mod network;
 
-use crate::api::check_judged;
+use crate::api::recheck_paths;
 use crate::host::random;
 use crate::images::Fetching;
 use crate::planning::now_ms;
 use crate::repair;
 use crate::sandboxes::Engine;
-use crate::store::create_private;
-use msb_api::{Brood, Child, ChildSpec};
+use crate::start::{Launch, LaunchUntil};
+use crate::store::{Home, create_private_file};
+use msb_api::{Child, ChildListing, ChildSpec};
+use msb_spec::encoding::hex;
 use msb_spec::{
-    Authority, Bytes, Cpus, DEEPEST, Error, Family, Hostname, ImageRef, Isolation, IsolationChoice,
-    Kind, Name, Peers, Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
+    Authority, Bytes, CommandStreams, Cpus, DEEPEST, Error, Family, Hostname, ImageRef, Isolation,
+    IsolationChoice, Kind, Name, Peers, Plan, Result, Span, SpawnPolicy, Spec, Stage, state,
 };
-use msb_sys::lock::Held;
+use msb_sys::lock::LockGuard;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// To make or remove a sandbox's directory takes milliseconds, also for fifty at once.
+/// How long the spawn lock is waited for. Holding it takes milliseconds, also for fifty children.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
-/// How long a child that is just being made is waited for.
+/// How long removal waits for a child that is being created.
 const MAKING_LIMIT: Duration = Duration::from_secs(15);
-/// Two short words and a number.
+/// The most bytes of a spawn record.
 const RECORD_LIMIT: u64 = 4096;
 
-/// What is kept about the children of a sandbox, in its directory.
+/// The spawn record in the directory of a parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
-    /// Another one after each reset, so that children of before are known.
+struct SpawnRecord {
+    /// A random id that changes with each reset, so that children from before are recognised.
     life: String,
-    /// Children that were ever made.
+    /// The number of children ever spawned.
     spawned: u32,
 }
 
+/// The child sandboxes of a state directory: their records, budgets and ends.
+#[derive(Debug, Clone, Copy)]
+pub struct ChildSandboxes<'a> {
+    engine: &'a Engine,
+    home: &'a Home,
+}
+
 impl Engine {
-    /// Makes a child of a running sandbox and starts it, with a say in how images are fetched.
+    /// The child sandboxes of this state directory.
+    pub fn children(&self) -> ChildSandboxes<'_> {
+        ChildSandboxes { engine: self, home: self.home() }
+    }
+}
+
+impl ChildSandboxes<'_> {
+    /// Creates and starts a child of a running sandbox, with options for fetching its image.
     pub fn spawn(&self, parent: &Name, ask: &ChildSpec, fetching: &Fetching<'_>) -> Result<Child> {
-        self.spawn_called(parent, ask, None, fetching)
+        self.spawn_with_alias(parent, ask, None, fetching)
     }
 
-    /// Makes a child for a caller inside, which calls it by an alias. What it is called outside does not
-    /// depend on that, so that code inside neither learns of names that are taken there nor takes any.
-    pub(crate) fn spawn_called(
+    /// Creates a child for code in the sandbox, which refers to it by an alias. The name outside
+    /// does not depend on the alias: code inside can neither probe nor take names of the host.
+    pub(crate) fn spawn_with_alias(
         &self,
         parent: &Name,
         ask: &ChildSpec,
         alias: Option<&Name>,
         fetching: &Fetching<'_>,
     ) -> Result<Child> {
-        let about = |error: Error| error.under(format!("sandbox `{parent}` gets no child"));
+        let about =
+            |error: Error| error.under(format!("cannot spawn a child of sandbox `{parent}`"));
         let (plan, policy) = self.may_spawn(parent).map_err(about)?;
         let mut spec = child_of(&plan, &policy, ask).map_err(about)?;
-        // What may take long is done before the lock: then the image is there.
-        // Its parent's policy was within the ceiling, and bounds it.
-        let admitted = |spec: &Spec| Authority::Operator.spec(spec);
-        self.plan_within(&admitted(&spec)?, fetching)?;
-        let (child, made) = {
-            let _lock = self.family_lock()?;
+        // The image is fetched before the lock is taken. The policy of the parent bounds the child,
+        // and was checked against the ceiling.
+        let plan_child = |spec: &Spec| {
+            let admitted = Authority::Operator.spec(spec)?;
+            self.engine.plan_within(&admitted, &CommandStreams::default(), fetching)
+        };
+        plan_child(&spec)?;
+        let new = {
+            let _lock = self.spawn_lock()?;
             let (_, policy) = self.may_spawn(parent).map_err(about)?;
-            let record = self.record(parent)?.unwrap_or_else(Record::new);
-            let kin = self.kin();
-            self.check_budget(parent, &policy, &record, &kin, &spec).map_err(about)?;
-            check_alias(parent, alias, &kin).map_err(about)?;
+            let record = self.record(parent)?.unwrap_or_else(SpawnRecord::new);
+            let all_children = self.all_children();
+            self.check_budget(parent, &policy, &record, &all_children, &spec).map_err(about)?;
+            check_alias(parent, alias, &all_children).map_err(about)?;
             let name = self.child_name(parent, ask, &record).map_err(about)?;
             let network = network::shared(&plan, &policy, &name);
             let join = network::joined(&plan, &policy, &name);
             spec.network = network::asked(&plan, &policy, network.is_some(), join);
             spec.name = Some(name);
             spec.hostname = alias.map(Hostname::of);
-            let mut child = self.plan_within(&admitted(&spec)?, fetching)?;
-            // Not by its name, which may come from inside.
+            let mut child = plan_child(&spec)?;
+            // Policies of config.toml do not apply: the name may come from inside.
             child.spawn.clone_from(&spec.spawn);
-            check_judged(&spec, &child)?;
+            recheck_paths(&spec, &child)?;
             let generation = generation(&plan) + 1;
             let life = record.life.clone();
             child.family = Some(Family {
@@ -92,42 +112,37 @@ impl Engine {
                 ports: policy.ports,
             });
             let spawned = record.spawned.saturating_add(1);
-            self.write_record(parent, &Record { spawned, ..record })?;
-            let made = self.make_sandbox(&child)?;
-            (child, made)
+            self.write_record(parent, &SpawnRecord { spawned, ..record })?;
+            self.engine.make_sandbox(child)?
         };
-        let started = self.launch_made(made).and_then(|mut caller| {
-            self.begin(&child, &mut caller)?;
-            // Whoever took its parent away meanwhile may have looked before it was there.
-            match self.is_orphan(&child) {
-                true => Err(Error::new(Kind::State, format!("sandbox `{parent}` is gone"))),
-                false => caller.detach(),
-            }
-        });
-        if let Err(error) = started {
-            let _ = self.remove(&child.name, true);
-            return Err(error);
+        let mut child = self.engine.start_new(new)?;
+        let until = LaunchUntil::CommandStarted;
+        child.complete(&Launch { until, ..Launch::default() })?;
+        // The parent may have been removed before the child was visible.
+        if self.is_orphan(child.plan()) {
+            return Err(Error::new(Kind::State, format!("sandbox `{parent}` is gone")));
         }
-        self.child(&child).ok_or_else(|| self.home().unknown(&child.name))
+        let child = child.detach()?;
+        self.child(&child).ok_or_else(|| self.home.unknown(&child.name))
     }
 
-    /// The children of a sandbox, by name, and what its policy leaves.
-    pub fn children(&self, parent: &Name) -> Result<Brood> {
-        let plan = self.home().plan(parent)?;
+    /// The children of a sandbox, by name, and its remaining budget.
+    pub fn list(&self, parent: &Name) -> Result<ChildListing> {
+        let plan = self.home.plan(parent)?;
         let record = self.record(parent)?;
-        let kin = self.kin();
-        let own = kin.iter().filter(|child| is_child_of(child, parent));
-        Ok(Brood {
+        let all_children = self.all_children();
+        let own = all_children.iter().filter(|child| is_child_of(child, parent));
+        Ok(ChildListing {
             children: own.filter_map(|child| self.child(child)).collect(),
             spawned: record.map_or(0, |record| record.spawned),
             max_total: plan.spawn.map(|policy| policy.max_total),
         })
     }
 
-    /// Ends a child of a sandbox, and those of its own.
-    pub fn remove_child(&self, parent: &Name, name: &Name) -> Result<()> {
-        match self.home().plan(name) {
-            Ok(plan) if is_child_of(&plan, parent) => self.remove(name, true),
+    /// Removes a child of a sandbox with its own children.
+    pub fn remove(&self, parent: &Name, name: &Name) -> Result<()> {
+        match self.home.plan(name) {
+            Ok(plan) if is_child_of(&plan, parent) => self.engine.remove(name, true),
             _ => {
                 Err(Error::new(Kind::NotFound, format!("no child `{name}` of sandbox `{parent}`"))
                     .hint(format!("`msb children {parent}` lists those there are")))
@@ -135,9 +150,9 @@ impl Engine {
         }
     }
 
-    /// A sandbox that may have children and runs, with what it may have.
+    /// The Plan and spawn policy of a running parent; fails if it may not spawn.
     fn may_spawn(&self, parent: &Name) -> Result<(Plan, SpawnPolicy)> {
-        let plan = self.home().plan(parent)?;
+        let plan = self.home.plan(parent)?;
         let Some(policy) = plan.spawn.clone() else {
             return Err(Error::new(
                 Kind::Denied,
@@ -148,36 +163,37 @@ impl Engine {
         if generation(&plan) >= DEEPEST {
             return Err(Error::new(
                 Kind::Denied,
-                format!("sandbox `{parent}` is a child of a child, which have none"),
+                format!("sandbox `{parent}` is a grandchild, which may have no children"),
             ));
         }
-        if !self.home().is_running(parent) {
+        if !self.home.is_running(parent) {
             return Err(Error::new(Kind::State, format!("sandbox `{parent}` is not running"))
                 .hint(format!("`msb start {parent}` starts it")));
         }
         Ok((plan, policy))
     }
 
-    /// Every child of anybody. Those whose worker was killed are no more.
-    fn kin(&self) -> Vec<Plan> {
+    /// The Plans of all child sandboxes. Those with a dead worker are repaired and skipped.
+    fn all_children(&self) -> Vec<Plan> {
         let is_child = |name: &Name| {
-            let plan = self.home().plan(name).ok().filter(|plan| plan.family.is_some())?;
-            let _ = repair::one(self.home(), name);
-            self.home().has(name).then_some(plan)
+            let plan = self.home.plan(name).ok().filter(|plan| plan.family.is_some())?;
+            msb_log::warn_on_failure!(repair::one(self.home, name), "cannot repair a child");
+            self.home.has(name).then_some(plan)
         };
-        self.home().names().iter().filter_map(is_child).collect()
+        self.home.names().iter().filter_map(is_child).collect()
     }
 
-    /// Whether one more keeps to what its parent, and all above that, may have.
+    /// Fails if one more child exceeds the budget of the parent or of its ancestors. The
+    /// sandbox_mcp dialect of the server tells the limits apart by the words of these messages.
     fn check_budget(
         &self,
         parent: &Name,
         policy: &SpawnPolicy,
-        record: &Record,
-        kin: &[Plan],
+        record: &SpawnRecord,
+        all_children: &[Plan],
         spec: &Spec,
     ) -> Result<()> {
-        let own = kin.iter().filter(|child| is_child_of(child, parent)).count();
+        let own = all_children.iter().filter(|child| is_child_of(child, parent)).count();
         let limit = |what: String| Err(Error::new(Kind::Limit, what));
         if own >= policy.max_concurrent as usize {
             return limit(format!("it may have no more than {own} at once"));
@@ -187,7 +203,8 @@ impl Engine {
         }
         let mut above = Some((parent.clone(), policy.clone()));
         while let Some((name, policy)) = above {
-            let below: Vec<&Plan> = kin.iter().filter(|plan| descends(plan, &name, kin)).collect();
+            let below: Vec<&Plan> =
+                all_children.iter().filter(|plan| descends(plan, &name, all_children)).collect();
             let cpus: u64 = below.iter().map(|plan| u64::from(cpus_of(plan).millis)).sum();
             let more = spec.cpus.map_or(0, |cpus| u64::from(cpus.millis));
             if cpus + more > u64::from(policy.cpus.millis) {
@@ -198,38 +215,40 @@ impl Engine {
                 let most = policy.memory;
                 return limit(format!("all below `{name}` may have {most} of memory together"));
             }
-            let next = kin.iter().find(|plan| plan.name == name).and_then(parent_of).cloned();
+            let next =
+                all_children.iter().find(|plan| plan.name == name).and_then(parent_of).cloned();
             above = next.and_then(|name| {
-                let policy = self.home().plan(&name).ok()?.spawn?;
+                let policy = self.home.plan(&name).ok()?.spawn?;
                 Some((name, policy))
             });
         }
         Ok(())
     }
 
-    /// What a child is called. Nobody gets a name in another's namespace.
-    fn child_name(&self, parent: &Name, ask: &ChildSpec, record: &Record) -> Result<Name> {
+    /// The name of a new child. It must be in the namespace of the parent.
+    fn child_name(&self, parent: &Name, ask: &ChildSpec, record: &SpawnRecord) -> Result<Name> {
         if let Some(name) = &ask.name {
             if namespace(name) != namespace(parent) {
                 return Err(Error::invalid(format!("not a name for a child: `{name}`")));
             }
-            return match self.home().has(name) {
+            return match self.home.has(name) {
                 true => Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))),
                 false => Ok(name.clone()),
             };
         }
         let free = |number: u32| {
             let name = Name::parse(&format!("{parent}-child-{number:04}")).ok()?;
-            (!self.home().has(&name)).then_some(name)
+            (!self.home.has(&name)).then_some(name)
         };
         let after = record.spawned.saturating_add(1)..;
         after.take(1000).find_map(free).ok_or_else(|| {
-            Error::invalid(format!("no name can be made of `{parent}`")).hint("say one")
+            Error::invalid(format!("no free name can be derived from `{parent}`"))
+                .hint("choose a name")
         })
     }
 
     fn child(&self, plan: &Plan) -> Option<Child> {
-        let summary = self.summary(&plan.name).ok()?;
+        let summary = self.engine.summary(&plan.name).ok()?;
         let lives = plan.max_duration.map(milliseconds);
         let family = plan.family.as_ref()?;
         Some(Child {
@@ -253,44 +272,44 @@ impl Engine {
         })
     }
 
-    /// Removes a sandbox that may have had children, while nobody makes more.
-    pub(crate) fn leave_family(
+    /// Removes a sandbox by `gone` under the spawn lock, then its children.
+    pub(crate) fn remove_with_children(
         &self,
         name: &Name,
         gone: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if !self.home().directory(name).join(state::CHILDREN).exists() {
+        if !self.home.directory(name).join(state::CHILDREN).exists() {
             return gone();
         }
-        let lock = self.family_lock()?;
+        let lock = self.spawn_lock()?;
         gone()?;
         drop(lock);
         self.end_children(name)
     }
 
-    /// Ends the children of a sandbox that begins anew.
-    pub(crate) fn renew_family(&self, name: &Name) -> Result<()> {
+    /// Ends the children of a sandbox that is reset.
+    pub(crate) fn end_for_reset(&self, name: &Name) -> Result<()> {
         let Some(record) = self.record(name)? else { return Ok(()) };
-        let lock = self.family_lock()?;
-        self.write_record(name, &Record { spawned: record.spawned, ..Record::new() })?;
+        let lock = self.spawn_lock()?;
+        self.write_record(name, &SpawnRecord { spawned: record.spawned, ..SpawnRecord::new() })?;
         drop(lock);
         self.end_children(name)
     }
 
     fn end_children(&self, parent: &Name) -> Result<()> {
-        for child in self.kin().iter().filter(|child| is_child_of(child, parent)) {
+        for child in self.all_children().iter().filter(|child| is_child_of(child, parent)) {
             self.end_child(child)?;
         }
         Ok(())
     }
 
-    /// Whoever is just making it holds it for a moment.
+    /// Retries while the child is being created.
     fn end_child(&self, child: &Plan) -> Result<()> {
         let since = Instant::now();
         loop {
-            match self.remove(&child.name, true) {
+            match self.engine.remove(&child.name, true) {
                 Err(error) if error.kind() == Kind::NotFound => {
-                    // It ended by itself, and left its own children.
+                    // It has ended by itself and left its own children.
                     self.end_orphans();
                     return Ok(());
                 }
@@ -302,32 +321,30 @@ impl Engine {
         }
     }
 
-    /// Ends children whose parent is not there any more, or has begun anew.
+    /// Removes orphans: children of a parent that is gone or was reset. Returns one line for each.
     pub(crate) fn end_orphans(&self) -> Vec<String> {
-        // Nobody has ever had a child.
-        if !self.home().families().exists() {
+        // The lock file does not exist before the first child.
+        if !self.home.spawn_lock_file().exists() {
             return Vec::new();
         }
-        let orphans = self.kin().into_iter().filter(|child| self.is_orphan(child));
-        let ended = orphans.filter(|child| self.remove(&child.name, true).is_ok());
-        ended
-            .map(|child| format!("removed sandbox `{}`, whose parent is gone", child.name))
-            .collect()
+        let orphans = self.all_children().into_iter().filter(|child| self.is_orphan(child));
+        let ended = orphans.filter(|child| self.engine.remove(&child.name, true).is_ok());
+        ended.map(|child| format!("removed sandbox `{}`: its parent is gone", child.name)).collect()
     }
 
     fn is_orphan(&self, child: &Plan) -> bool {
         let Some(family) = &child.family else { return false };
         match self.record(&family.parent) {
             Ok(record) => record.is_none_or(|record| record.life != family.life),
-            // Whatever cannot be read now is no reason to end anything.
+            // An unreadable record is no reason to remove a child.
             Err(_) => false,
         }
     }
 
-    fn record(&self, parent: &Name) -> Result<Option<Record>> {
-        let path = self.home().directory(parent).join(state::CHILDREN);
+    fn record(&self, parent: &Name) -> Result<Option<SpawnRecord>> {
+        let path = self.home.directory(parent).join(state::CHILDREN);
         let failed = |error: io::Error| {
-            Error::host(format!("cannot read what is kept about the children of `{parent}`"), error)
+            Error::host(format!("cannot read the spawn record of `{parent}`"), error)
         };
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -338,37 +355,38 @@ impl Engine {
         serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
     }
 
-    fn write_record(&self, parent: &Name, record: &Record) -> Result<()> {
-        let directory = self.home().directory(parent);
-        let aside = directory.join(crate::store::passing("making", state::CHILDREN));
+    fn write_record(&self, parent: &Name, record: &SpawnRecord) -> Result<()> {
+        let directory = self.home.directory(parent);
+        let temp = directory.join(crate::store::temp_name("making", state::CHILDREN));
         let write = || -> io::Result<()> {
-            let mut file = create_private(&aside)?;
+            let mut file = create_private_file(&temp)?;
             file.write_all(&serde_json::to_vec(record).expect("our own types always serialise"))?;
             msb_sys::files::write_before_rename(&file)?;
-            fs::rename(&aside, directory.join(state::CHILDREN))
+            fs::rename(&temp, directory.join(state::CHILDREN))
         };
         write().map_err(|error| {
-            let _ = fs::remove_file(&aside);
-            crate::store::full_disk("child", error, &directory)
+            let _ = fs::remove_file(&temp);
+            crate::store::write_error("child", error, &directory)
         })
     }
 
-    fn family_lock(&self) -> Result<Held> {
-        lock(&self.home().families()).map_err(|error| Error::host("cannot count children", error))
+    fn spawn_lock(&self) -> Result<LockGuard> {
+        lock(&self.home.spawn_lock_file())
+            .map_err(|error| Error::host("cannot count children", error))
     }
 }
 
-impl Record {
+impl SpawnRecord {
     fn new() -> Self {
-        let life = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let life = hex(random::<8>());
         Self { life, spawned: 0 }
     }
 }
 
-/// Waits until nobody else counts.
-fn lock(path: &Path) -> io::Result<Held> {
+/// Takes the spawn lock; fails after `LOCK_LIMIT`.
+fn lock(path: &Path) -> io::Result<LockGuard> {
     let options = &mut File::options();
-    let file = Held(options.read(true).write(true).create(true).truncate(false).open(path)?);
+    let file = LockGuard(options.read(true).write(true).create(true).truncate(false).open(path)?);
     let since = Instant::now();
     while !msb_sys::lock::try_lock(&file.0)? {
         if since.elapsed() > LOCK_LIMIT {
@@ -379,7 +397,7 @@ fn lock(path: &Path) -> io::Result<Held> {
     Ok(file)
 }
 
-/// What a child is to be, but for its name.
+/// The Spec of a child, without its name and network.
 fn child_of(parent: &Plan, policy: &SpawnPolicy, ask: &ChildSpec) -> Result<Spec> {
     let (cpus, memory) = policy.share(ask.cpus, ask.memory)?;
     let left = parent.family.as_ref().and(parent.max_duration).map(|span| {
@@ -395,7 +413,7 @@ fn child_of(parent: &Plan, policy: &SpawnPolicy, ask: &ChildSpec) -> Result<Spec
         security: parent.security.profile,
         cpus: Some(cpus),
         memory: Some(memory),
-        // What it writes is in its memory.
+        // Its writable layer is a tmpfs within its memory.
         disk: Some(memory),
         max_duration: policy.ttl.into_iter().chain(left).min(),
         ephemeral: true,
@@ -418,17 +436,20 @@ fn image(parent: &Plan, policy: &SpawnPolicy, asked: Option<&ImageRef>) -> Resul
         Some(asked) if allowed.contains(asked) => Ok(asked.clone()),
         Some(asked) => {
             let names: Vec<String> = allowed.iter().map(|image| format!("`{image}`")).collect();
-            Err(Error::new(Kind::Denied, format!("image `{asked}` is not for its children"))
-                .hint(format!("they start from {}", names.join(" or ")))
-                .at(Stage::Plan))
+            Err(Error::new(
+                Kind::Denied,
+                format!("image `{asked}` is not allowed for its children"),
+            )
+            .hint(format!("they start from {}", names.join(" or ")))
+            .at(Stage::Plan))
         }
     }
 }
 
-/// Whether a sandbox has no other child that it calls so.
-fn check_alias(parent: &Name, alias: Option<&Name>, kin: &[Plan]) -> Result<()> {
+/// Fails if another child of the sandbox has this alias.
+fn check_alias(parent: &Name, alias: Option<&Name>, all_children: &[Plan]) -> Result<()> {
     let Some(alias) = alias else { return Ok(()) };
-    // These names are generated.
+    // Names of this form are generated.
     if alias.as_str().starts_with(&format!("{}-child-", within(parent, parent))) {
         return Err(Error::invalid(format!("not a name for a child: `{alias}`")));
     }
@@ -436,7 +457,7 @@ fn check_alias(parent: &Name, alias: Option<&Name>, kin: &[Plan]) -> Result<()> 
         let other = plan.family.as_ref().and_then(|family| family.alias.as_ref());
         other.map_or_else(|| within(parent, &plan.name), Name::as_str) == alias.as_str()
     };
-    match kin.iter().any(|plan| is_child_of(plan, parent) && has(plan)) {
+    match all_children.iter().any(|plan| is_child_of(plan, parent) && has(plan)) {
         true => Err(Error::new(Kind::Exists, format!("child `{alias}` already exists"))),
         false => Ok(()),
     }
@@ -454,14 +475,14 @@ fn generation(plan: &Plan) -> u32 {
     plan.family.as_ref().map_or(0, |family| family.generation)
 }
 
-/// Whether a sandbox is a child, a child of a child and so on of another.
-fn descends(plan: &Plan, from: &Name, kin: &[Plan]) -> bool {
+/// Whether a sandbox is a descendant of another.
+fn descends(plan: &Plan, from: &Name, all_children: &[Plan]) -> bool {
     let mut parent = parent_of(plan);
     for _ in 0..=DEEPEST {
         match parent {
             Some(name) if name == from => return true,
             Some(name) => {
-                parent = kin.iter().find(|plan| plan.name == *name).and_then(parent_of);
+                parent = all_children.iter().find(|plan| plan.name == *name).and_then(parent_of);
             }
             None => return false,
         }
@@ -469,7 +490,7 @@ fn descends(plan: &Plan, from: &Name, kin: &[Plan]) -> bool {
     false
 }
 
-/// A name as it is known to a sandbox, without its namespace.
+/// The name of a sandbox without the namespace of `sandbox`.
 pub(crate) fn within<'a>(sandbox: &Name, name: &'a Name) -> &'a str {
     let whole = name.as_str();
     let inner =
@@ -477,7 +498,7 @@ pub(crate) fn within<'a>(sandbox: &Name, name: &'a Name) -> &'a str {
     inner.unwrap_or(whole)
 }
 
-/// What stands before `--` in the names of sandboxes of one namespace.
+/// The namespace of a sandbox: the part of its name before `--`.
 pub(crate) fn namespace(name: &Name) -> Option<&str> {
     name.as_str().split_once("--").map(|(namespace, _)| namespace)
 }

@@ -1,14 +1,15 @@
-//! The engine for callers that are not the operator: clients of a server, code in a sandbox.
+//! The engine with reduced authority: for clients of a server and for code in a sandbox.
 
 use crate::host::half_of_memory;
-use crate::images::{PullFor, Reach};
+use crate::images::{PullFor, RegistryOptions};
 use crate::sandboxes::Engine;
 use msb_api::ClientScope;
 use msb_spec::{Authority, Bytes, Ceiling, Error, Kind, Name, Result};
 use std::sync::Arc;
 
 impl Engine {
-    /// The same engine for clients of a server, who may ask for so much.
+    /// An engine for clients of a server, limited by `ceiling`. The memory ceiling defaults to half
+    /// of the host's memory.
     #[must_use]
     pub fn for_clients(mut self, ceiling: Ceiling) -> Self {
         let memory = ceiling.memory.or_else(|| Some(Bytes(half_of_memory())));
@@ -17,7 +18,7 @@ impl Engine {
         self
     }
 
-    /// The same for one of them. Who is not known to have a ceiling gets the closed one.
+    /// An engine for one client. Without a known ceiling it gets the most restrictive one.
     pub(crate) fn for_client_of(self, scope: ClientScope) -> Self {
         let mut client = match self.authority {
             Authority::Operator => self.for_clients(Ceiling::default()),
@@ -29,25 +30,25 @@ impl Engine {
         client
     }
 
-    /// The same engine for code in a sandbox, which has its parent's policy for a ceiling.
+    /// An engine for code in a sandbox. The spawn policy of its parent is the ceiling.
     #[must_use]
     pub(crate) fn for_guests(mut self) -> Self {
         self.pull_for = PullFor::NamespaceClient;
         self
     }
 
-    /// What config.toml says clients of a server may ask for.
+    /// The ceiling for clients of a server, from config.toml.
     pub fn ceiling(&self) -> Result<Ceiling> {
         Ok(msb_image::Settings::read(self.home().path())?.server.ceiling)
     }
 
-    /// How registries are reached for who asks, whatever else was said.
-    pub(crate) fn reach(&self, reach: &Reach) -> Reach {
-        Reach { pull_for: self.pull_for, ..reach.clone() }
+    /// The registry options with the pull scope of this engine.
+    pub(crate) fn reach(&self, reach: &RegistryOptions) -> RegistryOptions {
+        RegistryOptions { pull_for: self.pull_for, ..reach.clone() }
     }
 
-    /// Whether the namespace of a sandbox, whose directory is there, has no more than it may. Looked
-    /// at afterwards, so that several who make one at once do not pass each other.
+    /// Fails if the namespace of a sandbox has more sandboxes than its ceiling. Called after the
+    /// directory was created, so that concurrent creations count each other.
     pub(crate) fn check_count(&self, name: &Name) -> Result<()> {
         let Some(most) = self.authority.most_sandboxes() else { return Ok(()) };
         let namespace = |name: &Name| name.as_str().split_once("--").map(|(own, _)| own.to_owned());

@@ -1,9 +1,9 @@
-//! A sandbox described in a TOML file.
+//! Reads sandboxes, patches and network rules from TOML files.
 
 use msb_spec::{Error, Patch, Result, Rule, Spec};
 use serde::Deserialize;
 
-/// A Spec from a file, with the defaults that every surface fills in.
+/// A Spec from a TOML file, with the defaults of the CLI.
 pub fn spec(text: &str) -> Result<Spec> {
     let spec: Spec = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
     let defaults = Spec::with_defaults();
@@ -30,7 +30,7 @@ pub fn rules(text: &str) -> Result<Vec<Rule>> {
     }
     if text.trim_start().starts_with('{') {
         let file: File = serde_json::from_str(text)
-            .map_err(|error| Error::invalid("the file cannot be understood").cause(error))?;
+            .map_err(|error| Error::invalid("the file cannot be parsed").cause(error))?;
         return Ok(file.rules);
     }
     let file: File = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
@@ -40,8 +40,7 @@ pub fn rules(text: &str) -> Result<Vec<Rule>> {
 fn unreadable(text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
-    Error::invalid("the file cannot be understood")
-        .cause(format!("line {line}: {}", error.message()))
+    Error::invalid("the file cannot be parsed").cause(format!("line {line}: {}", error.message()))
 }
 
 #[cfg(test)]
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_can_be_written_down() {
+    fn a_spec_is_read_from_toml() {
         let spec = spec(
             "name = 'web'\nimage = './rootfs'\ncpus = 0.5\nmemory = '256M'\nworkdir = '/app'\n\
              mounts = ['.:/src:ro']\n[env]\nA = '1'\n[[patches]]\ntext = { path = '/x', content = 'y' }\n",
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_can_be_written_down_in_both_ways() {
+    fn rules_are_read_from_toml_and_json() {
         let toml = rules("rules = ['allow@example.com', 'deny@any']").unwrap();
         let json = rules(r#" {"rules": ["allow@example.com", "deny@any"]}"#).unwrap();
         assert_eq!(toml, json);
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_means_nothing_is_refused() {
+    fn unknown_keys_are_refused() {
         assert!(spec("imagee = 'host'").is_err());
         assert!(patches("[[patch]]\nchown = { path = '/x' }").is_err());
     }

@@ -1,19 +1,19 @@
-//! Children, asked for from inside.
+//! Serves requests for children from inside a sandbox.
 //!
-//! A sandbox with a spawn policy has a socket (`/run/sandbox-ctl.sock`) and a process of its own
-//! outside that answers there, as long as it runs. One connection is one request, a line of JSON;
-//! what may be asked is in docs/children.md. Everything that comes is hostile: it is bounded,
-//! parsed once, and never repeated but as text inside JSON.
+//! A sandbox with a spawn policy has a socket (`/run/sandbox-ctl.sock`), and a process outside that
+//! serves it while the sandbox runs. A connection carries one request, a line of JSON;
+//! docs/children.md lists the methods. Requests are untrusted: they are bounded, parsed once, and
+//! echoed only as text inside JSON.
 //!
-//! The same process ends the children of a sandbox that is gone when it ends.
+//! The same process removes the children of an ephemeral sandbox that has ended.
 
-mod answers;
 mod connection;
 mod process;
+mod replies;
 mod requests;
 
 use crate::sandboxes::Engine;
-use crate::store::Claim;
+use crate::store::LockedSandbox;
 use msb_spec::{Error, Name, Plan, Result, state};
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -25,18 +25,21 @@ use std::process::{Command, Stdio};
 
 pub use process::serve as serve_ctl;
 
-/// The argument with which `msb` becomes the process that answers.
+/// The argument that makes `msb` the ctl process.
 pub const CTL_ARGUMENT: &str = "__ctl";
 
 impl Engine {
-    /// Makes the socket of a sandbox that may have children; it has to be there when the sandbox
-    /// is put together. Who connects before somebody answers waits.
-    pub(crate) fn listen_for_children(plan: &Plan, claim: &Claim) -> Result<Option<UnixListener>> {
+    /// Binds the ctl socket of a sandbox with a spawn policy, before its root is assembled.
+    /// Connections wait in the backlog until the ctl process serves them.
+    pub(crate) fn bind_ctl_socket(
+        plan: &Plan,
+        claim: &LockedSandbox,
+    ) -> Result<Option<UnixListener>> {
         if plan.spawn.is_none() {
             return Ok(None);
         }
         let listen = || -> io::Result<UnixListener> {
-            // Its path may be longer than an address can be.
+            // The path may exceed the length of a socket address, so it is given by descriptor.
             let directory = File::open(&claim.directory)?;
             let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), state::CTL);
             match fs::remove_file(&path) {
@@ -44,15 +47,15 @@ impl Engine {
                 _ => {}
             }
             let listener = UnixListener::bind(&path)?;
-            // Whoever runs inside may ask; outside nobody else gets into the directory.
+            // Every user inside may connect. On the host the directory has mode 0700.
             fs::set_permissions(&path, Permissions::from_mode(0o666))?;
             Ok(listener)
         };
         listen().map(Some).map_err(|error| Error::host("cannot listen for children", error))
     }
 
-    /// Has a process answer that is left behind, until the sandbox ends.
-    pub(crate) fn answer_for_children(&self, name: &Name, listener: UnixListener) -> Result<()> {
+    /// Starts the ctl process, which runs until the sandbox ends.
+    pub(crate) fn spawn_ctl_process(&self, name: &Name, listener: UnixListener) -> Result<()> {
         let program = self.program();
         let mut child = Command::new(&program)
             .arg0("msb")
@@ -66,7 +69,7 @@ impl Engine {
             .map_err(|error| {
                 Error::host(format!("cannot execute `{}`", program.display()), error)
             })?;
-        // It forks at once and this one ends.
+        // It forks at once; the process that we started exits.
         child.wait().map(drop).map_err(|error| Error::host("cannot wait for a process", error))
     }
 }

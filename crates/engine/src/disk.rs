@@ -1,13 +1,13 @@
-//! Making the disk of a sandbox that root has given a fixed size.
+//! Creates the ext4 disk of a `process` sandbox with a size limit (root only).
 
 use msb_spec::{Bytes, Error, Result};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes a sparse image of this size whose root belongs to this host id.
+/// Creates a sparse ext4 image of this size. `owner` is the host id that owns its root directory.
 pub(crate) fn make(path: &Path, size: Bytes, owner: u32) -> Result<()> {
     let about = |error| Error::host(format!("cannot make the disk `{}`", path.display()), error);
-    crate::store::create_private(path).and_then(|file| file.set_len(size.0)).map_err(about)?;
+    crate::store::create_private_file(path).and_then(|file| file.set_len(size.0)).map_err(about)?;
     let output = Command::new("mkfs.ext4")
         .args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-E"])
         .arg(format!("root_owner={owner}:{owner},lazy_itable_init=1,nodiscard"))

@@ -1,47 +1,46 @@
-//! What this host can do, tier by tier, and how to get what is missing.
+//! Checks what this host offers for each tier, and how to get what is missing.
 
 use crate::hardware;
-use crate::host::{Controllers, User, subordinate};
-use crate::kernel;
-use crate::planning;
+use crate::host::{CgroupControllers, HostUser};
 use crate::store::Home;
-use msb_spec::{Cgroup, Error};
+use msb_jail::NetDevice;
+use msb_spec::{Bytes, Cgroup, Error, env};
 use msb_sys::process::{self, Fork};
 use serde::Serialize;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// How a finding bears on running sandboxes.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
-    /// It is there.
+    /// The requirement is met.
     Good,
-    /// Something is weaker or missing without it.
+    /// Some feature is weaker or missing.
     Weaker,
     /// The tier does not work without it.
     Missing,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which tier it is for.
+    /// The tier that needs it: `process` or `vm`.
     pub tier: &'static str,
-    /// What was looked at.
+    /// The name of the check.
     pub what: &'static str,
-    /// How it is.
+    /// The severity of the result.
     pub grade: Grade,
-    /// What was found.
+    /// A description of the state found.
     pub found: String,
-    /// How to get it.
+    /// How to fix it; `None` if nothing is wrong.
     pub fix: Option<String>,
 }
 
-/// Looks at everything. Changes nothing.
+/// Runs all checks. Changes nothing.
 pub fn examine(home: Option<&Home>) -> Vec<Finding> {
-    let user = User::current();
+    let user = HostUser::current();
     vec![
         kernel(),
         user_namespaces(),
@@ -52,6 +51,7 @@ pub fn examine(home: Option<&Home>) -> Vec<Finding> {
         volumes(user),
         network_device(),
         container(),
+        state_disk(home),
         processor(),
         kvm_device(),
         machine_entry(),
@@ -71,15 +71,23 @@ fn finding(
     Finding { tier, what, grade, found: found.into(), fix }
 }
 
-/// The gateway itself needs nothing else.
+/// Which kind of device joins a sandbox to its gateway: TAP, or a veth pair where /dev/net/tun
+/// cannot be opened.
 fn network_device() -> Finding {
-    match planning::network::device() {
-        Ok(()) => finding("process", "network", Grade::Good, "devices can be made", None),
-        Err(error) => {
-            let found = error.causes().join(": ");
-            let found = format!("{}: {found}", error.message());
-            finding("process", "network", Grade::Weaker, found, error.advice())
-        }
+    let good = |found| finding("process", "network", Grade::Good, found, None);
+    match msb_jail::try_device() {
+        Ok(NetDevice::Tap) => good("by TAP devices (`/dev/net/tun`)"),
+        Ok(NetDevice::Veth) => good("by veth pairs, because `/dev/net/tun` cannot be used"),
+        Err(error) => finding(
+            "process",
+            "network",
+            Grade::Weaker,
+            format!("`/dev/net/tun` cannot be used, and {error}"),
+            Some(
+                "as root: `modprobe tun` and `chmod 666 /dev/net/tun`; a container needs \
+                 `--device /dev/net/tun`; `--no-net` does without",
+            ),
+        ),
     }
 }
 
@@ -88,7 +96,7 @@ fn kernel() -> Finding {
     let release = uname.release().to_string_lossy().into_owned();
     let numbers: Vec<u32> =
         release.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
-    // Landlock that governs renames, and idmapped layers for root.
+    // For Landlock ABI 2 (renames), and idmapped layers for root.
     let grade = if numbers.as_slice() >= [5, 19].as_slice() { Grade::Good } else { Grade::Missing };
     finding(
         "process",
@@ -114,7 +122,7 @@ fn user_namespaces() -> Finding {
     }
 }
 
-/// Makes what a sandbox would make and takes its word for it.
+/// Creates the namespaces of a sandbox in a child process, and tries a mount there.
 fn try_namespaces() -> Result<(), String> {
     match process::fork_into(process::BIRTH_NAMESPACES | process::NETWORK_NAMESPACE, None) {
         Err(error) => Err(format!("cannot be made: {error}")),
@@ -164,7 +172,7 @@ fn seccomp() -> Finding {
     )
 }
 
-fn ids(user: User) -> Finding {
+fn ids(user: HostUser) -> Finding {
     if user.is_root() {
         return finding(
             "process",
@@ -174,13 +182,20 @@ fn ids(user: User) -> Finding {
             None,
         );
     }
-    match subordinate(&user.name().unwrap_or_default(), user.uid) {
-        Some((uids, _)) => finding(
+    match user.subordinate_ids() {
+        Some((uids, _)) => {
+            let found = match user.is_container_root() {
+                true => format!("root of a user namespace with {} ids", u64::from(uids.count) + 1),
+                false => format!("newuidmap grants {}", uids.count),
+            };
+            finding("process", "user ids", Grade::Good, found, None)
+        }
+        None if user.is_container_root() => finding(
             "process",
             "user ids",
-            Grade::Good,
-            format!("newuidmap grants {}", uids.count),
-            None,
+            Grade::Weaker,
+            "root of a user namespace with one id: `--user` and sudo are refused in sandboxes",
+            Some("map more ids, as `unshare --map-auto` and rootless podman do"),
         ),
         None => finding(
             "process",
@@ -193,7 +208,7 @@ fn ids(user: User) -> Finding {
 }
 
 fn cgroups() -> Finding {
-    let controllers = Controllers::find();
+    let controllers = CgroupControllers::find();
     let held: Vec<&str> =
         ["memory", "pids", "cpu"].into_iter().filter(|name| controllers.has(name)).collect();
     let version = match controllers.cgroup {
@@ -222,8 +237,8 @@ fn cgroups() -> Finding {
     )
 }
 
-/// What volumes are limited by here.
-fn volumes(user: User) -> Finding {
+/// Which kinds of volumes are available.
+fn volumes(user: HostUser) -> Finding {
     let whole = "directories with and without a size, and disks";
     if !user.is_root() {
         return finding(
@@ -231,7 +246,7 @@ fn volumes(user: User) -> Finding {
             "volumes",
             Grade::Weaker,
             "directories without a size; no disks but in microVMs",
-            Some("run msb as root for volumes whose size is limited"),
+            Some("run msb as root for volumes with a size limit"),
         );
     }
     match has_loop_devices() {
@@ -246,7 +261,7 @@ fn volumes(user: User) -> Finding {
     }
 }
 
-/// Whether root can mount a file as a disk.
+/// Whether loop devices exist, so that root can mount an image file.
 pub(crate) fn has_loop_devices() -> bool {
     fs::exists("/dev/loop-control").unwrap_or(false)
 }
@@ -266,6 +281,39 @@ fn container() -> Finding {
     }
     finding("process", "surroundings", Grade::Good, "not in a container", None)
 }
+
+/// Space that a state directory should have: an image and what a sandbox writes.
+const ENOUGH_SPACE: u64 = 1 << 30;
+
+/// The disk of the state directory: whether it can be written, and how much space it has.
+fn state_disk(home: Option<&Home>) -> Finding {
+    let fix = format!("set {} to a directory on a local disk with 1 GiB of free space", env::HOME);
+    let say = |grade, found: String| finding("process", "state disk", grade, found, Some(&fix));
+    let Some(path) = home.map(Home::path) else {
+        return say(Grade::Missing, "the state directory cannot be used".to_owned());
+    };
+    let shown = path.display();
+    let (Ok(space), Ok(kind)) = (rustix::fs::statvfs(path), rustix::fs::statfs(path)) else {
+        return say(Grade::Missing, format!("`{shown}` cannot be read"));
+    };
+    let free = Bytes(space.f_bavail * space.f_frsize);
+    let read_only = space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+    if read_only || rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_err() {
+        return say(Grade::Missing, format!("`{shown}` cannot be written"));
+    }
+    if kind.f_type == OVERLAY_MAGIC {
+        let found =
+            format!("`{shown}` is on overlayfs, where only `msb run` without volumes works");
+        return say(Grade::Weaker, found);
+    }
+    match free.0 < ENOUGH_SPACE || space.f_favail == 0 && space.f_files > 0 {
+        true => say(Grade::Weaker, format!("only {free} are free for `{shown}`")),
+        false => say(Grade::Good, format!("{free} are free for `{shown}`")),
+    }
+}
+
+/// `f_type` of overlayfs, which takes no upper directory of another overlay.
+const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
 
 fn processor() -> Finding {
     match msb_sys::kvm::is_claimed() {
@@ -293,12 +341,12 @@ fn kvm_device() -> Finding {
     }
 }
 
-/// Only where both the device and the processor are there: others take seconds to fail.
+/// Tried only with device and processor support: elsewhere it takes seconds to fail.
 fn machine_entry() -> Finding {
     let missing =
         |found: String, fix| finding("vm", "machine entry", Grade::Missing, found, Some(fix));
     if hardware::access().is_err() || !msb_sys::kvm::is_claimed() {
-        return missing("not tried without the above".to_owned(), "mend the above first");
+        return missing("not tried without the above".to_owned(), "fix the above first");
     }
     match msb_sys::kvm::enter_once() {
         Ok(()) => finding("vm", "machine entry", Grade::Good, "a machine was entered", None),
@@ -308,7 +356,7 @@ fn machine_entry() -> Finding {
 
 fn guest_kernel(home: Option<&Home>) -> Finding {
     let unusable = || Error::unsupported("the state directory cannot be used");
-    match home.ok_or_else(unusable).and_then(kernel::find) {
+    match home.ok_or_else(unusable).and_then(|home| msb_kernel::find(&home.kernels())) {
         Ok(kernel) => finding(
             "vm",
             "guest kernel",
@@ -326,7 +374,8 @@ fn guest_kernel(home: Option<&Home>) -> Finding {
     }
 }
 
-/// The process of a machine is in a jail, which the `process` tier is made of too.
+/// Whether the jail around the VMM can be created; it needs the same kernel features as the
+/// `process` tier.
 fn machine_jail() -> Finding {
     let needed = [user_namespaces(), landlock(), seccomp()];
     let lacking: Vec<&str> =
@@ -335,5 +384,5 @@ fn machine_jail() -> Finding {
         return finding("vm", "jail", Grade::Good, "can be made around the machine", None);
     }
     let found = format!("cannot be made without {}", lacking.join(", "));
-    finding("vm", "jail", Grade::Missing, found, Some("mend these for `process` above"))
+    finding("vm", "jail", Grade::Missing, found, Some("fix these for `process` above"))
 }

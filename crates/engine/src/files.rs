@@ -1,12 +1,12 @@
-//! File operations of a running sandbox, and copies between it and the host.
+//! File operations in a running sandbox or a volume, and copies to and from the host.
 //!
-//! The guest serves them inside. What it sends is hostile: entries of a tree are checked and
-//! written below one open directory, through no link; see `pull.rs`.
+//! The guest serves them inside. Its replies are untrusted: entries of a tree are checked and
+//! written below one open directory, without following symlinks; see `pull.rs`.
 
 use crate::connection::Connection;
-use crate::volumes::Served;
+use crate::volumes::VolumeFileServer;
 use crate::{pull, push};
-pub use msb_api::Copied;
+pub use msb_api::CopyCount;
 use msb_spec::{Error, Kind, Patch, Result};
 use msb_wire::{
     EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
@@ -16,54 +16,56 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Told of every piece of a copy, for a progress bar.
+/// Called with the byte count of every piece of a copy, for a progress bar.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
-/// The most entries of a directory that are listed, and bytes of their names and links: a hostile
-/// guest would go on for ever.
+/// The most entries of a listing, and the most bytes of names and symlink targets in it: a hostile
+/// guest would send an endless one.
 const LIST_ENTRIES: usize = 1 << 20;
 const LIST_BYTES: usize = 64 << 20;
-/// The longest name and the longest link that Linux has.
+/// NAME_MAX and PATH_MAX of Linux.
 const NAME_BYTES: usize = 255;
 const LINK_BYTES: usize = 4096;
 
-/// One file operation on a connection made for it.
+/// One file operation on its own connection.
 #[derive(Debug)]
 pub struct Files {
     connection: Connection,
-    /// Who serves it, if it is no sandbox. Dropped after the connection, whose end it waits for.
-    served: Option<Served>,
-    links: Links,
+    /// The file server process of a volume; `None` for a sandbox. Dropped after the connection,
+    /// because it waits for the server to end.
+    volume_server: Option<VolumeFileServer>,
+    links: SymlinkPolicy,
 }
 
-/// What becomes of links in a path of the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
-    /// Whoever named it has all the rights that we have.
-    Followed,
-    /// It was judged by where it leads, and has to lead there still.
-    Refused,
+/// What to do with symlinks in a host path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SymlinkPolicy {
+    /// The caller has all rights of this process.
+    #[default]
+    Follow,
+    /// The path was resolved and checked before: a symlink in it now is an attack.
+    Refuse,
 }
 
 impl Files {
-    pub(crate) fn on(connection: Connection) -> Self {
-        Self { connection, served: None, links: Links::Followed }
+    pub(crate) fn over(connection: Connection) -> Self {
+        Self { connection, volume_server: None, links: SymlinkPolicy::Follow }
     }
 
-    pub(crate) fn of_volume(connection: Connection, served: Served) -> Self {
-        Self { connection, served: Some(served), links: Links::Followed }
+    pub(crate) fn of_volume(connection: Connection, volume_server: VolumeFileServer) -> Self {
+        Self { connection, volume_server: Some(volume_server), links: SymlinkPolicy::Follow }
     }
 
     fn ask(&mut self, request: &FileRequest) -> Result<()> {
-        self.connection.limit_silence()?;
+        self.connection.set_guest_timeouts()?;
         self.connection.send(&encode(FrameKind::File, request))
     }
 
     fn answer(&mut self) -> Result<FileReply> {
-        let frame = self.connection.next_frame()?.ok_or_else(went_away)?;
+        let frame = self.connection.next_frame()?.ok_or_else(guest_closed)?;
         match frame.kind {
-            FrameKind::Reply => self.understand(frame.value().map_err(|_| nonsense())?),
-            _ => Err(nonsense()),
+            FrameKind::Reply => self.understand(frame.value().map_err(|_| malformed_reply())?),
+            _ => Err(malformed_reply()),
         }
     }
 
@@ -71,39 +73,39 @@ impl Files {
         understand_in(self.place(), reply)
     }
 
-    /// What the files are in.
+    /// Where the files are, for error messages.
     fn place(&self) -> &'static str {
-        if self.served.is_some() { "volume" } else { "sandbox" }
+        if self.volume_server.is_some() { "volume" } else { "sandbox" }
     }
 
-    /// Runs an operation that answers with nothing but success.
+    /// Runs an operation without a result.
     pub fn run(mut self, request: &FileRequest) -> Result<()> {
         self.ask(request)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(()),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// What a path is.
+    /// The metadata of a path.
     pub fn stat(mut self, path: &[u8], follow: bool) -> Result<Meta> {
         self.ask(&FileRequest::Stat { path: path.to_vec(), follow })?;
         match self.answer()? {
             FileReply::Meta(meta) => Ok(meta),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// Where a path leads; a relative one begins at the user's home.
+    /// Resolves a path; a relative one starts at the home directory of the user.
     pub fn real(mut self, path: &[u8]) -> Result<Vec<u8>> {
         self.ask(&FileRequest::Real { path: path.to_vec() })?;
         match self.answer()? {
             FileReply::Path(path) => Ok(path),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// The entries of a directory, sorted by name.
+    /// Lists a directory, sorted by name.
     pub fn list(mut self, path: &[u8]) -> Result<Vec<Meta>> {
         self.ask(&FileRequest::List { path: path.to_vec() })?;
         let mut all = Vec::new();
@@ -118,14 +120,14 @@ impl Files {
                     }
                 }
                 FileReply::Done { .. } => break,
-                _ => return Err(nonsense()),
+                _ => return Err(malformed_reply()),
             }
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
-    /// Reads a file piece by piece.
+    /// Reads a file, or `length` bytes of it from `offset`, piece by piece.
     pub fn read(
         mut self,
         path: &[u8],
@@ -136,23 +138,26 @@ impl Files {
         self.ask(&FileRequest::Read { path: path.to_vec(), offset, length })?;
         let mut left = length.unwrap_or(u64::MAX);
         loop {
-            let frame = self.connection.next_frame()?.ok_or_else(went_away)?;
+            let frame = self.connection.next_frame()?.ok_or_else(guest_closed)?;
             match frame.kind {
                 FrameKind::Bytes if frame.payload.is_empty() => return Ok(()),
                 FrameKind::Bytes => {
-                    // A guest that sends more than it was asked for is not believed.
-                    left = left.checked_sub(frame.payload.len() as u64).ok_or_else(nonsense)?;
+                    // A guest that sends more than requested is refused.
+                    left =
+                        left.checked_sub(frame.payload.len() as u64).ok_or_else(malformed_reply)?;
                     take(&frame.payload)?;
                 }
                 FrameKind::Reply => {
-                    return self.understand(frame.value().map_err(|_| nonsense())?).map(|_| ());
+                    return self
+                        .understand(frame.value().map_err(|_| malformed_reply())?)
+                        .map(|_| ());
                 }
-                _ => return Err(nonsense()),
+                _ => return Err(malformed_reply()),
             }
         }
     }
 
-    /// Makes or replaces a file, or adds to it.
+    /// Creates, replaces or appends to a file. Returns the bytes written.
     pub fn write(
         mut self,
         path: &[u8],
@@ -173,65 +178,65 @@ impl Files {
         }
         match self.answer()? {
             FileReply::Done { bytes, .. } => Ok(bytes),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// The same, for a path of the host that was followed and judged before: if a link is in it by
-    /// now, somebody wants to lead us elsewhere, and it is refused.
+    /// Refuses symlinks in the host path, which was resolved and checked before.
     #[must_use]
-    pub(crate) fn through_no_link(self) -> Self {
-        Self { links: Links::Refused, ..self }
+    pub(crate) fn refusing_symlinks(self) -> Self {
+        Self { links: SymlinkPolicy::Refuse, ..self }
     }
 
-    /// Copies a file or tree of the host in. If `to` is a directory inside, below it.
+    /// Copies a file or tree of the host into the sandbox: to `to`, or below it if that is a
+    /// directory and `below` is set.
     pub fn push(
         mut self,
         from: &Path,
         to: &[u8],
         below: bool,
         progress: Progress<'_>,
-    ) -> Result<Copied> {
+    ) -> Result<CopyCount> {
         let about = |error| Error::host(format!("cannot copy `{}`", from.display()), error);
         let root = match self.links {
-            Links::Followed => fs::canonicalize(from).map_err(about)?,
-            Links::Refused => from.to_owned(),
+            SymlinkPolicy::Follow => fs::canonicalize(from).map_err(about)?,
+            SymlinkPolicy::Refuse => from.to_owned(),
         };
-        let tree = push::Tree::open(&root)?;
+        let tree = push::HostTree::open(&root)?;
         let name = std::path::absolute(from).map_err(about)?;
         let name = name.file_name().or(root.file_name()).unwrap_or_default().as_bytes().to_vec();
-        // `dir/.` means what it holds, as with cp.
+        // `dir/.` copies the contents, as with cp.
         let contents_only = from.as_os_str().as_bytes().ends_with(b"/.");
         let into = (below && !contents_only).then_some(name);
         self.ask(&FileRequest::Push { path: to.to_vec(), into })?;
-        let mut copied = Copied::default();
+        let mut copied = CopyCount::default();
         let sent = tree.send(&mut self.connection, &mut copied, progress);
         match sent {
             Ok(()) => {}
-            // The guest says why it stopped listening.
+            // The reply of the guest says why it stopped reading.
             Err(error) if error.kind() == Kind::Protocol => {}
             Err(error) => return Err(error),
         }
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// Copies a file or tree out to the host. If `to` is a directory there, below it.
-    pub fn pull(mut self, from: &[u8], to: &Path, progress: Progress<'_>) -> Result<Copied> {
+    /// Copies a file or tree to the host: to `to`, or below it if that is a directory.
+    pub fn pull(mut self, from: &[u8], to: &Path, progress: Progress<'_>) -> Result<CopyCount> {
         self.ask(&FileRequest::Pull { path: from.to_vec() })?;
         let place = self.place();
         let to = (to, self.links);
         let copied = pull::receive(&mut self.connection, place, from, to, progress)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
-            _ => Err(nonsense()),
+            _ => Err(malformed_reply()),
         }
     }
 
-    /// Makes one change that a Plan asks for.
-    pub(crate) fn patch(self, patch: &Patch, links: Links) -> Result<()> {
+    /// Applies one patch of a Plan.
+    pub(crate) fn patch(self, patch: &Patch, links: SymlinkPolicy) -> Result<()> {
         let bytes = |path: &msb_spec::GuestPath| path.as_str().as_bytes().to_vec();
         match patch {
             Patch::Text { path, content, mode } => {
@@ -255,7 +260,7 @@ impl Files {
                 self.run(&FileRequest::Remove { path: bytes(path), recursive: true })
             }
             Patch::Absent { path } => match self.stat(&bytes(path), false) {
-                Ok(_) => Err(Error::new(Kind::Exists, format!("`{path}` is there already"))),
+                Ok(_) => Err(Error::new(Kind::Exists, format!("`{path}` already exists"))),
                 Err(error) if error.kind() == Kind::NotFound => Ok(()),
                 Err(error) => Err(error),
             },
@@ -272,7 +277,7 @@ impl Files {
     }
 }
 
-/// Bytes that an entry of a listing takes. No file system has longer names or links.
+/// The bytes of an entry that count towards the limit; fails if name or target is too long.
 fn weight(entry: &Meta) -> Result<usize> {
     let target = match &entry.kind {
         EntryKind::Symlink(target) => target.len(),
@@ -280,7 +285,7 @@ fn weight(entry: &Meta) -> Result<usize> {
     };
     match entry.name.len() <= NAME_BYTES && target <= LINK_BYTES {
         true => Ok(entry.name.len() + target),
-        false => Err(nonsense()),
+        false => Err(malformed_reply()),
     }
 }
 
@@ -289,12 +294,12 @@ fn too_long() -> Error {
         .hint(format!("{LIST_ENTRIES} are listed; a command inside can look at the others"))
 }
 
-/// A failure that the guest reports, as an error. Its words are escaped: they are a guest's.
+/// Turns a failure reply of the guest into an error. Its text is escaped, since the guest wrote it.
 pub fn understand(reply: FileReply) -> Result<FileReply> {
     understand_in("sandbox", reply)
 }
 
-/// The same for what is in another place.
+/// Turns a failure reply into an error that names where the files are.
 pub(crate) fn understand_in(place: &str, reply: FileReply) -> Result<FileReply> {
     let FileReply::Failed(failure) = reply else {
         return Ok(reply);
@@ -306,7 +311,7 @@ pub(crate) fn understand_in(place: &str, reply: FileReply) -> Result<FileReply> 
     let kind = match cause.kind() {
         ErrorKind::NotFound => Kind::NotFound,
         ErrorKind::AlreadyExists => Kind::Exists,
-        // It is the path that is wrong, and nothing of the host's.
+        // The path is wrong, not the host.
         ErrorKind::IsADirectory | ErrorKind::NotADirectory | ErrorKind::InvalidFilename => {
             Kind::Invalid
         }
@@ -316,19 +321,19 @@ pub(crate) fn understand_in(place: &str, reply: FileReply) -> Result<FileReply> 
     Err(if failure.errno == 0 { error } else { error.cause(cause) })
 }
 
-pub(crate) fn nonsense() -> Error {
-    Error::new(Kind::Protocol, "the guest answered something that makes no sense")
+pub(crate) fn malformed_reply() -> Error {
+    Error::new(Kind::Protocol, "the guest sent a malformed reply")
 }
 
-pub(crate) fn went_away() -> Error {
+pub(crate) fn guest_closed() -> Error {
     Error::new(Kind::Protocol, "the guest stopped answering")
         .hint("the sandbox may have been stopped, or be at its limit of processes")
 }
 
-/// Somebody put a link where none was when the path was judged.
-pub(crate) fn through_a_link(path: &Path) -> Error {
-    Error::new(Kind::Denied, format!("a link is in the way of `{}`", path.display()))
-        .hint("it was none a moment ago; somebody may want to lead you elsewhere")
+/// The error for a symlink that appeared in a host path after it was checked.
+pub(crate) fn symlink_in_path(path: &Path) -> Error {
+    Error::new(Kind::Denied, format!("a symlink is in the path `{}`", path.display()))
+        .hint("the path had no symlink when it was checked; another process may be redirecting it")
 }
 
 #[cfg(test)]
@@ -350,26 +355,26 @@ mod tests {
         }
     }
 
-    /// What a client makes of a guest that lists these again and again, as long as it is heard.
+    /// The error for a guest that lists these entries without end.
     fn listed(batch: Vec<Meta>) -> Error {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let guest = std::thread::spawn(move || {
             let frame = encode(FrameKind::Reply, &FileReply::Entries(batch));
             while theirs.write_all(&frame).is_ok() {}
         });
-        let error = Files::on(Connection::on(ours)).list(b"/").unwrap_err();
+        let error = Files::over(Connection::from_stream(ours)).list(b"/").unwrap_err();
         guest.join().unwrap();
         error
     }
 
     #[test]
-    fn a_listing_without_an_end_is_given_up() {
+    fn an_endless_listing_hits_the_limit() {
         assert_eq!(listed(vec![entry(1, 0); 1000]).kind(), Kind::Limit);
         assert_eq!(listed(vec![entry(255, 4096); 20]).kind(), Kind::Limit);
     }
 
     #[test]
-    fn no_name_is_longer_than_a_file_systems() {
+    fn overlong_names_are_refused() {
         assert_eq!(listed(vec![entry(256, 0)]).kind(), Kind::Protocol);
         assert_eq!(listed(vec![entry(1, 4097)]).kind(), Kind::Protocol);
     }

@@ -1,33 +1,42 @@
-//! What this host offers, as far as a Plan depends on it. Cheap: asked before every start.
+//! What this host offers for a Plan: user, ids, cgroups, memory. Cheap enough for every start.
 
 use msb_image::Owners;
 use msb_spec::{Cgroup, Error, IdRange, Kind, Limits, Result};
+use msb_sys::id_map::{OwnIds, own_ids};
 use rustix::fs::Access;
+use rustix::thread::CapabilitySet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The controllers whose limits we set, the one that counts processor time and the one that freezes.
+/// The cgroup controllers used: for limits, for accounting of processor time, and the freezer.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", Limits::FREEZER, "memory", "pids"];
 
-/// The user that msb runs as.
+/// The user that msb runs as, by its effective ids.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct User {
+pub(crate) struct HostUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-impl User {
+impl HostUser {
     pub(crate) fn current() -> Self {
         Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
+    /// Whether this is root of the host, and not of a user namespace with few ids: only the former
+    /// can give each sandbox ids of its own and mount what it likes.
     pub(crate) fn is_root(self) -> bool {
-        self.uid == 0
+        self.uid == 0 && own_ids() == OwnIds::All
     }
 
-    /// Its name, if /etc/passwd has one.
+    /// Whether this is root of a user namespace, as in a rootless container.
+    pub(crate) fn is_container_root(self) -> bool {
+        self.uid == 0 && own_ids() != OwnIds::All
+    }
+
+    /// The name of the user, if /etc/passwd has one.
     pub(crate) fn name(self) -> Option<String> {
         let passwd = fs::read_to_string("/etc/passwd").ok()?;
         passwd.lines().find_map(|line| {
@@ -38,16 +47,34 @@ impl User {
     }
 }
 
-impl User {
-    /// The ids that this user may use besides its own.
-    pub(crate) fn granted(self) -> Option<(IdRange, IdRange)> {
-        subordinate(&self.name().unwrap_or_default(), self.uid)
+impl HostUser {
+    /// The subordinate uids and gids of this user, if it has any.
+    pub(crate) fn subordinate_ids(self) -> Option<(IdRange, IdRange)> {
+        if let (0, OwnIds::Some { uids, gids }) = (self.uid, own_ids()) {
+            let caps = rustix::thread::capabilities(None).ok()?.effective;
+            let may_map = caps.contains(CapabilitySet::SETUID | CapabilitySet::SETGID);
+            let range = |(start, count): (u32, u32)| IdRange { start, count };
+            return (may_map && uids.1.min(gids.1) >= FEWEST_IDS)
+                .then(|| (range(uids), range(gids)));
+        }
+        let granted = subordinate(&self.name().unwrap_or_default(), self.uid)?;
+        // A container has the files of its image, and perhaps not the ids that they grant.
+        let exist = |range: IdRange, (start, count): (u32, u32)| {
+            let end = |start: u32, count: u32| u64::from(start) + u64::from(count);
+            start <= range.start && end(range.start, range.count) <= end(start, count)
+        };
+        match own_ids() {
+            OwnIds::All => Some(granted),
+            OwnIds::Some { uids, gids } => {
+                (exist(granted.0, uids) && exist(granted.1, gids)).then_some(granted)
+            }
+        }
     }
 
-    /// Who the files of images can belong to.
+    /// The owners that files of images can have for this user.
     pub(crate) fn owners(self) -> Owners {
         let Self { uid, gid } = self;
-        match self.granted() {
+        match self.subordinate_ids() {
             _ if self.is_root() => Owners::All,
             Some((uids, gids)) => Owners::Granted { uid, gid, uids, gids },
             None => Owners::Single { uid, gid },
@@ -55,22 +82,22 @@ impl User {
     }
 }
 
-/// Which controllers can be used, and where.
+/// The cgroup controllers that this user can write.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Controllers {
+pub(crate) struct CgroupControllers {
     pub(crate) cgroup: Cgroup,
 }
 
-impl Controllers {
-    /// Looks for a cgroup directory that we may write.
+impl CgroupControllers {
+    /// Finds the cgroup directories that this user can write: v1 first, then v2.
     pub(crate) fn find() -> Self {
-        let mounts = read_at_once("/proc/self/mounts");
-        let own = read_at_once("/proc/self/cgroup");
+        let mounts = read_proc_file("/proc/self/mounts");
+        let own = read_proc_file("/proc/self/cgroup");
         let cgroup = v1(&mounts, &own).or_else(|| v2(&mounts, &own)).unwrap_or_default();
         Self { cgroup }
     }
 
-    /// Whether a limit can be held by this controller.
+    /// Whether this controller is available.
     pub(crate) fn has(&self, controller: &str) -> bool {
         match &self.cgroup {
             Cgroup::None => false,
@@ -82,7 +109,7 @@ impl Controllers {
         }
     }
 
-    /// Only these controllers: each one entered costs a fraction of a millisecond.
+    /// The cgroup with these controllers only: each one entered costs a fraction of a millisecond.
     pub(crate) fn only(&self, wanted: &[&str]) -> Cgroup {
         match &self.cgroup {
             Cgroup::V1 { controllers } => {
@@ -103,7 +130,7 @@ impl Controllers {
     }
 }
 
-/// The v1 hierarchies that we may write: their roots as root, our own place in them else.
+/// The v1 hierarchies that this user can write: their roots, or the cgroup of this process.
 fn v1(mounts: &str, own: &str) -> Option<Cgroup> {
     let mut controllers = BTreeMap::new();
     for line in mounts.lines() {
@@ -126,12 +153,12 @@ fn v1(mounts: &str, own: &str) -> Option<Cgroup> {
             }
         }
     }
-    // One that only freezes is left over beside v2, which freezes too.
+    // A freezer alone remains mounted on v2 systems, where v2 is used.
     let limits = controllers.keys().any(|name| name != Limits::FREEZER);
     limits.then_some(Cgroup::V1 { controllers })
 }
 
-/// The highest v2 directory on our own way that we may write and that hands controllers down.
+/// The topmost v2 ancestor of this process that can be written and delegates controllers.
 fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     let root = mounts.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
@@ -143,7 +170,7 @@ fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     let usable = |path: &&Path| {
         let hands_down = fs::read_to_string(path.join("cgroup.controllers"))
             .is_ok_and(|text| text.contains("pids") && text.contains("memory"));
-        // A directory with processes in it cannot hand anything down, but for the root.
+        // cgroup v2 forbids controllers in a directory with processes, except for the root.
         let empty = fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
             || **path == root;
         path.starts_with(&root) && may_write(path) && hands_down && empty
@@ -153,8 +180,9 @@ fn v2(mounts: &str, own: &str) -> Option<Cgroup> {
     Some(Cgroup::V2 { parent: parent.to_owned(), freezes: false })
 }
 
-/// Files of /proc claim to be empty, so the usual way reads them in dozens of tiny pieces.
-fn read_at_once(path: &str) -> String {
+/// Reads a /proc file with a large buffer: its size is 0, so the standard library would use many
+/// small reads.
+fn read_proc_file(path: &str) -> String {
     let mut text = Vec::with_capacity(32 << 10);
     let read = fs::File::open(path).and_then(|mut file| file.read_to_end(&mut text));
     if read.is_err() {
@@ -167,34 +195,37 @@ fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }
 
-/// The ranges that /etc/subuid and /etc/subgid grant a user, if newuidmap is installed.
+/// The ranges of a user in /etc/subuid and /etc/subgid, if newuidmap and newgidmap are installed.
 pub(crate) fn subordinate(user: &str, uid: u32) -> Option<(IdRange, IdRange)> {
     let tools = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
     if !tools.iter().all(|tool| fs::exists(tool).unwrap_or(false)) {
         return None;
     }
-    let range = |file| granted(&fs::read_to_string(file).ok()?, user, uid);
+    let range = |file| first_range(&fs::read_to_string(file).ok()?, user, uid);
     Some((range("/etc/subuid")?, range("/etc/subgid")?))
 }
 
-/// The first range of a user in a file of `user:start:count` lines.
-fn granted(file: &str, user: &str, uid: u32) -> Option<IdRange> {
+/// Fewer ids than this are of no use: system users have numbers up to 999.
+const FEWEST_IDS: u32 = 1000;
+
+/// The first range of at least [`FEWEST_IDS`] ids of a user, in a file of `user:start:count` lines.
+fn first_range(file: &str, user: &str, uid: u32) -> Option<IdRange> {
     file.lines().find_map(|line| {
         let mut fields = line.split(':');
         let owner = fields.next()?;
         let (start, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let ours = owner == user || owner.parse() == Ok(uid);
-        (ours && count >= 1000).then_some(IdRange { start, count })
+        (ours && count >= FEWEST_IDS).then_some(IdRange { start, count })
     })
 }
 
-/// Host ids that nothing else uses, for a sandbox made by root: 64 Ki of them, at random among
-/// 16 Ki such ranges, above everything that /etc/subuid hands out by default. None of those that
-/// are taken; an error where all are.
+/// A random free range of 64 Ki host ids, for a sandbox or volume of root. There are 16 Ki such
+/// ranges, above the defaults of /etc/subuid. Fails if all are taken.
 pub(crate) fn unused_ids(taken: &BTreeSet<u32>) -> Result<IdRange> {
     let first = u32::from(u16::from_le_bytes(random()));
-    let slots = (0..SLOTS).map(|more| (first + more) % SLOTS);
-    let ranges = slots.map(|slot| IdRange { start: FIRST + slot * COUNT, count: COUNT });
+    let slots = (0..RANGES).map(|more| (first + more) % RANGES);
+    let ranges =
+        slots.map(|slot| IdRange { start: FIRST_ID + slot * RANGE_SIZE, count: RANGE_SIZE });
     let mut free = ranges.filter(|range| !taken.contains(&range.start));
     free.next().ok_or_else(|| {
         Error::new(Kind::Limit, "every range of host ids belongs to a sandbox or a volume")
@@ -202,18 +233,19 @@ pub(crate) fn unused_ids(taken: &BTreeSet<u32>) -> Result<IdRange> {
     })
 }
 
-/// Whether a range is one that [`unused_ids`] gives.
-pub(crate) fn is_unused(range: IdRange) -> bool {
-    let offset = range.start.checked_sub(FIRST);
-    range.count == COUNT && offset.is_some_and(|at| at % COUNT == 0 && at / COUNT < SLOTS)
+/// Whether a range is one that [`unused_ids`] allocates.
+pub(crate) fn is_sandbox_range(range: IdRange) -> bool {
+    let offset = range.start.checked_sub(FIRST_ID);
+    range.count == RANGE_SIZE
+        && offset.is_some_and(|at| at % RANGE_SIZE == 0 && at / RANGE_SIZE < RANGES)
 }
 
-/// How many ranges there are.
-const SLOTS: u32 = 0x4000;
-const FIRST: u32 = 0x4000_0000;
-const COUNT: u32 = 0x1_0000;
+/// The number of ranges; each starts at a multiple of `RANGE_SIZE` above `FIRST_ID`.
+const RANGES: u32 = 0x4000;
+const FIRST_ID: u32 = 0x4000_0000;
+const RANGE_SIZE: u32 = 0x1_0000;
 
-/// A few random bytes.
+/// `N` random bytes of the kernel.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let flags = rustix::rand::GetRandomFlags::empty();
@@ -222,7 +254,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Half of the host's memory: what a memory file system may take before others suffer.
+/// Half of the host's memory in bytes: the limit of a tmpfs that leaves room for others.
 pub(crate) fn half_of_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit) / 2
@@ -236,27 +268,29 @@ mod tests {
     fn v2_is_not_found_among_v1_mounts() {
         let mounts = "cgroup /nowhere/memory cgroup rw,memory 0 0\n";
         assert!(v2(mounts, "0::/\n").is_none());
-        assert!(v1(mounts, "1:memory:/\n").is_none(), "nobody may write /nowhere");
+        assert!(v1(mounts, "1:memory:/\n").is_none(), "/nowhere is not writable");
     }
 
     #[test]
-    fn ids_are_above_those_of_people() {
+    fn id_ranges_are_above_those_of_users() {
         for _ in 0..100 {
             let range = unused_ids(&BTreeSet::new()).unwrap();
             assert!(range.start >= 0x4000_0000 && range.start.checked_add(range.count).is_some());
-            assert!(is_unused(range));
+            assert!(is_sandbox_range(range));
         }
-        for start in [0, 1000, FIRST - COUNT, FIRST + 1, u32::MAX, FIRST + COUNT * 0x4000] {
-            assert!(!is_unused(IdRange { start, count: COUNT }), "{start}");
+        for start in
+            [0, 1000, FIRST_ID - RANGE_SIZE, FIRST_ID + 1, u32::MAX, FIRST_ID + RANGE_SIZE * 0x4000]
+        {
+            assert!(!is_sandbox_range(IdRange { start, count: RANGE_SIZE }), "{start}");
         }
     }
 
     #[test]
-    fn no_range_is_given_twice() {
+    fn no_id_range_is_allocated_twice() {
         let mut taken = BTreeSet::new();
-        for _ in 0..SLOTS {
+        for _ in 0..RANGES {
             let range = unused_ids(&taken).unwrap();
-            assert!(is_unused(range) && taken.insert(range.start), "{range:?}");
+            assert!(is_sandbox_range(range) && taken.insert(range.start), "{range:?}");
         }
         assert_eq!(unused_ids(&taken).unwrap_err().kind(), Kind::Limit);
     }
@@ -264,7 +298,7 @@ mod tests {
     #[test]
     fn ranges_are_found_by_name_and_by_number() {
         let file = "root:100000:65536\nann:165536:65536\n1001:300000:65536\nbob:9:10\n";
-        let range = |user, uid| granted(file, user, uid).map(|range| range.start);
+        let range = |user, uid| first_range(file, user, uid).map(|range| range.start);
         assert_eq!(range("ann", 1000), Some(165536));
         assert_eq!(range("eve", 1001), Some(300000));
         assert_eq!(range("bob", 1002), None);

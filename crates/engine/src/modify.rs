@@ -1,47 +1,47 @@
-//! What was decided about a sandbox, changed after it was made.
+//! Changes settings of an existing sandbox.
 //!
-//! The worker of one that runs makes the change, since it holds the lock and knows what its cgroup
-//! can still be told; of one that does not, whoever takes the lock.
+//! The worker of a running sandbox makes the change, since it holds the lock and knows what its
+//! cgroup accepts. For a stopped one, this process takes the lock.
 
 use crate::planning;
 use crate::repair;
 use crate::sandboxes::Engine;
-use crate::store::Claim;
-use msb_api::{Holds, Modified};
+use crate::store::LockedSandbox;
+use msb_api::{Holds, SettingChange};
 use msb_spec::{
     By, Cgroup, Error, Kind, Limit, Limits, Modification, Modify, Name, Plan, Restart, Result,
     Span, WithinCeiling, check_env, state,
 };
-use msb_wire::record::Happened;
+use msb_wire::record::EventKind;
 use msb_wire::{HoldsNow, Reply, Request};
 use std::fmt::Display;
 
 impl Engine {
-    /// Changes a sandbox, or only tells what that would change.
-    pub fn modify(&self, name: &Name, ask: &Modify) -> Result<Vec<Modified>> {
+    /// Changes a sandbox, or lists the changes with `dry_run`.
+    pub fn modify(&self, name: &Name, ask: &Modify) -> Result<Vec<SettingChange>> {
         ask.validate()?;
         let plan = self.existing(name)?;
         let change = decide(&plan, &self.authority.modify(ask)?)?;
         let about = |error: Error| error.under(format!("cannot change sandbox `{name}`"));
-        let now = self.modify_either(name, &change, ask.dry_run);
+        let now = self.modify_any_state(name, &change, ask.dry_run);
         Ok(listed(&plan, &change, now.map_err(about)?))
     }
 
-    /// What holds at once, if it runs.
-    fn modify_either(
+    /// Which changes are in force now; `None` if the sandbox is stopped.
+    fn modify_any_state(
         &self,
         name: &Name,
         change: &Modification,
         dry_run: bool,
     ) -> Result<Option<HoldsNow>> {
-        /// One that starts and ends this often is no use to anybody.
+        /// A sandbox that starts and stops this often in between is given up.
         const TRIES: usize = 10;
         for _ in 1..TRIES {
-            if let Some(claim) = self.claim_stopped(name)? {
+            if let Some(claim) = self.lock_stopped(name)? {
                 return self.modify_stopped(&claim, name, change, dry_run).map(|()| None);
             }
             match self.modify_running(name, change, dry_run) {
-                // It has ended meanwhile.
+                // The sandbox has stopped meanwhile.
                 Err(_) if !self.home().is_running(name) => {}
                 now => return now,
             }
@@ -58,13 +58,13 @@ impl Engine {
         let request = Request::Modify { change: Box::new(change.clone()), dry_run };
         match self.connect(name, &request)?.reply()? {
             Reply::Modified(now) => Ok(Some(now)),
-            _ => Err(Error::new(Kind::Protocol, "the worker answered something else")),
+            _ => Err(Error::new(Kind::Protocol, "the worker sent an unexpected reply")),
         }
     }
 
     fn modify_stopped(
         &self,
-        claim: &Claim,
+        claim: &LockedSandbox,
         name: &Name,
         change: &Modification,
         dry_run: bool,
@@ -75,20 +75,20 @@ impl Engine {
         let mut plan = self.existing(name)?;
         plan.modify(change);
         rewrite(claim, &plan)?;
-        repair::note(&claim.directory, Happened::Modified { what: names(change) });
+        repair::note(&claim.directory, EventKind::Modified { what: names(change) });
         Ok(())
     }
 }
 
-/// Brings another Plan into force: whoever reads it sees the one or the other.
-fn rewrite(claim: &Claim, plan: &Plan) -> Result<()> {
-    let beside = claim.directory.join(state::CHANGED_PLAN);
-    crate::store::write_beside(&beside, plan)?;
-    std::fs::rename(&beside, claim.directory.join(state::PLAN))
+/// Replaces the Plan by `rename(2)`: readers see the old or the new one.
+fn rewrite(claim: &LockedSandbox, plan: &Plan) -> Result<()> {
+    let pending = claim.directory.join(state::CHANGED_PLAN);
+    crate::store::write_pending_plan(&pending, plan)?;
+    std::fs::rename(&pending, claim.directory.join(state::PLAN))
         .map_err(|error| Error::host("cannot change the plan", error))
 }
 
-/// What is asked for, as this host can give it; what it cannot is an error.
+/// Plans the change; fails where this host cannot provide it.
 fn decide(plan: &Plan, ask: &WithinCeiling<&Modify>) -> Result<Modification> {
     let limits = ask.memory.is_some() || ask.cpus.is_some() || ask.pids.is_some();
     if plan.family.is_some() && (limits || ask.max_duration.is_some()) {
@@ -96,12 +96,12 @@ fn decide(plan: &Plan, ask: &WithinCeiling<&Modify>) -> Result<Modification> {
             .hint("what a child has comes out of its parent's budget and stays as it was given"));
     }
     if ask.restart.is_some_and(Restart::is_some) && (plan.command.is_none() || plan.ephemeral) {
-        let message = format!("sandbox `{}` has no command to begin again", plan.name);
+        let message = format!("sandbox `{}` has no command to restart", plan.name);
         return Err(Error::invalid(message)
             .hint("`msb create --restart always IMAGE -- COMMAND` makes one that does"));
     }
     if ask.restart.is_some_and(Restart::is_some) && plan.init.is_some() {
-        let message = format!("the init of sandbox `{}` looks after services itself", plan.name);
+        let message = format!("the init of sandbox `{}` manages services itself", plan.name);
         return Err(Error::invalid(message).hint("let the image's init start the service"));
     }
     let secrets = plan.network.iter().flat_map(|network| &network.secrets);
@@ -125,18 +125,18 @@ fn decide(plan: &Plan, ask: &WithinCeiling<&Modify>) -> Result<Modification> {
         ..Modification::default()
     };
     if limits {
-        let (planned, machine) = planning::limits_anew(plan, ask)?;
+        let (planned, machine) = planning::replan_limits(plan, ask)?;
         change.memory = planned.memory.filter(|_| ask.memory.is_some());
         change.cpus = planned.cpus.filter(|_| ask.cpus.is_some());
         change.pids = planned.pids.filter(|_| ask.pids.is_some());
         change.machine = machine.filter(|_| ask.memory.is_some() || ask.cpus.is_some());
-        change.cgroup = wanted_by(&plan.limits, &change, planned);
+        change.cgroup = new_cgroup(&plan.limits, &change, planned);
     }
     Ok(change)
 }
 
-/// Another cgroup from the next start on, if the present one cannot hold what is asked for.
-fn wanted_by(present: &Limits, change: &Modification, planned: Limits) -> Option<Cgroup> {
+/// Another cgroup from the next start on, if the present one lacks a controller for the change.
+fn new_cgroup(present: &Limits, change: &Modification, planned: Limits) -> Option<Cgroup> {
     let has = |controller: &str| match &present.cgroup {
         Cgroup::None => false,
         Cgroup::V1 { controllers } => controllers.contains_key(controller),
@@ -151,8 +151,8 @@ fn wanted_by(present: &Limits, change: &Modification, planned: Limits) -> Option
     lacks.then_some(planned.cgroup)
 }
 
-/// Each change, from what to what, and since when it holds.
-fn listed(plan: &Plan, change: &Modification, now: Option<HoldsNow>) -> Vec<Modified> {
+/// Lists each change with old value, new value and when it takes effect.
+fn listed(plan: &Plan, change: &Modification, now: Option<HoldsNow>) -> Vec<SettingChange> {
     fn limit<T: Display>(limit: Option<Limit<T>>) -> Option<String> {
         limit.map(|limit| format!("{} ({})", limit.value, limit.by))
     }
@@ -167,7 +167,7 @@ fn listed(plan: &Plan, change: &Modification, now: Option<HoldsNow>) -> Vec<Modi
     let mut line = |what: &str, from: Option<String>, to: Option<String>, holds: bool| {
         if from != to {
             let holds = if holds { Holds::Now } else { Holds::NextStart };
-            list.push(Modified { what: what.to_owned(), from, to, holds });
+            list.push(SettingChange { what: what.to_owned(), from, to, holds });
         }
     };
     line("memory", limit(plan.limits.memory), limit(after.limits.memory), now.memory);
@@ -190,7 +190,7 @@ fn listed(plan: &Plan, change: &Modification, now: Option<HoldsNow>) -> Vec<Modi
     list
 }
 
-/// What is changed, as flags call it.
+/// The names of the changed settings, as the CLI flags spell them.
 fn names(change: &Modification) -> Vec<String> {
     change.names().into_iter().map(str::to_owned).collect()
 }
@@ -210,7 +210,7 @@ mod tests {
         let planned = || Limits { cgroup: v2.clone(), ..Limits::default() };
         let wanted = |have: Cgroup, change: &Modification| {
             let limits = Limits { cgroup: have, ..Limits::default() };
-            wanted_by(&limits, change, planned())
+            new_cgroup(&limits, change, planned())
         };
         assert_eq!(wanted(Cgroup::None, &by(By::Cgroup)), Some(v2.clone()));
         assert_eq!(wanted(Cgroup::None, &by(By::Watch)), None);

@@ -1,7 +1,7 @@
-//! The Operations on a sandbox's network: what was decided, what is open, and changing it.
+//! The Operations on the network of a sandbox: flows, rules, published ports, events.
 
 use crate::sandboxes::Engine;
-use msb_spec::{Decision, Error, Family, Kind, Name, Policy, Published, Result, Rule, state};
+use msb_spec::{Decision, Error, Family, Kind, Name, Policy, PublishedPort, Result, Rule, state};
 use msb_wire::record::Event;
 use msb_wire::{FromGateway, NetRecord, NetTable, Reply, Request, ToGateway};
 use serde::de::DeserializeOwned;
@@ -12,11 +12,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A gateway answers at once, or not at all.
+/// How long a reply of the gateway is waited for. Milliseconds are usual.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// The flows and ports that are open, and the rules in force.
+    /// The open flows, the published ports and the rules in force.
     pub fn net_table(&self, name: &Name) -> Result<NetTable> {
         match self.ask_gateway(name, ToGateway::Table)? {
             FromGateway::Table(table) => Ok(table),
@@ -24,8 +24,8 @@ impl Engine {
         }
     }
 
-    /// Puts rules before those in force, for as long as the sandbox runs. Flows that they refuse
-    /// are ended.
+    /// Adds rules before the present ones, until the sandbox stops. Flows that they deny are
+    /// closed.
     pub fn add_rules(&self, name: &Name, rules: &[Rule]) -> Result<Policy> {
         let rules: &[Rule] = *self.authority.rules(rules)?;
         let allows = rules.iter().any(|rule| rule.decision == Decision::Allow);
@@ -33,9 +33,9 @@ impl Engine {
             let Family { parent, .. } = family;
             return Err(Error::new(
                 Kind::Denied,
-                format!("sandbox `{name}` is a child, and the policy of `{parent}` decides whom it reaches"),
+                format!("sandbox `{name}` is a child, and the policy of `{parent}` decides its network access"),
             )
-            .hint("children of a sandbox that was made with `--spawn net=parent` reach whom it does"));
+            .hint("children of a sandbox created with `--spawn net=parent` have its network access"));
         }
         let table = self.net_table(name)?;
         let present = table.policy.unwrap_or(Policy { rules: Vec::new(), default: Decision::Deny });
@@ -47,9 +47,9 @@ impl Engine {
         }
     }
 
-    /// Opens a port of the host; returns it with the number that it has.
-    pub fn publish(&self, name: &Name, port: &Published) -> Result<Published> {
-        let port: &Published = *self.authority.port(port)?;
+    /// Publishes a port on the host; returns it with its actual number.
+    pub fn publish(&self, name: &Name, port: &PublishedPort) -> Result<PublishedPort> {
+        let port: &PublishedPort = *self.authority.port(port)?;
         if let Some(family) = self.home().plan(name)?.family.filter(|family| !family.ports) {
             let Family { parent, .. } = family;
             return Err(Error::new(
@@ -66,15 +66,16 @@ impl Engine {
         }
     }
 
-    /// Closes a port of the host.
-    pub fn withdraw(&self, name: &Name, port: &Published) -> Result<()> {
+    /// Stops publishing a port on the host.
+    pub fn withdraw(&self, name: &Name, port: &PublishedPort) -> Result<()> {
         match self.ask_gateway(name, ToGateway::Withdraw(port.clone()))? {
             FromGateway::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Whether it may reach this machine over TCP, at this port or at every one, and by which rule.
+    /// Whether the sandbox may reach the host over TCP at this port, or at every port, and the rule
+    /// that decides.
     pub(crate) fn reaches_host(&self, name: &Name, port: Option<u16>) -> Result<(bool, String)> {
         match self.ask_gateway(name, ToGateway::Host { port })? {
             FromGateway::Host { decision, rule } => Ok((decision == Decision::Allow, rule)),
@@ -90,18 +91,18 @@ impl Engine {
         }
     }
 
-    /// What was decided for its flows, and goes on being told as it happens.
+    /// The verdicts of its flows, as a list that can be followed.
     pub fn net_events(&self, name: &Name) -> Result<Lines<NetRecord>> {
         self.lines(name, state::NETWORK)
     }
 
-    /// What has happened to it, and goes on being told as it happens.
+    /// The events of a sandbox, as a list that can be followed.
     pub fn events(&self, name: &Name) -> Result<Lines<Event>> {
         self.lines(name, state::EVENTS)
     }
 
     fn lines<T: DeserializeOwned>(&self, name: &Name, file: &str) -> Result<Lines<T>> {
-        // A sandbox that is not there has no list, not an empty one.
+        // A missing sandbox is an error, not an empty list.
         if !self.home().has(name) {
             return Err(Error::new(Kind::NotFound, format!("no sandbox `{name}`"))
                 .hint("`msb ls` lists the sandboxes there are"));
@@ -114,7 +115,7 @@ fn unexpected(answer: &FromGateway) -> Error {
     Error::new(Kind::Protocol, format!("the gateway answered {answer:?}"))
 }
 
-/// A list of JSON lines that is bounded and may go on growing.
+/// A bounded file of JSON lines that may grow while it is read.
 #[derive(Debug)]
 pub struct Lines<T> {
     path: PathBuf,
@@ -128,7 +129,7 @@ impl<T: DeserializeOwned> Lines<T> {
         Self { path: directory.join(name), file: None, pending: Vec::new(), what: PhantomData }
     }
 
-    /// Everything so far, the older file first.
+    /// All entries so far, from the rotated file first.
     pub fn all(&mut self) -> Result<Vec<T>> {
         let mut older = self.path.clone().into_os_string();
         older.push(state::ROTATED);
@@ -140,13 +141,13 @@ impl<T: DeserializeOwned> Lines<T> {
         Ok(lines)
     }
 
-    /// What came since the last call.
+    /// The entries since the last call.
     pub fn more(&mut self) -> Result<Vec<T>> {
         let mut lines = Vec::new();
         let current = std::fs::metadata(&self.path).ok().map(|meta| meta.ino());
         let ours = self.file.as_ref().and_then(|file| file.metadata().ok()).map(|meta| meta.ino());
         if self.file.is_some() && current != ours {
-            // A new one was begun: what was added before that is still in the old file.
+            // The file was rotated: read the rest of the old one first.
             lines = self.read_on()?;
             self.file = None;
             self.pending.clear();
@@ -163,7 +164,7 @@ impl<T: DeserializeOwned> Lines<T> {
         file.read_to_end(&mut self.pending).map_err(failed)?;
         let whole = self.pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let lines = self.pending[..whole].split(|byte| *byte == b'\n');
-        // One that cannot be read was cut short by the death of its writer.
+        // A line that cannot be parsed was truncated when its writer was killed.
         let read = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
         self.pending.drain(..whole);
         Ok(read)

@@ -1,59 +1,61 @@
-//! From what was asked to what is done. Everything that depends on this host is decided here.
+//! From a Spec to a Plan. Everything that depends on this host is decided here.
 
 mod machine;
 pub(crate) mod network;
 mod workspace;
 
 use crate::hardware;
-use crate::host::{Controllers, User, half_of_memory, random, unused_ids};
+use crate::host::{CgroupControllers, HostUser, half_of_memory, random, unused_ids};
 use crate::store::Home;
 use crate::volumes;
-use msb_image::{Prepared, RunConfig, Settings};
+use msb_image::{PreparedImage, RunConfig, Settings};
+pub(crate) use msb_spec::clock::now as now_ms;
+use msb_spec::encoding::hex;
 use msb_spec::{
     By, Bytes, Command, Cpus, Error, GuestKernel, GuestPath, Hostname, Ids, ImageRef, InitProgram,
     Isolation, IsolationChoice, Limit, Limits, Lower, MachineBase, Modify, Mount, MountSource,
     Name, Network, PLAN_VERSION, Patch, Plan, PlannedInit, PlannedMount, Result, Rootfs, Script,
-    Security, SpawnPolicy, Spec, Stage, Stored, Upper, UserRef, VolumeName, WithinCeiling,
+    Security, SpawnPolicy, Spec, Stage, Upper, UserRef, VolumeName, VolumeStorage, WithinCeiling,
     check_env, env, state,
 };
+use rustix::thread::CapabilitySet;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Decides everything about a sandbox. Touches nothing but images.
+/// Plans a sandbox. Changes nothing but the image store.
 pub(crate) fn plan(
     home: &Home,
     spec: &WithinCeiling<Spec>,
-    prepare: impl FnOnce(Isolation) -> Result<(Prepared, MachineBase)>,
+    prepare: impl FnOnce(Isolation) -> Result<(PreparedImage, MachineBase)>,
 ) -> Result<Plan> {
     spec.validate().map_err(|error| error.at(Stage::Plan))?;
-    let name = spec.name.clone().unwrap_or_else(made_up_name);
+    let name = spec.name.clone().unwrap_or_else(random_name);
     let (kernel, isolation_reason) = isolation(home, spec.isolation)?;
     let isolation = if kernel.is_some() { Isolation::Vm } else { Isolation::Process };
     let mounts = mounts(home, spec, isolation)?;
     let (mut prepared, base) = prepare(isolation)?;
-    let caller = User::current();
+    let caller = HostUser::current();
     let user = user(spec, &prepared)?;
     let ids = match isolation {
         Isolation::Process => ids(home, spec, user.as_ref(), prepared.owners)?,
         Isolation::Vm => machine_ids(home, &base)?,
     };
-    let one_user = isolation == Isolation::Process && matches!(ids, Ids::Single { .. });
-    if one_user && prepared.has_directory(APT) {
-        let own = Lower::of_image(one_user_layer(home)?);
-        // A snapshot may have it already.
+    let single_user = isolation == Isolation::Process && matches!(ids, Ids::Single { .. });
+    if single_user && prepared.has_directory(APT) {
+        let own = Lower::of_image(single_user_layer(home)?);
+        // A snapshot may contain the layer already.
         if !prepared.overlays[0].lowers.contains(&own) {
             prepared.overlays[0].lowers.insert(0, own);
         }
     }
-    let brief = spec.ephemeral && matches!(ids, Ids::Single { .. });
+    let short_run = spec.ephemeral && matches!(ids, Ids::Single { .. });
     let limits = match isolation {
-        Isolation::Process => limits(&bounded(spec), caller, brief)?,
-        Isolation::Vm => machine::limits(&machine::bounded(spec))?,
+        Isolation::Process => limits(&with_ceiling(spec), caller, short_run)?,
+        Isolation::Vm => machine::limits(&machine::with_defaults(spec))?,
     };
     let limits = Limits { cgroup_owner: home.short_hash(), ..limits };
     let machine = kernel.map(|kernel| machine::machine(&limits, kernel, base));
@@ -64,9 +66,9 @@ pub(crate) fn plan(
         (false, Some(_)) => Upper::Disk { path: home.directory(&name).join(state::DISK) },
         (false, None) => Upper::Directory { path: home.directory(&name).join(state::LAYER) },
     };
-    let network = network::network(spec, isolation)?;
+    let network = network::network(spec)?;
     let workspace = workspace::workspace(home, spec, &name)?;
-    // A volume is the sandbox's own as its writable layer is: a setuid file there is root's inside.
+    // setuid works on volumes, as on the writable layer: only ids of the sandbox own files there.
     let allow_setid = mounts.iter().all(|mount| mount.read_only || mount.volume.is_some());
     let shell = spec.shell.clone().unwrap_or_else(|| "/bin/sh".to_owned());
     let env = environment(spec, &name, &prepared, network.as_ref());
@@ -114,8 +116,8 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
-/// What it may have made for it, as asked or as settled. Paths of images lead through no link from
-/// here on.
+/// The spawn policy: that of the Spec, or of config.toml. Symlinks in image paths are resolved
+/// here.
 fn spawn_policy(
     home: &Home,
     spec: &WithinCeiling<Spec>,
@@ -123,15 +125,16 @@ fn spawn_policy(
 ) -> Result<Option<SpawnPolicy>> {
     let mut policy = match &spec.spawn {
         Some(policy) => policy.clone(),
-        // Policies are for names and labels; whoever has none need not be told of mistakes there.
+        // config.toml selects policies by name and label. Without both, it is not read, so its
+        // mistakes do not matter.
         None if spec.name.is_none() && spec.labels.is_empty() => return Ok(None),
         None => {
             let settings = Settings::read(home.path())?;
-            let settled = match spec.is_operators() {
+            let configured = match spec.is_operators() {
                 true => settings.spawn(name, &spec.labels),
                 false => settings.client_spawn(name, &spec.labels),
             };
-            let Some(policy) = settled else { return Ok(None) };
+            let Some(policy) = configured else { return Ok(None) };
             policy.clone()
         }
     };
@@ -147,8 +150,7 @@ fn spawn_policy(
     Ok(Some(policy))
 }
 
-/// The kernel of the microVM that is to be, and else why `auto` does without one. What a tier
-/// costs is said by whoever shows the Plan.
+/// The guest kernel if the sandbox becomes a microVM, else the reason why `auto` chose `process`.
 fn isolation(
     home: &Home,
     choice: IsolationChoice,
@@ -166,14 +168,14 @@ fn isolation(
     }
 }
 
-/// Whose ids a machine's process has. An image's own exist only inside; those of a directory are
-/// the host's.
+/// The host ids of the VMM process. Files of a disk image have ids inside only; those of shared
+/// directories have ids of the host.
 fn machine_ids(home: &Home, base: &MachineBase) -> Result<Ids> {
-    let caller = User::current();
-    let User { uid, gid } = caller;
+    let caller = HostUser::current();
+    let HostUser { uid, gid } = caller;
     Ok(match base {
-        _ if caller.is_root() => Ids::Shifted { range: unused_ids(&home.taken_ids())? },
-        MachineBase::Shares => match caller.granted() {
+        _ if caller.is_root() => shifted_ids(home)?,
+        MachineBase::Shares => match caller.subordinate_ids() {
             Some((uids, gids)) => Ids::Subordinate { uid, gid, uids, gids },
             None => Ids::Single { uid, gid },
         },
@@ -181,17 +183,31 @@ fn machine_ids(home: &Home, base: &MachineBase) -> Result<Ids> {
     })
 }
 
-fn made_up_name() -> Name {
-    let digits: String = random::<4>().iter().map(|byte| format!("{byte:02x}")).collect();
+/// Unused ids for a sandbox of root. Refused where root may not mount, as in most containers: root
+/// inside would be root outside, with files of /proc that take no capability to write.
+fn shifted_ids(home: &Home) -> Result<Ids> {
+    let caps = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    if caps.is_ok_and(|caps| !caps.contains(CapabilitySet::SYS_ADMIN)) {
+        return Err(Error::unsupported("root without CAP_SYS_ADMIN cannot make sandboxes")
+            .hint(
+                "in a container: run msb as another user of it, or start it with \
+                 `--cap-add SYS_ADMIN`, or with a rootless engine",
+            )
+            .at(Stage::Plan));
+    }
+    Ok(Ids::Shifted { range: unused_ids(&home.taken_ids())? })
+}
+
+fn random_name() -> Name {
+    let digits = hex(random::<4>());
     Name::parse(&format!("sb-{digits}")).expect("letters, digits and a dash")
 }
 
-/// Where apt reads its settings.
+/// The configuration directory of apt, inside.
 const APT: &str = "/etc/apt/apt.conf.d";
 
-/// A layer that tells apt not to become another user: it looks whether it did, and where only
-/// root exists it did not.
-fn one_user_layer(home: &Home) -> Result<PathBuf> {
+/// A layer that keeps apt from switching to its `_apt` user, which fails where root is the only id.
+fn single_user_layer(home: &Home) -> Result<PathBuf> {
     let layer = home.path().join("extras/one-user");
     let file = layer.join("etc/apt/apt.conf.d/90-one-user");
     if file.exists() {
@@ -202,10 +218,10 @@ fn one_user_layer(home: &Home) -> Result<PathBuf> {
         fs::create_dir_all(directory)?;
         let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
         directory.ancestors().take_while(|path| path.starts_with(&layer)).try_for_each(open)?;
-        let aside = directory.with_file_name(format!(".{}", std::process::id()));
-        fs::write(&aside, "APT::Sandbox::User \"root\";\n")?;
-        fs::set_permissions(&aside, Permissions::from_mode(0o644))?;
-        fs::rename(&aside, &file)
+        let temp = directory.with_file_name(format!(".{}", std::process::id()));
+        fs::write(&temp, "APT::Sandbox::User \"root\";\n")?;
+        fs::set_permissions(&temp, Permissions::from_mode(0o644))?;
+        fs::rename(&temp, &file)
     };
     make().map_err(|error| {
         Error::host(format!("cannot make `{}`", file.display()), error).at(Stage::Image)
@@ -213,14 +229,14 @@ fn one_user_layer(home: &Home) -> Result<PathBuf> {
     Ok(layer)
 }
 
-/// Who runs commands: whoever was asked for, or whom the image names. None is root.
-fn user(spec: &Spec, prepared: &Prepared) -> Result<Option<UserRef>> {
+/// The user of commands: that of the Spec or of the image. `None` is root.
+fn user(spec: &Spec, prepared: &PreparedImage) -> Result<Option<UserRef>> {
     let user = match &spec.user {
         Some(user) => Some(user.clone()),
         None if prepared.config.user.is_empty() => None,
         None => Some(UserRef::parse(&prepared.config.user).map_err(|error| {
             error
-                .under("the image names a user that none can be")
+                .under("the user of the image is not a valid user")
                 .hint("`--user root` runs it as root")
                 .at(Stage::Plan)
         })?),
@@ -229,17 +245,17 @@ fn user(spec: &Spec, prepared: &Prepared) -> Result<Option<UserRef>> {
 }
 
 fn ids(home: &Home, spec: &Spec, user: Option<&UserRef>, owners: bool) -> Result<Ids> {
-    let caller = User::current();
+    let caller = HostUser::current();
     if caller.is_root() {
-        return Ok(Ids::Shifted { range: unused_ids(&home.taken_ids())? });
+        return shifted_ids(home);
     }
-    let User { uid, gid } = caller;
+    let HostUser { uid, gid } = caller;
     let other = user.filter(|user| !user.is_root());
-    // Mapping a range takes two setuid programs and milliseconds: for what lasts, or needs it.
-    // A volume holds files of whoever wrote them before.
+    // Mapping a range runs two setuid programs and takes milliseconds. It is done for sandboxes
+    // that last or need it. A volume may hold files of several users.
     let volumes = spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume(_)));
     if (other.is_some() || owners || volumes || !spec.ephemeral)
-        && let Some((uids, gids)) = caller.granted()
+        && let Some((uids, gids)) = caller.subordinate_ids()
     {
         return Ok(Ids::Subordinate { uid, gid, uids, gids });
     }
@@ -258,8 +274,8 @@ pub(crate) fn only_root(user: &UserRef, by_image: bool) -> Error {
         .at(Stage::Plan)
 }
 
-/// With the limits that a client has where it asked for none.
-fn bounded(spec: &WithinCeiling<Spec>) -> Spec {
+/// A Spec with the ceiling of the caller where it has no limits.
+fn with_ceiling(spec: &WithinCeiling<Spec>) -> Spec {
     Spec {
         memory: spec.memory.or(spec.most_memory()),
         cpus: spec.cpus.or(spec.most_cpus()),
@@ -268,17 +284,20 @@ fn bounded(spec: &WithinCeiling<Spec>) -> Spec {
     }
 }
 
-fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
-    // One id's processes are limited as hard by rlimit; looking for a cgroup that a short run does
-    // not need would be a fiftieth of it.
-    let needs_cgroup = !brief || spec.memory.is_some() || spec.cpus.is_some();
-    let controllers = if needs_cgroup { Controllers::find() } else { Controllers::default() };
+fn limits(spec: &Spec, user: HostUser, short_run: bool) -> Result<Limits> {
+    // With a single id RLIMIT_NPROC limits processes as well; finding a cgroup would take 2 % of a
+    // short run.
+    let needs_cgroup = !short_run || spec.memory.is_some() || spec.cpus.is_some();
+    let controllers =
+        if needs_cgroup { CgroupControllers::find() } else { CgroupControllers::default() };
     let by = |controller: &str, other: By| {
         if controllers.has(controller) { By::Cgroup } else { other }
     };
     let memory = match spec.memory {
         Some(value) => Some(Limit { value, by: by("memory", By::Watch) }),
-        None if controllers.has("memory") => Some(Limit { value: usual_memory(), by: By::Cgroup }),
+        None if controllers.has("memory") => {
+            Some(Limit { value: default_memory(), by: By::Cgroup })
+        }
         None => None,
     };
     let pids = spec.pids.map(|value| Limit { value, by: by("pids", By::Rlimit) });
@@ -286,16 +305,18 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
         Some(value) if controllers.has("cpu") => Some(Limit { value, by: By::Cgroup }),
         Some(value) if value.millis % 1000 == 0 => Some(Limit { value, by: By::Affinity }),
         Some(value) => {
-            return Err(no_part_of_a_cpu(value));
+            return Err(no_fractional_cpus(value));
         }
         None => None,
     };
     let disk = match spec.disk {
         Some(value) if spec.ephemeral => Some(Limit { value, by: By::Tmpfs }),
-        Some(value) if user.is_root() => Some(Limit { value: at_least_8m(value)?, by: By::Disk }),
+        Some(value) if user.is_root() => {
+            Some(Limit { value: check_min_disk(value)?, by: By::Disk })
+        }
         Some(_) => {
             return Err(Error::unsupported("a limited disk that lasts needs root on this host")
-                .hint("leave `--disk` out, or use `msb run`, whose writable layer is in memory")
+                .hint("leave `--disk` out, or use `msb run`: its writable layer is in memory")
                 .at(Stage::Plan));
         }
         None => None,
@@ -310,16 +331,16 @@ fn limits(spec: &Spec, user: User, brief: bool) -> Result<Limits> {
         ];
         wanted.extend(asked.iter().filter(|(_, asked)| *asked).map(|(name, _)| *name));
     } else {
-        // What lasts is also measured and paused.
+        // A persistent sandbox is also measured and frozen.
         wanted.extend(["cpu", "cpuacct", Limits::FREEZER, "memory", "pids"]);
     }
     let cgroup = controllers.only(&wanted);
     Ok(Limits { memory, cpus, pids, disk, cgroup, cgroup_owner: String::new() })
 }
 
-/// The limits of a sandbox that exists, planned anew with other amounts, and what its microVM has
-/// then. Its disk stays as it is.
-pub(crate) fn limits_anew(
+/// The limits of an existing sandbox with other amounts, and the size of its microVM. The disk
+/// limit stays.
+pub(crate) fn replan_limits(
     plan: &Plan,
     ask: &WithinCeiling<&Modify>,
 ) -> Result<(Limits, Option<(u8, u32)>)> {
@@ -332,7 +353,7 @@ pub(crate) fn limits_anew(
         ..Spec::default()
     };
     if plan.machine.is_none() {
-        return Ok((limits(&spec, User::current(), false)?, None));
+        return Ok((limits(&spec, HostUser::current(), false)?, None));
     }
     let disk = present.disk.map(|limit| limit.value);
     let limits = machine::limits(&Spec { disk, ..spec })?;
@@ -340,24 +361,24 @@ pub(crate) fn limits_anew(
     Ok((limits, Some(size)))
 }
 
-/// The default memory limit: three quarters of the host's memory, in whole MiB. The
-/// writable layer of one that does not last may be half of it, and the host goes on with the rest.
-fn usual_memory() -> Bytes {
+/// The default memory limit: 3/4 of the host's memory, in whole MiB. The tmpfs of an ephemeral
+/// sandbox may take half of the memory.
+fn default_memory() -> Bytes {
     Bytes::mib((half_of_memory() / 2 * 3) >> 20)
 }
 
-fn no_part_of_a_cpu(value: Cpus) -> Error {
+fn no_fractional_cpus(value: Cpus) -> Error {
     Error::unsupported(format!("cannot limit to {value} cpus without cgroups"))
         .hint("ask for whole cpus, or have a cgroup delegated; `msb doctor` tells how")
         .at(Stage::Plan)
 }
 
-/// A file system needs room for itself.
-fn at_least_8m(value: Bytes) -> Result<Bytes> {
+/// Refuses disks below 8 MiB, which a file system needs for its own structures.
+fn check_min_disk(value: Bytes) -> Result<Bytes> {
     if value >= Bytes::mib(8) {
         return Ok(value);
     }
-    Err(Error::invalid(format!("a disk of {value} is too small")).hint("8M is the least"))
+    Err(Error::invalid(format!("a disk of {value} is too small")).hint("the minimum is 8M"))
 }
 
 pub(crate) fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<Vec<PlannedMount>> {
@@ -383,28 +404,31 @@ pub(crate) fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<V
     };
     let mut mounts = spec.mounts.iter().map(find).collect::<Result<Vec<_>>>()?;
     let disks = mounts.iter().filter_map(|mount| mount.volume.as_ref());
-    let mut disks: Vec<&VolumeName> =
-        disks.filter(|volume| volume.stored == Stored::Disk).map(|volume| &volume.name).collect();
+    let mut disks: Vec<&VolumeName> = disks
+        .filter(|volume| volume.stored == VolumeStorage::Disk)
+        .map(|volume| &volume.name)
+        .collect();
     disks.sort();
     if let Some(twice) = disks.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(
             Error::invalid(format!("a disk can be mounted once: `{}`", twice[0])).at(Stage::Plan)
         );
     }
-    // A mount below another one comes after it, whatever the order they were asked in.
+    // A mount below another one comes after it, whatever the order in the Spec.
     mounts.sort_by(|a, b| a.guest.cmp(&b.guest));
     Ok(mounts)
 }
 
-/// What every sandbox has, what the image says, what was asked: the later win.
+/// The environment of commands. Defaults, then the image, then the network, then the Spec; later
+/// ones win.
 fn environment(
     spec: &Spec,
     name: &Name,
-    prepared: &Prepared,
+    prepared: &PreparedImage,
     network: Option<&Network>,
 ) -> BTreeMap<String, String> {
     let mut environment = BTreeMap::from([
-        ("PATH".to_owned(), USUAL_PATH.to_owned()),
+        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
     ]);
     let image = prepared.config.env.iter().filter_map(|variable| variable.split_once('='));
@@ -427,8 +451,8 @@ fn environment(
     environment
 }
 
-/// Where commands start: as asked, in the workspace, as the image says, or at the root.
-fn workdir(spec: &Spec, prepared: &Prepared) -> String {
+/// The working directory: that of the Spec, the workspace, that of the image, or `/`.
+fn workdir(spec: &Spec, prepared: &PreparedImage) -> String {
     if let (None, Some(workspace)) = (&spec.workdir, &spec.workspace) {
         return workspace.guest.to_string();
     }
@@ -439,9 +463,9 @@ fn workdir(spec: &Spec, prepared: &Prepared) -> String {
     }
 }
 
-/// What is changed before the first command: the working directory is there, then what was
-/// asked, then scripts.
-fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
+/// The patches before the first command: the working directory, then those of the Spec, then
+/// scripts.
+fn patches(spec: &Spec, prepared: &PreparedImage) -> Result<Vec<Patch>> {
     let mut patches = Vec::new();
     let workdir = workdir(spec, prepared);
     let shown = spec.workspace.as_ref().is_some_and(|own| own.guest.as_str() == workdir);
@@ -450,8 +474,8 @@ fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
         let path = GuestPath::parse(&workdir).map_err(|error| match spec.workdir {
             Some(_) => error,
             None => error
-                .under("the image names a working directory that none can be")
-                .hint("`--workdir /` starts elsewhere"),
+                .under("the working directory of the image is not a valid path")
+                .hint("`--workdir /` sets another one"),
         })?;
         patches.push(Patch::Mkdir { path });
     }
@@ -469,7 +493,7 @@ fn patches(spec: &Spec, prepared: &Prepared) -> Result<Vec<Patch>> {
     Ok(patches)
 }
 
-/// The first command, without what only the surface knows: its terminal and stdin.
+/// The first command, not yet connected to its streams.
 fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Result<Option<Command>> {
     if spec.command.is_empty() && spec.entrypoint.is_empty() && !spec.default_command {
         return Ok(None);
@@ -477,12 +501,12 @@ fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Result<Option<C
     let own_entrypoint = spec.entrypoint.is_empty();
     let none = Vec::new();
     let entrypoint = match own_entrypoint {
-        // It runs already, and there is one PID 1.
+        // The init runs as PID 1 already.
         true if starts_with_init(spec, &image.entrypoint) => &none,
         true => &image.entrypoint,
         false => &spec.entrypoint,
     };
-    // The image's command was written for the image's entrypoint.
+    // The CMD of an image is meant for its own ENTRYPOINT.
     let command = match (spec.command.is_empty(), own_entrypoint) {
         (true, true) if starts_with_init(spec, &image.cmd) => &none,
         (true, true) => &image.cmd,
@@ -491,7 +515,7 @@ fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Result<Option<C
     };
     let mut argv: Vec<String> = entrypoint.iter().chain(command).cloned().collect();
     if argv.is_empty() && spec.restart.is_some() {
-        return Err(Error::invalid("the image names no command to begin again")
+        return Err(Error::invalid("the image has no command that could be restarted")
             .hint("put one behind `--`, as in `msb create --restart always IMAGE -- COMMAND`")
             .at(Stage::Plan));
     }
@@ -501,7 +525,7 @@ fn first_command(spec: &Spec, image: &RunConfig, shell: &str) -> Result<Option<C
     Ok(Some(Command { argv, timeout: spec.timeout, ..Command::default() }))
 }
 
-/// The image's own init, as far as it can be known from outside.
+/// The init program of the image, as far as it is known before the start.
 fn init(spec: &Spec, image: &RunConfig, isolation: Isolation) -> Result<Option<PlannedInit>> {
     let Some(init) = &spec.init else { return Ok(None) };
     if let (InitProgram::Path(path), Isolation::Process) = (&init.program, isolation)
@@ -509,7 +533,7 @@ fn init(spec: &Spec, image: &RunConfig, isolation: Isolation) -> Result<Option<P
     {
         return Err(InitProgram::no_systemd(path).at(Stage::Plan));
     }
-    // Otherwise what the image names is for its own program.
+    // Otherwise the stop signal of the image is meant for its own program.
     let started = if image.entrypoint.is_empty() { &image.cmd } else { &image.entrypoint };
     let stop_signal = match starts_with_init(spec, started) {
         true => msb_sys::signal::parse(&image.stop_signal),
@@ -523,13 +547,8 @@ fn init(spec: &Spec, image: &RunConfig, isolation: Isolation) -> Result<Option<P
     }))
 }
 
-/// Whether what an image starts is the init that becomes PID 1.
+/// Whether ENTRYPOINT or CMD of an image is the init that becomes PID 1.
 fn starts_with_init(spec: &Spec, words: &[String]) -> bool {
     let first = words.first();
     spec.init.as_ref().zip(first).is_some_and(|(init, first)| init.program.is(first))
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,11 +1,14 @@
-//! Writing a tree that a guest sends. Nothing it says is believed.
+//! Writes a tree that a guest sends, which is untrusted.
 //!
-//! Every path is checked, every directory on the way is opened below the target without
-//! following a link, files are made anew, and permissions lose their setuid and setgid bits. Holes
-//! stay holes, and a guest that sends more than the file system has space for gets an error.
+//! Every path is checked, every directory is opened below the target without following symlinks,
+//! files are created anew, and setuid and setgid bits are dropped. Holes stay holes. A guest that
+//! sends more than the file system has space for gets an error.
 
 use crate::connection::Connection;
-use crate::files::{Copied, Links, Progress, nonsense, through_a_link, understand_in, went_away};
+use crate::files::{
+    CopyCount, Progress, SymlinkPolicy, guest_closed, malformed_reply, symlink_in_path,
+    understand_in,
+};
 use msb_spec::{Error, Kind, Result};
 use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
 use msb_wire::{Entry, EntryKind, FrameKind, Piece};
@@ -17,32 +20,32 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A tree may not have more entries than this; a hostile one would have no end.
+/// The most entries of a tree; a hostile guest would send an endless one.
 const ENTRY_LIMIT: u64 = 10_000_000;
 
 pub(crate) fn receive(
     connection: &mut Connection,
     place: &str,
     from: &[u8],
-    (to, links): (&Path, Links),
+    (to, links): (&Path, SymlinkPolicy),
     progress: Progress<'_>,
-) -> Result<Copied> {
-    let mut tree: Option<Tree> = None;
-    let mut copied = Copied::default();
+) -> Result<CopyCount> {
+    let mut tree: Option<TargetTree> = None;
+    let mut copied = CopyCount::default();
     let mut budget = Budget::default();
     loop {
-        let frame = connection.next_frame()?.ok_or_else(went_away)?;
+        let frame = connection.next_frame()?.ok_or_else(guest_closed)?;
         match frame.kind {
             FrameKind::Entry => {}
             FrameKind::Reply => {
-                understand_in(place, frame.value().map_err(|_| nonsense())?)?;
-                return Err(nonsense());
+                understand_in(place, frame.value().map_err(|_| malformed_reply())?)?;
+                return Err(malformed_reply());
             }
-            _ => return Err(nonsense()),
+            _ => return Err(malformed_reply()),
         }
-        let entry: Entry = frame.value().map_err(|_| nonsense())?;
+        let entry: Entry = frame.value().map_err(|_| malformed_reply())?;
         if !entry.is_safe() || copied.entries >= ENTRY_LIMIT {
-            return Err(nonsense());
+            return Err(malformed_reply());
         }
         if entry.kind == EntryKind::End {
             if let Some(tree) = tree {
@@ -51,8 +54,8 @@ pub(crate) fn receive(
             return Ok(copied);
         }
         let tree = match &mut tree {
-            None if !entry.path.is_empty() => return Err(nonsense()),
-            None => tree.insert(Tree::open(from, to, links)?),
+            None if !entry.path.is_empty() => return Err(malformed_reply()),
+            None => tree.insert(TargetTree::open(from, to, links)?),
             Some(tree) => tree,
         };
         copied.entries += 1;
@@ -62,7 +65,7 @@ pub(crate) fn receive(
             EntryKind::File => {
                 let file = tree.file(&entry)?;
                 let taken = take_bytes(connection, &entry, (&file, &mut budget), progress);
-                // Half a file is of no use, and its space may be what others need.
+                // A partial file is removed, to free its space.
                 copied.bytes += taken.inspect_err(|_| tree.remove(&entry))?;
                 set_time(&file, &entry);
             }
@@ -91,25 +94,25 @@ fn take_bytes(
     writer.finish().map_err(failed)
 }
 
-/// Where the tree goes: a directory that is open, and the name of the tree's root in it.
-struct Tree {
+/// The target of a copy: an open directory, and the name of the root of the tree in it.
+struct TargetTree {
     base: OwnedFd,
     root: PathBuf,
-    /// Permissions of directories, set at the end so that a closed one can be filled.
+    /// Modes of new directories, set at the end so that read-only ones can be filled.
     directories: Vec<(PathBuf, u32)>,
 }
 
-impl Tree {
-    fn open(from: &[u8], to: &Path, links: Links) -> Result<Self> {
+impl TargetTree {
+    fn open(from: &[u8], to: &Path, links: SymlinkPolicy) -> Result<Self> {
         let about = |error: Errno| match (error, links) {
-            (Errno::LOOP, Links::Refused) => through_a_link(to),
+            (Errno::LOOP, SymlinkPolicy::Refuse) => symlink_in_path(to),
             _ => Error::host(format!("cannot write to `{}`", to.display()), error),
         };
         let open = |path: &Path| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let resolve = match links {
-                Links::Followed => ResolveFlags::empty(),
-                Links::Refused => ResolveFlags::NO_SYMLINKS,
+                SymlinkPolicy::Follow => ResolveFlags::empty(),
+                SymlinkPolicy::Refuse => ResolveFlags::NO_SYMLINKS,
             };
             rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
         };
@@ -118,10 +121,11 @@ impl Tree {
                 let trimmed = Path::new(OsStr::from_bytes(from));
                 (base, trimmed.file_name().unwrap_or(OsStr::new("root")).to_owned())
             }
-            // What is no directory is replaced, if it is there.
+            // A target that is not a directory is replaced.
             Err(Errno::NOENT | Errno::NOTDIR) => {
                 let name = to.file_name();
-                let name = name.ok_or_else(|| Error::invalid("the copy has no name to go by"))?;
+                let name =
+                    name.ok_or_else(|| Error::invalid("the target path has no file name"))?;
                 let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let base = open(parent.unwrap_or(Path::new("."))).map_err(about)?;
                 (base, name.to_owned())
@@ -131,12 +135,12 @@ impl Tree {
         Ok(Self { base, root: PathBuf::from(name), directories: Vec::new() })
     }
 
-    /// Opens the directory that an entry goes into, and gives its name there.
+    /// Opens the parent directory of an entry. Returns it with the name of the entry.
     fn parent_of(&self, entry: &Entry) -> Result<(OwnedFd, PathBuf)> {
         let path = self.root.join(OsStr::from_bytes(&entry.path));
-        // Joining nothing adds a slash, which the last part must not have.
+        // Joining an empty path adds a trailing slash.
         let path: PathBuf = path.components().collect();
-        let name = path.file_name().ok_or_else(nonsense)?.to_owned();
+        let name = path.file_name().ok_or_else(malformed_reply)?.to_owned();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve =
@@ -160,7 +164,7 @@ impl Tree {
                     .push((self.root.join(OsStr::from_bytes(&entry.path)), entry.mode & 0o777));
                 Ok(())
             }
-            // Merged into a directory that is there, but not into where a link leads.
+            // Merged into an existing directory, but not through a symlink.
             Err(Errno::EXIST) => {
                 let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_err(|error| failed(&entry.path, error.into()))?;
@@ -182,18 +186,21 @@ impl Tree {
 
     fn file(&self, entry: &Entry) -> Result<File> {
         let (parent, name) = self.parent_of(entry)?;
-        // Made anew: an old file could be a hard link or a pipe.
+        // Created anew: an existing file could be a hard link or a FIFO.
         clear(&parent, &name);
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777 | 0o200);
         let file = rustix::fs::openat(&parent, &name, flags, mode)
             .map_err(|error| failed(&entry.path, error.into()))?;
-        let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777));
+        msb_log::debug_on_failure!(
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777)),
+            "cannot set the mode of a copied file"
+        );
         Ok(File::from(file))
     }
 
-    /// Removes a file that was made and could not be filled.
+    /// Removes a file that could not be written completely.
     fn remove(&self, entry: &Entry) {
         if let Ok((parent, name)) = self.parent_of(entry) {
             clear(&parent, &name);
@@ -213,7 +220,7 @@ impl Tree {
     }
 }
 
-/// Removes what a new file or link would replace; a directory is left, and making fails.
+/// Removes the file that a new one replaces. A directory stays, and the creation fails.
 fn clear(parent: &OwnedFd, name: &Path) {
     let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
 }
@@ -223,7 +230,7 @@ fn set_time(file: &File, entry: &Entry) {
         tv_sec: entry.modified.div_euclid(1000),
         tv_nsec: (entry.modified.rem_euclid(1000) * 1_000_000) as _,
     };
-    // A time is a nicety.
+    // Errors are ignored: the time is not essential.
     let _ = rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time });
 }
 
@@ -236,7 +243,7 @@ fn failed(path: &[u8], error: std::io::Error) -> Error {
     }
 }
 
-/// A copy that was stopped before it filled the host.
+/// The error for a copy that was stopped before it filled the file system.
 fn over_budget(message: String, why: OverBudget) -> Error {
     let error = Error::new(Kind::Limit, message).cause(why);
     match why {

@@ -1,11 +1,12 @@
-//! Sending a tree of the host to a guest.
+//! Sends a tree of the host to a guest.
 //!
-//! Its root is opened by a path without links, and all else below that descriptor and through no link:
-//! a sandbox that writes to a directory while it is copied leads nobody to other files of the host.
+//! The root is opened by a path without symlinks, everything else below that descriptor and without
+//! following symlinks. A sandbox that writes to the directory during the copy cannot redirect it to
+//! other files of the host.
 
 use crate::connection::Connection;
-use crate::files::{Copied, Progress, through_a_link};
-use crate::sync::{Sort, Source, Stamp};
+use crate::files::{CopyCount, Progress, symlink_in_path};
+use crate::sync::{FileStamp, SourceDir, SourceKind};
 use msb_spec::{Error, Kind, Result};
 use msb_sys::sparse::{self, Run};
 use msb_wire::{Entry, EntryKind, FrameKind, HEADER, MAX_CHUNK, encode, header};
@@ -16,84 +17,85 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Below this, gathering many files for one write beats sending each from its own pages.
-const SMALL: usize = 64 << 10;
+/// Below this size, many files are gathered in one write; above it `sendfile(2)` is faster.
+const SENDFILE_MIN: usize = 64 << 10;
 
-/// Something of the host that is open.
-pub(crate) struct Tree {
+/// A file or directory of the host, opened.
+pub(crate) struct HostTree {
     path: PathBuf,
-    root: Root,
+    root: TreeRoot,
 }
 
-enum Root {
-    File(File, Stamp),
-    Directory(Source, Stamp),
-    /// A device, socket or pipe, which is left out.
+enum TreeRoot {
+    File(File, FileStamp),
+    Directory(SourceDir, FileStamp),
+    /// A device, socket or FIFO, which is not copied.
     Other,
 }
 
-impl Tree {
-    /// Opens what lies at a path that has no link in it.
+impl HostTree {
+    /// Opens a path that has no symlink in it.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let about = |error: std::io::Error| {
             let loops = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
-            if loops { through_a_link(path) } else { failed(path, error) }
+            if loops { symlink_in_path(path) } else { failed(path, error) }
         };
         let opened = |flags: OFlags| -> std::io::Result<_> {
             let flags = flags | OFlags::CLOEXEC;
             Ok(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
         };
-        // Only looked at: a device may do something when it is opened.
-        let (sort, _) = Source::described(&opened(OFlags::PATH).map_err(about)?).map_err(about)?;
-        let root = match sort {
-            Sort::Directory => {
+        // O_PATH first: opening a device may have side effects.
+        let (kind, _) =
+            SourceDir::described(&opened(OFlags::PATH).map_err(about)?).map_err(about)?;
+        let root = match kind {
+            SourceKind::Directory => {
                 let directory = opened(OFlags::RDONLY | OFlags::DIRECTORY).map_err(about)?;
-                let (_, stamp) = Source::described(&directory).map_err(about)?;
-                Root::Directory(Source::held(path, directory, stamp), stamp)
+                let (_, stamp) = SourceDir::described(&directory).map_err(about)?;
+                TreeRoot::Directory(SourceDir::from_open(path, directory, stamp), stamp)
             }
-            Sort::File => {
+            SourceKind::File => {
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
                 let file = opened(flags).map_err(about)?;
-                match Source::described(&file).map_err(about)? {
-                    (Sort::File, stamp) => Root::File(File::from(file), stamp),
-                    _ => Root::Other,
+                match SourceDir::described(&file).map_err(about)? {
+                    (SourceKind::File, stamp) => TreeRoot::File(File::from(file), stamp),
+                    _ => TreeRoot::Other,
                 }
             }
-            Sort::Symlink => return Err(through_a_link(path)),
-            Sort::Other => Root::Other,
+            SourceKind::Symlink => return Err(symlink_in_path(path)),
+            SourceKind::Other => TreeRoot::Other,
         };
         Ok(Self { path: path.to_owned(), root })
     }
 
-    /// Sends all of it.
+    /// Sends the tree and the end marker.
     pub(crate) fn send(
         self,
         connection: &mut Connection,
-        copied: &mut Copied,
+        copied: &mut CopyCount,
         progress: Progress<'_>,
     ) -> Result<()> {
         let Self { path, root } = self;
-        let mut sender = Sender { connection, out: Vec::new(), progress, copied, root: path };
+        let mut sender = TreeSender { connection, out: Vec::new(), progress, copied, root: path };
         match root {
-            Root::File(file, stamp) => sender.file(&[], file, &stamp)?,
-            Root::Directory(source, stamp) => sender.directory(&source, &[], &stamp)?,
-            Root::Other => sender.copied.left_out += 1,
+            TreeRoot::File(file, stamp) => sender.file(&[], file, &stamp)?,
+            TreeRoot::Directory(source, stamp) => sender.directory(&source, &[], &stamp)?,
+            TreeRoot::Other => sender.copied.left_out += 1,
         }
         sender.end()
     }
 }
 
-struct Sender<'a, 'p> {
+struct TreeSender<'a, 'p> {
     connection: &'a mut Connection,
     out: Vec<u8>,
     progress: Progress<'p>,
-    copied: &'a mut Copied,
-    /// For errors.
+    copied: &'a mut CopyCount,
+    /// The path of the root, for error messages.
     root: PathBuf,
 }
 
-impl Sender<'_, '_> {
-    fn directory(&mut self, source: &Source, below: &[u8], stamp: &Stamp) -> Result<()> {
+impl TreeSender<'_, '_> {
+    fn directory(&mut self, source: &SourceDir, below: &[u8], stamp: &FileStamp) -> Result<()> {
         self.entry(below, EntryKind::Directory, stamp, 0)?;
         for (name, kind) in listed(source, below).map_err(|error| self.failed(below, error))? {
             let mut path = below.to_vec();
@@ -106,25 +108,27 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    fn one(&mut self, source: &Source, path: &[u8], kind: FileType) -> Result<()> {
-        // Most are files, which need no look before they are opened.
+    fn one(&mut self, source: &SourceDir, path: &[u8], kind: FileType) -> Result<()> {
+        // Most entries are files, which need no fstat before they are opened.
         if kind == FileType::RegularFile
             && let Ok(Some((file, stamp))) = source.file(path)
         {
             return self.file(path, file, &stamp);
         }
-        let look = source.look(path).map_err(|error| self.failed(path, error))?;
-        match look.sort {
-            Sort::Directory => self.directory(source, path, &look.stamp),
-            Sort::Symlink => {
-                let target = look.link().map_err(|error| self.failed(path, error))?;
-                self.entry(path, EntryKind::Symlink(target), &look.stamp, 0)
+        let entry = source.look_up(path).map_err(|error| self.failed(path, error))?;
+        match entry.kind {
+            SourceKind::Directory => self.directory(source, path, &entry.stamp),
+            SourceKind::Symlink => {
+                let target = entry.link().map_err(|error| self.failed(path, error))?;
+                self.entry(path, EntryKind::Symlink(target), &entry.stamp, 0)
             }
-            Sort::File => match source.file(path).map_err(|error| self.failed(path, error))? {
-                Some((file, stamp)) => self.file(path, file, &stamp),
-                None => self.left_out(),
-            },
-            Sort::Other => self.left_out(),
+            SourceKind::File => {
+                match source.file(path).map_err(|error| self.failed(path, error))? {
+                    Some((file, stamp)) => self.file(path, file, &stamp),
+                    None => self.left_out(),
+                }
+            }
+            SourceKind::Other => self.left_out(),
         }
     }
 
@@ -133,16 +137,16 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    fn entry(&mut self, below: &[u8], kind: EntryKind, stamp: &Stamp, size: u64) -> Result<()> {
+    fn entry(&mut self, below: &[u8], kind: EntryKind, stamp: &FileStamp, size: u64) -> Result<()> {
         let (mode, modified) = (stamp.mode, stamp.modified_ms());
         let entry = Entry { path: below.to_vec(), kind, mode, size, modified };
         self.copied.entries += 1;
         self.send(&encode(FrameKind::Entry, &entry))
     }
 
-    fn file(&mut self, below: &[u8], mut file: File, stamp: &Stamp) -> Result<()> {
+    fn file(&mut self, below: &[u8], mut file: File, stamp: &FileStamp) -> Result<()> {
         self.entry(below, EntryKind::File, stamp, stamp.size)?;
-        let has_holes = stamp.size >= SMALL as u64
+        let has_holes = stamp.size >= SENDFILE_MIN as u64
             && sparse::has_holes(&file).map_err(|error| self.failed(below, error))?;
         let mut at = 0;
         while at < stamp.size {
@@ -164,12 +168,12 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    /// Sends so many bytes of a file, from its position on.
+    /// Sends `length` bytes of a file from its position on.
     fn bytes(&mut self, below: &[u8], file: &mut File, length: u64) -> Result<()> {
         let mut left = length;
         while left > 0 {
             let wanted = left.min(MAX_CHUNK as u64) as usize;
-            if wanted < SMALL {
+            if wanted < SENDFILE_MIN {
                 let at = self.out.len();
                 self.out.extend_from_slice(&header(FrameKind::Bytes, wanted));
                 self.out.resize(at + HEADER + wanted, 0);
@@ -179,7 +183,7 @@ impl Sender<'_, '_> {
             } else {
                 self.flush()?;
                 let sent = self.connection.send_file(FrameKind::Bytes, file, wanted)?;
-                // A file that shrinks meanwhile is filled up with zeroes: its size was promised.
+                // A file that has shrunk is padded with zeroes: its size was announced.
                 self.connection.send(&vec![0; wanted - sent])?;
             }
             left -= wanted as u64;
@@ -215,8 +219,8 @@ impl Sender<'_, '_> {
     }
 }
 
-/// What a directory holds. It is closed before anything in it is opened: trees are deep.
-fn listed(source: &Source, below: &[u8]) -> std::io::Result<Vec<(Vec<u8>, FileType)>> {
+/// The entries of a directory. It is closed before they are opened, since trees are deep.
+fn listed(source: &SourceDir, below: &[u8]) -> std::io::Result<Vec<(Vec<u8>, FileType)>> {
     let mut all = Vec::new();
     for entry in Dir::new(source.directory(below)?)? {
         let entry = entry?;
@@ -228,7 +232,7 @@ fn listed(source: &Source, below: &[u8]) -> std::io::Result<Vec<(Vec<u8>, FileTy
     Ok(all)
 }
 
-/// Fills a buffer from a file; what a shrunken one does not have stays as it is.
+/// Fills a buffer from a file; bytes beyond its end stay as they are.
 fn read_fully(file: &mut File, mut buffer: &mut [u8]) -> std::io::Result<()> {
     while !buffer.is_empty() {
         match file.read(buffer)? {

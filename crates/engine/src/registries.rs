@@ -1,15 +1,21 @@
-//! Logins to registries: kept, forgotten, listed.
+//! Logins to registries: store, remove, list.
 
 pub use msb_image::{Login, Secret};
 
 use crate::Engine;
-use msb_image::{Credential, Credentials, Reach, Settings};
+use msb_image::{Credential, Credentials, RegistryOptions, Settings};
 use msb_spec::{Error, Kind, Result};
 use std::path::PathBuf;
 
 impl Engine {
-    /// Keeps a user and a password for a registry, if it lets them in.
-    pub fn login(&self, registry: &str, user: &str, secret: &Secret, reach: &Reach) -> Result<()> {
+    /// Stores a user and a password for a registry, after the registry has accepted them.
+    pub fn login(
+        &self,
+        registry: &str,
+        user: &str,
+        secret: &Secret,
+        reach: &RegistryOptions,
+    ) -> Result<()> {
         let registry = msb_spec::registry(registry)?;
         let about = |error: Error| error.under(format!("cannot log in to `{registry}`"));
         let credentials = self.credentials();
@@ -20,7 +26,7 @@ impl Engine {
         credentials.login(&registry, user, secret).map_err(about)
     }
 
-    /// Forgets the user and the password for a registry.
+    /// Removes the user and the password for a registry.
     pub fn logout(&self, registry: &str) -> Result<()> {
         let registry = msb_spec::registry(registry)?;
         let credentials = self.credentials();
@@ -38,12 +44,12 @@ impl Engine {
         })
     }
 
-    /// All logins that would be used.
+    /// All logins that pulls and pushes use, including those of other tools.
     pub fn logins(&self) -> Result<Vec<Login>> {
         self.credentials().list()
     }
 
-    /// Where our own logins are kept.
+    /// The file with the logins that msb stores.
     pub fn login_file(&self) -> PathBuf {
         self.credentials().own_file()
     }

@@ -1,22 +1,22 @@
-//! Another name for a sandbox that has stopped.
+//! Renames a stopped sandbox.
 //!
-//! Its Plan for the new name is written beside the one in force; that the directory gets the new name
-//! is the moment when it happens. Whoever reads it before the last step sees the Plan of the name
-//! that the directory has, and whoever takes its lock next does that step.
+//! The Plan with the new name is written beside the present one; the `rename(2)` of the directory
+//! is the commit point. Until the last step readers use the Plan that has the name of the
+//! directory. The next holder of the lock completes that step.
 
 use crate::repair;
 use crate::sandboxes::Engine;
-use crate::store::{self, Claim};
+use crate::store::{self, LockedSandbox};
 use crate::sync;
 use msb_spec::{Error, Hostname, Kind, Name, Plan, Result, Upper, env, state};
-use msb_wire::record::Happened;
+use msb_wire::record::EventKind;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
 impl Engine {
-    /// Gives a sandbox that has stopped another name.
+    /// Renames a stopped sandbox.
     pub fn rename(&self, name: &Name, to: &Name) -> Result<()> {
         let about = |error: Error| error.under(format!("cannot rename sandbox `{name}`"));
         self.try_rename(name, to).map_err(|error| match error.kind() {
@@ -29,18 +29,18 @@ impl Engine {
         let home = self.home();
         self.existing(name)?;
         if name == to {
-            return Err(Error::invalid("it is called so already"));
+            return Err(Error::invalid("it has that name already"));
         }
         let running = || {
             Error::new(Kind::State, "it is running")
                 .hint(format!("`msb stop {name}` ends it; what it wrote stays"))
         };
-        let claim = self.claim_stopped(name)?.ok_or_else(running)?;
+        let claim = self.lock_stopped(name)?.ok_or_else(running)?;
         let plan = self.existing(name)?;
-        self.refuse_followed(&plan)?;
+        self.check_not_referenced(&plan)?;
         let next = renamed(plan, &claim.directory, &home.directory(to), to);
-        let beside = claim.directory.join(state::RENAMED_PLAN);
-        store::write_beside(&beside, &next)?;
+        let pending = claim.directory.join(state::RENAMED_PLAN);
+        store::write_pending_plan(&pending, &next)?;
         let directory = home.directory(to);
         match rustix::fs::renameat_with(
             CWD,
@@ -51,28 +51,28 @@ impl Engine {
         ) {
             Ok(()) => {}
             Err(error) => {
-                let _ = fs::remove_file(&beside);
+                let _ = fs::remove_file(&pending);
                 return Err(match error {
                     Errno::EXIST => {
                         Error::new(Kind::Exists, format!("sandbox `{to}` already exists"))
                             .hint(format!("`msb rm {to}` removes it"))
                     }
-                    error => Error::host("its directory stays where it is", error),
+                    error => Error::host("its directory cannot be renamed", error),
                 });
             }
         }
-        let claim = Claim { directory, lock: claim.lock };
-        settle(&claim, to)
+        let claim = LockedSandbox { directory, lock: claim.lock };
+        finish_pending(&claim, to)
     }
 
-    /// Whoever knows it by its name and could not be told.
-    fn refuse_followed(&self, plan: &Plan) -> Result<()> {
+    /// Refuses to rename a sandbox that a parent, children or a sync refer to by name.
+    fn check_not_referenced(&self, plan: &Plan) -> Result<()> {
         let name = &plan.name;
         if let Some(family) = &plan.family {
             return Err(Error::new(Kind::State, format!("it is a child of `{}`", family.parent))
                 .hint("its parent knows it by its name"));
         }
-        if self.children(name).is_ok_and(|brood| !brood.children.is_empty()) {
+        if self.children().list(name).is_ok_and(|list| !list.children.is_empty()) {
             return Err(Error::new(Kind::State, "it has children")
                 .hint(format!("`msb children ls {name}` lists them")));
         }
@@ -84,8 +84,8 @@ impl Engine {
     }
 }
 
-/// The Plan under another name: every path into its directory follows, and so does what was derived
-/// from the name.
+/// The Plan with the new name. Paths into the directory and values derived from the name are
+/// adapted.
 fn renamed(mut plan: Plan, from: &Path, into: &Path, to: &Name) -> Plan {
     let moved = |path: &mut std::path::PathBuf| {
         if let Ok(below) = path.strip_prefix(from) {
@@ -109,39 +109,40 @@ fn renamed(mut plan: Plan, from: &Path, into: &Path, to: &Name) -> Plan {
     plan
 }
 
-/// What the host name becomes, if it was made of the old name.
+/// The new hostname, if the old one was derived from the name.
 fn host_name(present: &Hostname, from: &Name, to: &Name) -> Option<Hostname> {
     if *present == Hostname::of(from) {
         return Some(Hostname::of(to));
     }
-    let known = bare(from).is_some_and(|bare| *present == Hostname::of(&bare));
-    known.then(|| Hostname::of(&bare(to).unwrap_or_else(|| to.clone())))
+    let known = bare_name(from).is_some_and(|bare_name| *present == Hostname::of(&bare_name));
+    known.then(|| Hostname::of(&bare_name(to).unwrap_or_else(|| to.clone())))
 }
 
-/// The name that a sandbox in a namespace goes by there.
-fn bare(name: &Name) -> Option<Name> {
-    let (_, bare) = name.as_str().split_once("--")?;
-    Name::parse(bare).ok()
+/// The name without its namespace prefix.
+fn bare_name(name: &Name) -> Option<Name> {
+    let (_, bare_name) = name.as_str().split_once("--")?;
+    Name::parse(bare_name).ok()
 }
 
-/// Does the last step of one who died before it, or forgets what has not happened.
-pub(crate) fn settle(claim: &Claim, name: &Name) -> Result<()> {
-    let beside = claim.directory.join(state::RENAMED_PLAN);
-    if !beside.exists() {
+/// Completes an interrupted rename, or removes its pending Plan if the commit point was not
+/// reached.
+pub(crate) fn finish_pending(claim: &LockedSandbox, name: &Name) -> Result<()> {
+    let pending = claim.directory.join(state::RENAMED_PLAN);
+    if !pending.exists() {
         return Ok(());
     }
-    let about = |error| Error::host(format!("cannot finish to rename `{name}`"), error);
-    match store::read_any_plan(&beside, name) {
+    let about = |error| Error::host(format!("cannot finish renaming `{name}`"), error);
+    match store::read_plan_file(&pending, name) {
         Ok(Some(plan)) if plan.name == *name => {
             let place = claim.directory.join(state::PLAN);
-            let before = store::read_any_plan(&place, name).ok().flatten();
-            fs::rename(&beside, &place).map_err(about)?;
+            let before = store::read_plan_file(&place, name).ok().flatten();
+            fs::rename(&pending, &place).map_err(about)?;
             if let Some(before) = before.filter(|before| before.name != *name) {
-                repair::note(&claim.directory, Happened::Renamed { from: before.name });
+                repair::note(&claim.directory, EventKind::Renamed { from: before.name });
             }
             Ok(())
         }
-        _ => fs::remove_file(&beside).map_err(about),
+        _ => fs::remove_file(&pending).map_err(about),
     }
 }
 
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_name_follows_if_it_was_made_of_the_name_here_or_in_a_namespace() {
+    fn a_derived_hostname_follows_a_rename() {
         let name = |text: &str| Name::parse(text).unwrap();
         let becomes = |present: &str, from: &str, to: &str| {
             host_name(&Hostname::of(&name(present)), &name(from), &name(to))

@@ -1,38 +1,38 @@
-//! Cleaning up behind workers that were killed.
+//! Cleans up after workers that were killed.
 
 use crate::audit;
-use crate::store::{Claim, Home};
+use crate::store::{Home, LockedSandbox};
 use crate::sync;
 use crate::workspace;
 use msb_spec::{Ending, Name, Plan, Result, state};
-use msb_wire::record::{Event, Happened};
+use msb_wire::record::{Event, EventKind};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Looks at every sandbox and repairs what a dead worker has left. Says what it did.
+/// Repairs every sandbox with a dead worker. Returns one line for each repair.
 pub(crate) fn all(home: &Home) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     for name in home.names() {
         if let Ok(Some(note)) = one(home, &name) {
-            said.push(note);
+            notes.push(note);
         }
-        // One that is still at work, or cannot be undone yet, says so itself.
-        said.extend(workspace::recover(home, &name).unwrap_or_default());
+        // Errors are ignored here: `msb apply` reports them itself.
+        notes.extend(workspace::recover(home, &name).unwrap_or_default());
     }
-    said.extend(sync::repair(home));
-    said
+    notes.extend(sync::repair(home));
+    notes
 }
 
-/// Removes the sockets by which sandboxes that are gone were reached, and networks without any.
-pub(crate) fn leave_networks(home: &Home) {
+/// Removes sockets of stopped sandboxes from named networks, and networks without members.
+pub(crate) fn remove_stale_networks(home: &Home) {
     let within = |path: &Path| fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
     for network in within(&home.networks()) {
         for socket in within(&network.path()) {
             let file = socket.file_name();
             let owner = file.to_str().and_then(|file| file.strip_suffix(".gateway"));
-            // Names of hosts have no capitals.
+            // Hostnames are case-insensitive.
             let is_there = |owner: &str| {
                 let mut own = home.names().into_iter();
                 own.any(|name| name.as_str().eq_ignore_ascii_case(owner) && home.is_running(&name))
@@ -41,12 +41,12 @@ pub(crate) fn leave_networks(home: &Home) {
                 let _ = fs::remove_file(socket.path());
             }
         }
-        // Only if nobody is left.
+        // Fails if the network still has members.
         let _ = fs::remove_dir(network.path());
     }
 }
 
-/// Repairs one sandbox if its worker died without a word.
+/// Repairs one sandbox if its worker died without recording the end.
 pub(crate) fn one(home: &Home, name: &Name) -> Result<Option<String>> {
     if home.is_running(name) || !is_unfinished(home, name) {
         return Ok(None);
@@ -57,45 +57,51 @@ pub(crate) fn one(home: &Home, name: &Name) -> Result<Option<String>> {
     let Some(claim) = home.lock(name)? else {
         return Ok(None);
     };
-    // Somebody may have been quicker while we waited for nothing.
+    // Another process may have repaired it before the lock was taken.
     if !is_unfinished(home, name) {
         return Ok(None);
     }
     clean(home, &plan, &claim).map(Some)
 }
 
-/// Whether the last word on a sandbox is not that it stopped.
+/// Whether the last state change of a sandbox is not a stop.
 fn is_unfinished(home: &Home, name: &Name) -> bool {
     let directory = home.directory(name);
     let plan = fs::exists(directory.join(state::PLAN)).unwrap_or(false);
-    plan && !matches!(last_turn(&directory), Some(Happened::Stopped { .. }))
+    plan && !matches!(last_state_change(&directory), Some(EventKind::Stopped { .. }))
 }
 
-fn clean(home: &Home, plan: &Plan, claim: &Claim) -> Result<String> {
+fn clean(home: &Home, plan: &Plan, claim: &LockedSandbox) -> Result<String> {
     remove_cgroup(plan);
     if claim.directory.join(state::UNFINISHED).exists() {
         home.discard(claim)?;
-        return Ok(format!("removed sandbox `{}`, whose maker was killed half way", plan.name));
+        return Ok(format!(
+            "removed sandbox `{}`: it was being created when msb was killed",
+            plan.name
+        ));
     }
     if plan.ephemeral && !workspace::has_changes(plan) {
         home.discard(claim)?;
-        return Ok(format!("removed sandbox `{}`, whose worker was killed", plan.name));
+        return Ok(format!("removed sandbox `{}`: its worker was killed", plan.name));
     }
     let _ = fs::remove_file(claim.directory.join(state::SOCKET));
-    let crashed = Happened::Stopped { ending: Ending::Crashed, exit: None };
-    audit::append(&claim.directory, [Happened::Repaired, crashed]);
-    Ok(format!("cleaned up after sandbox `{}`, whose worker was killed", plan.name))
+    let crashed = EventKind::Stopped { ending: Ending::Crashed, exit: None };
+    audit::append(&claim.directory, [EventKind::Repaired, crashed]);
+    Ok(format!("cleaned up after sandbox `{}`: its worker was killed", plan.name))
 }
 
 /// Removes the cgroup directories of a sandbox without processes.
 pub(crate) fn remove_cgroup(plan: &Plan) {
-    /// What was killed leaves its cgroup a moment later.
+    /// How long to wait until killed processes have left the cgroup.
     const EMPTY_LIMIT: Duration = Duration::from_secs(2);
     let since = Instant::now();
     let freezer = plan.limits.freezer(&plan.name);
     if let Some(freezer) = &freezer {
-        // What was killed while it was paused dies when it goes on.
-        let _ = fs::write(freezer.inside.join(freezer.switch), freezer.thaw);
+        // On cgroup v1, processes killed while frozen die when they are thawed.
+        msb_log::warn_on_failure!(
+            fs::write(freezer.inside.join(freezer.switch), freezer.thaw),
+            "cannot thaw a cgroup"
+        );
     }
     let directories = plan.limits.cgroup_directories(&plan.name);
     for directory in freezer.iter().map(|own| &own.inside).chain(directories.values()) {
@@ -106,13 +112,13 @@ pub(crate) fn remove_cgroup(plan: &Plan) {
     }
 }
 
-/// The last event of a sandbox.
+/// The last event in the log of a sandbox.
 pub(crate) fn last_event(directory: &Path) -> Option<Event> {
-    last_such(directory, |_| true)
+    last_event_matching(directory, |_| true)
 }
 
-/// The last event that is wanted: mostly near the end, but a sandbox may have run many commands since.
-fn last_such(directory: &Path, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+/// The last event that matches. It is searched at the end of the log first, then in all of it.
+fn last_event_matching(directory: &Path, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
     let rotated = format!("{}{}", state::EVENTS, state::ROTATED);
     let last_in = |bytes: Vec<u8>| {
         let lines = bytes.split(|byte| *byte == b'\n').rev();
@@ -120,13 +126,13 @@ fn last_such(directory: &Path, wanted: impl Fn(&Event) -> bool) -> Option<Event>
     };
     [state::EVENTS, &rotated].into_iter().find_map(|name| {
         let path = directory.join(name);
-        let near = last_in(end_of(&path).ok()?);
+        let near = last_in(read_end(&path).ok()?);
         near.or_else(|| last_in(fs::read(&path).ok()?))
     })
 }
 
-/// The end of a file: some hundred events.
-fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+/// The last 128 KiB of a file: some hundred events.
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     const LATEST: u64 = 128 << 10;
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -136,22 +142,22 @@ fn end_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(end)
 }
 
-/// The last event of a sandbox that changes whether it runs, is paused or ends.
-pub(crate) fn last_turn(directory: &Path) -> Option<Happened> {
-    let turns = |event: &Event| {
+/// The last event that changes whether the sandbox runs, is paused or ends.
+pub(crate) fn last_state_change(directory: &Path) -> Option<EventKind> {
+    let changes_state = |event: &Event| {
         matches!(
             event.happened,
-            Happened::Started { .. }
-                | Happened::Draining
-                | Happened::Paused { .. }
-                | Happened::Resumed { .. }
-                | Happened::Stopped { .. }
+            EventKind::Started { .. }
+                | EventKind::Draining
+                | EventKind::Paused { .. }
+                | EventKind::Resumed { .. }
+                | EventKind::Stopped { .. }
         )
     };
-    last_such(directory, turns).map(|event| event.happened)
+    last_event_matching(directory, changes_state).map(|event| event.happened)
 }
 
-/// The number of the last Exec of a sandbox.
+/// The highest Exec id in the records of a sandbox.
 pub(crate) fn last_exec(directory: &Path) -> u64 {
     let number = |line: serde_json::Value| line.get("exec")?.as_u64();
     let current = last_line(&directory.join(state::EXECS)).and_then(number);
@@ -159,7 +165,7 @@ pub(crate) fn last_exec(directory: &Path) -> u64 {
         last_line(&directory.join(format!("{}{}", state::EXECS, state::ROTATED))).and_then(number)
     };
     let last = current.or_else(rotated).unwrap_or(0);
-    // Execs end out of order; the highest number is near the end.
+    // Execs end out of order, so the last line need not have the highest id.
     let file = File::open(directory.join(state::EXECS)).ok();
     let all = file.into_iter().flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
     let numbers = all.filter_map(|line| number(serde_json::from_str(&line).ok()?));
@@ -171,12 +177,12 @@ fn last_line<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The only event of a sandbox that was made and not started.
+/// Records that a new sandbox was not started: a `Stopped` event.
 pub(crate) fn not_started(directory: &Path) {
-    audit::begin(directory, Happened::Stopped { ending: Ending::Stopped, exit: None });
+    audit::begin(directory, EventKind::Stopped { ending: Ending::Stopped, exit: None });
 }
 
-/// Adds something that happened to a sandbox which does not run.
-pub(crate) fn note(directory: &Path, happened: Happened) {
+/// Appends an event to the log of a stopped sandbox.
+pub(crate) fn note(directory: &Path, happened: EventKind) {
     audit::append(directory, [happened]);
 }

@@ -1,5 +1,5 @@
-//! Reading the values of Secrets, each time a sandbox starts. They are kept nowhere: who asks for
-//! them hands them to the gateway, and they are wiped from memory behind it.
+//! Reads the values of Secrets at each start of a sandbox. They are not stored: the caller passes
+//! them to the gateway, and memory is wiped afterwards.
 
 use msb_spec::{Error, Kind, Network, Plan, Result, Secret, SecretSource, Stage};
 use std::io::Read;
@@ -8,32 +8,32 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
 
-/// A value, wiped when it is dropped.
-pub type Value = Zeroizing<Vec<u8>>;
+/// The value of a Secret, wiped on drop.
+pub type SecretValue = Zeroizing<Vec<u8>>;
 
-/// Headers and variables are no place for more.
-const LONGEST: usize = 64 << 10;
+/// The longest value in bytes; headers and environment variables do not take more.
+const MAX_LENGTH: usize = 64 << 10;
 
-/// Less could be found in any answer by accident, and would be scrubbed out of it.
-const SHORTEST: usize = 8;
+/// The shortest value in bytes. A shorter one could occur in a response by chance and would be
+/// masked there.
+const MIN_LENGTH: usize = 8;
 
-/// The values of all Secrets of a Plan, in order. `given` are those that the program which starts the
-/// sandbox brings itself.
-pub(crate) fn read(plan: &Plan, given: &[(String, Value)]) -> Result<Vec<Value>> {
+/// The values of all Secrets of a Plan, in its order. `given` are those that the calling program
+/// provides.
+pub(crate) fn read(plan: &Plan, given: &[(String, SecretValue)]) -> Result<Vec<SecretValue>> {
     let secrets = plan.network.as_ref().map(|network: &Network| network.secrets.as_slice());
     let values = secrets.unwrap_or_default().iter().map(|secret| value_of(&secret.secret, given));
     values.collect()
 }
 
-/// The value of one Secret: also for a program that has to give it to a server, which cannot read
-/// it itself.
-pub fn value_of(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
+/// The value of one Secret. A client of a server uses it to send the value along.
+pub fn value_of(secret: &Secret, given: &[(String, SecretValue)]) -> Result<SecretValue> {
     value(secret, given).map_err(|error| {
         error.under(format!("cannot read the secret `{}`", secret.name)).at(Stage::Network)
     })
 }
 
-fn value(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
+fn value(secret: &Secret, given: &[(String, SecretValue)]) -> Result<SecretValue> {
     let name = &secret.name;
     let mut value = match &secret.source {
         SecretSource::Variable(variable) => Zeroizing::new(
@@ -51,7 +51,7 @@ fn value(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
             .find(|(other, _)| other == name)
             .map(|(_, value)| value.clone())
             .ok_or_else(|| {
-                Error::new(Kind::NotFound, "it is given by the program that starts the sandbox")
+                Error::new(Kind::NotFound, "its value must come from the program that starts the sandbox")
                     .hint("start it from that program, or make it again with `--secret`")
             })?,
     };
@@ -60,25 +60,25 @@ fn value(secret: &Secret, given: &[(String, Value)]) -> Result<Value> {
     }
     let printable = value.iter().all(|byte| (0x20..0x7f).contains(byte) || *byte >= 0x80);
     match value.len() {
-        SHORTEST..=LONGEST if printable => Ok(value),
-        SHORTEST..=LONGEST => Err(Error::invalid("it holds control characters")),
+        MIN_LENGTH..=MAX_LENGTH if printable => Ok(value),
+        MIN_LENGTH..=MAX_LENGTH => Err(Error::invalid("it holds control characters")),
         0 => Err(Error::invalid("it is empty")),
-        length if length < SHORTEST => {
-            Err(Error::invalid(format!("it is shorter than {SHORTEST} bytes"))
-                .hint("so short a value would be taken out of answers that hold it by chance"))
-        }
+        length if length < MIN_LENGTH => Err(Error::invalid(format!(
+            "it is shorter than {MIN_LENGTH} bytes"
+        ))
+        .hint("a shorter value could occur in a response by chance and would be masked there")),
         _ => Err(Error::invalid("it is longer than 64 KiB")),
     }
 }
 
-fn of_file(path: &Path) -> Result<Value> {
+fn of_file(path: &Path) -> Result<SecretValue> {
     let about = |error| Error::host(format!("cannot read `{}`", path.display()), error);
-    bounded(std::fs::File::open(path).map_err(about)?).map_err(about)
+    read_limited(std::fs::File::open(path).map_err(about)?).map_err(about)
 }
 
-/// Read into one piece of memory, so that none is left behind unwiped.
-fn bounded(mut from: impl Read) -> std::io::Result<Value> {
-    let mut value = Zeroizing::new(vec![0; LONGEST + 1]);
+/// Reads into one allocation, so that no unwiped copy is left behind.
+fn read_limited(mut from: impl Read) -> std::io::Result<SecretValue> {
+    let mut value = Zeroizing::new(vec![0; MAX_LENGTH + 1]);
     let mut length = 0;
     while length < value.len() {
         match from.read(&mut value[length..])? {
@@ -90,15 +90,15 @@ fn bounded(mut from: impl Read) -> std::io::Result<Value> {
     Ok(value)
 }
 
-/// The caller's terminal is there, for a program that asks for a password.
-fn of_command(command: &str) -> Result<Value> {
+/// Runs a shell command; it inherits the terminal, so it can prompt for a password.
+fn of_command(command: &str) -> Result<SecretValue> {
     let failed = |error| Error::host("cannot run the command", error);
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let output = child.stdout.take().map(bounded).transpose().map_err(failed)?;
+    let output = child.stdout.take().map(read_limited).transpose().map_err(failed)?;
     let status = child.wait().map_err(failed)?;
     match status.success() {
         true => Ok(output.unwrap_or_default()),
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use msb_spec::Secret;
 
-    fn read_one(text: &str) -> Result<Value> {
+    fn read_one(text: &str) -> Result<SecretValue> {
         let secret = Secret::parse_command(text).unwrap();
         value(&secret, &[])
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_refused() {
+    fn invalid_values_are_refused() {
         for text in [
             "KEY=true@example.com",
             "KEY=false@example.com",

@@ -1,4 +1,5 @@
-//! The files of SSH: a sandbox's host key, and lists of who may come in. What is in them is for others to read.
+//! The SSH files of sandboxes: host key, known_hosts and authorized_keys. Their content is not
+//! parsed here.
 
 use crate::Engine;
 use crate::store;
@@ -7,17 +8,17 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// A list of some thousand keys; more is not one.
+/// The most bytes of a file: some thousand keys.
 const FILE_LIMIT: u64 = 1 << 20;
 
-/// Which file.
+/// The kinds of SSH files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SshFile {
-    /// The private key by which a sandbox is known.
+    /// The private host key of a sandbox.
     HostKey,
-    /// The same for clients, as OpenSSH reads it.
+    /// The public host key, in the known_hosts format of OpenSSH.
     KnownHosts,
-    /// Who may come in.
+    /// The public keys that may log in.
     AuthorizedKeys,
 }
 
@@ -31,20 +32,20 @@ impl SshFile {
     }
 }
 
-/// The files of one sandbox, or those for all.
+/// The SSH files of one sandbox, or those for all.
 #[derive(Debug, Clone)]
 pub struct SshFiles {
     directory: PathBuf,
 }
 
 impl Engine {
-    /// The files of a sandbox that exists.
+    /// The SSH files of an existing sandbox.
     pub fn ssh_files(&self, name: &Name) -> Result<SshFiles> {
         self.existing(name)?;
         Ok(SshFiles { directory: self.home().ssh(Some(name)) })
     }
 
-    /// The files for all sandboxes, and then those of each.
+    /// The SSH files for all sandboxes, and then those of each.
     pub fn ssh_files_everywhere(&self) -> Vec<(Option<Name>, SshFiles)> {
         let each = self.home().names().into_iter().map(|name| {
             let directory = self.home().ssh(Some(&name));
@@ -53,19 +54,19 @@ impl Engine {
         std::iter::once((None, self.ssh_files_of_all())).chain(each).collect()
     }
 
-    /// The files for all sandboxes.
+    /// The SSH files that apply to all sandboxes.
     pub fn ssh_files_of_all(&self) -> SshFiles {
         SshFiles { directory: self.home().ssh(None) }
     }
 }
 
 impl SshFiles {
-    /// Where a file is.
+    /// The path of a file.
     pub fn path(&self, file: SshFile) -> PathBuf {
         self.directory.join(file.name())
     }
 
-    /// What a file holds; none if it is not there.
+    /// The content of a file; `None` if it is missing.
     pub fn read(&self, file: SshFile) -> Result<Option<String>> {
         let path = self.path(file);
         let about = |error| Error::host(format!("cannot read `{}`", path.display()), error);
@@ -81,26 +82,27 @@ impl SshFiles {
         Ok(Some(text))
     }
 
-    /// Writes a file that is not there yet. Of two who try one wins, and both are told what it holds.
+    /// Writes a file unless it exists, and returns its content. Concurrent callers all get the
+    /// content of the first one.
     pub fn write_once(&self, file: SshFile, text: &str) -> Result<String> {
-        let (path, aside) = (self.path(file), self.written_aside(file, text)?);
-        match fs::hard_link(&aside.0, &path) {
+        let (path, temp) = (self.path(file), self.write_temp(file, text)?);
+        match fs::hard_link(&temp.0, &path) {
             Ok(()) => Ok(text.to_owned()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.read(file)?.ok_or_else(|| self.changes(file))
+                self.read(file)?.ok_or_else(|| self.removed_meanwhile(file))
             }
             Err(error) => Err(Error::host(format!("cannot write `{}`", path.display()), error)),
         }
     }
 
-    /// Replaces a file, or makes it.
+    /// Creates or replaces a file.
     pub fn replace(&self, file: SshFile, text: &str) -> Result<()> {
-        let (path, aside) = (self.path(file), self.written_aside(file, text)?);
-        fs::rename(&aside.0, &path)
+        let (path, temp) = (self.path(file), self.write_temp(file, text)?);
+        fs::rename(&temp.0, &path)
             .map_err(|error| Error::host(format!("cannot write `{}`", path.display()), error))
     }
 
-    /// Changes a file while nobody else does; what is returned is written.
+    /// Changes a file under a lock. `change` gets the present content and returns the new one.
     pub fn change<T>(
         &self,
         file: SshFile,
@@ -117,43 +119,43 @@ impl SshFiles {
             .open(&lock)
             .map_err(about)?;
         held.lock().map_err(about)?;
-        let (text, told) = change(&self.read(file)?.unwrap_or_default())?;
+        let (text, result) = change(&self.read(file)?.unwrap_or_default())?;
         self.replace(file, &text)?;
-        Ok(told)
+        Ok(result)
     }
 
-    fn written_aside(&self, file: SshFile, text: &str) -> Result<Removed> {
+    fn write_temp(&self, file: SshFile, text: &str) -> Result<TempFile> {
         self.make()?;
-        let aside = self.directory.join(store::passing("making", file.name()));
+        let temp = self.directory.join(store::temp_name("making", file.name()));
         let write = |path: &Path| -> io::Result<()> {
-            let mut file = store::create_private(path)?;
+            let mut file = store::create_private_file(path)?;
             file.write_all(text.as_bytes())?;
             msb_sys::files::write_before_rename(&file)
         };
-        let removed = Removed(aside);
-        write(&removed.0).map_err(|error| store::full_disk("file", error, &self.directory))?;
+        let removed = TempFile(temp);
+        write(&removed.0).map_err(|error| store::write_error("file", error, &self.directory))?;
         Ok(removed)
     }
 
     fn make(&self) -> Result<()> {
-        match store::make_private(&self.directory) {
+        match store::create_private_dir(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(store::full_disk("directory", error, &self.directory))
+                Err(store::write_error("directory", error, &self.directory))
             }
             _ => Ok(()),
         }
     }
 
-    fn changes(&self, file: SshFile) -> Error {
+    fn removed_meanwhile(&self, file: SshFile) -> Error {
         let path = self.path(file);
         Error::new(Kind::State, format!("`{}` was removed while it was read", path.display()))
     }
 }
 
-/// A file that is only there for a moment.
-struct Removed(PathBuf);
+/// A temporary file, removed on drop.
+struct TempFile(PathBuf);
 
-impl Drop for Removed {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -162,13 +164,13 @@ impl Drop for Removed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Aside;
+    use crate::store::TempDir;
 
     #[test]
-    fn of_many_who_make_a_key_one_wins_and_all_agree() {
+    fn concurrent_writers_of_a_key_agree_on_one() {
         let place = tempdir();
         let files = SshFiles { directory: place.0.join("ssh") };
-        let told: Vec<String> = std::thread::scope(|scope| {
+        let result: Vec<String> = std::thread::scope(|scope| {
             let made: Vec<_> = (0..8)
                 .map(|n| {
                     let files = files.clone();
@@ -180,13 +182,13 @@ mod tests {
             made.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let kept = files.read(SshFile::HostKey).unwrap().unwrap();
-        assert!(told.iter().all(|text| *text == kept), "{told:?} {kept}");
+        assert!(result.iter().all(|text| *text == kept), "{result:?} {kept}");
         let left = fs::read_dir(&files.directory).unwrap().count();
         assert_eq!(left, 1, "nothing is left aside");
     }
 
     #[test]
-    fn changes_of_many_are_all_kept() {
+    fn concurrent_changes_are_all_kept() {
         let place = tempdir();
         let files = SshFiles { directory: place.0.join("ssh") };
         std::thread::scope(|scope| {
@@ -201,9 +203,9 @@ mod tests {
         assert_eq!(files.read(SshFile::AuthorizedKeys).unwrap().unwrap().lines().count(), 8);
     }
 
-    fn tempdir() -> Aside {
-        let path = std::env::temp_dir().join(store::passing("ssh", "test"));
-        store::make_private(&path).unwrap();
-        Aside(path)
+    fn tempdir() -> TempDir {
+        let path = std::env::temp_dir().join(store::temp_name("ssh", "test"));
+        store::create_private_dir(&path).unwrap();
+        TempDir(path)
     }
 }

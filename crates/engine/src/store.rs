@@ -1,49 +1,49 @@
-//! The state directory: every path in it is made here.
+//! The state directory (`MSB_HOME`): every path below it is built here.
 
 use crate::{layers, rename};
 use msb_spec::{Error, Ids, Kind, Name, Plan, Result, VolumeName, env, state};
 use msb_sys::files;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+pub(crate) use msb_sys::tree::{TempDir, remove as remove_tree, temp_name};
+use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The state directory, found and checked.
+/// The state directory. Its owner and mode were checked when it was opened.
 #[derive(Debug, Clone)]
 pub struct Home {
     root: PathBuf,
 }
 
-/// A sandbox's directory whose lock we hold.
+/// A sandbox directory, locked by this process.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct LockedSandbox {
     pub(crate) directory: PathBuf,
     pub(crate) lock: File,
 }
 
-/// A Plan is a few kilobytes; one with patches may carry texts.
+/// The most bytes of a Plan that are read. Most have a few KiB; patches may carry texts.
 const PLAN_LIMIT: u64 = 64 << 20;
 
-/// What has a range of host ids of its own.
+/// The owner of a range of host ids.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Owner<'a> {
+pub(crate) enum IdRangeOwner<'a> {
     Sandbox(&'a Name),
     Volume(&'a VolumeName),
 }
 
-/// Two were made at the same moment with the same ids.
-pub(crate) fn taken_twice() -> Error {
-    Error::new(Kind::State, "its host ids were taken at the same moment").hint("try again")
+/// Two sandboxes or volumes chose the same id range at the same time.
+pub(crate) fn id_range_taken() -> Error {
+    Error::new(Kind::State, "another sandbox or volume took the same host ids at the same time")
+        .hint("try again")
 }
 
 impl Home {
-    /// Opens `MSB_HOME` or `~/.msb`, and makes it if it is missing.
+    /// Opens `MSB_HOME` or `~/.msb`, and creates it with mode 0700 if it is missing.
     pub fn open() -> Result<Self> {
         let root = match std::env::var_os(env::HOME) {
             Some(path) if !path.is_empty() => PathBuf::from(path),
@@ -58,18 +58,18 @@ impl Home {
         Self::at(&root)
     }
 
-    /// Opens a state directory at this place.
+    /// Opens the state directory at this path. Fails if another user owns or can enter it.
     pub fn at(root: &Path) -> Result<Self> {
         let about = |error: io::Error| {
             Error::host(format!("cannot use the state directory `{}`", root.display()), error)
-                .hint(format!("{} names another place", env::HOME))
+                .hint(format!("{} names another directory", env::HOME))
         };
         let root = std::path::absolute(root).map_err(about)?;
         match fs::metadata(&root) {
             Ok(meta) => check(&root, &meta)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(about)?;
-                // A shared parent may have handed down wider permissions.
+                // A default ACL of the parent may have widened the permissions.
                 fs::set_permissions(&root, Permissions::from_mode(0o700)).map_err(about)?;
             }
             Err(error) => return Err(about(error)),
@@ -77,84 +77,84 @@ impl Home {
         Ok(Self { root })
     }
 
-    /// Where it is.
+    /// The path of the state directory.
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// A few letters that tell this state directory from others.
+    /// Eight hex digits of a hash of the path, to tell state directories apart in cgroup names.
     pub(crate) fn short_hash(&self) -> String {
         let mut hash = DefaultHasher::new();
         self.root.hash(&mut hash);
         format!("{:08x}", hash.finish() as u32)
     }
 
-    /// Where derived image layers are kept.
+    /// The directory of unpacked and derived image layers.
     pub(crate) fn layers(&self) -> PathBuf {
         self.root.join("layers")
     }
 
-    /// Where guest kernels are kept, each in a directory named by the hash of its inputs.
+    /// The directory of guest kernels, each in a subdirectory named by the hash of its inputs.
     pub(crate) fn kernels(&self) -> PathBuf {
         self.root.join("kernel")
     }
 
-    /// Where sandboxes of named networks find each other.
+    /// The directory of named networks, with the sockets of their members.
     pub(crate) fn networks(&self) -> PathBuf {
         self.root.join("networks")
     }
 
-    /// Where writable layers are that nobody writes any more.
+    /// The directory of frozen writable layers, which no sandbox writes any more.
     pub(crate) fn frozen(&self) -> PathBuf {
         self.root.join("frozen")
     }
 
-    /// Where snapshots are described.
+    /// The directory of snapshot records.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.root.join("snapshots")
     }
 
-    /// Where a server writes down where it is; whoever holds its lock is the server.
+    /// The file in which a running server records its address. The server holds its lock.
     pub fn server(&self) -> PathBuf {
         self.root.join("server.json")
     }
 
-    /// What a server says that was left in the background.
+    /// The log file of a server in the background.
     pub fn server_log(&self) -> PathBuf {
         self.root.join("server.log")
     }
 
-    /// What those who come by SSH need, of one sandbox or of all.
+    /// The directory of SSH keys of one sandbox, or of those for all sandboxes.
     pub(crate) fn ssh(&self, name: Option<&Name>) -> PathBuf {
         name.map_or_else(|| self.root.clone(), |name| self.directory(name)).join(state::SSH)
     }
 
-    /// Where every sync keeps how it is doing.
+    /// The directory of syncs, with one subdirectory for each.
     pub(crate) fn syncs(&self) -> PathBuf {
         self.root.join("syncs")
     }
 
-    /// Where a dialect of the server keeps what outlives the server.
+    /// The state directory of one dialect of the server.
     pub(crate) fn dialect(&self, name: &str) -> PathBuf {
         self.root.join("dialects").join(name)
     }
 
-    /// Held by whoever makes a child or takes a parent away.
-    pub(crate) fn families(&self) -> PathBuf {
+    /// The lock file that serialises spawning children and removing parents.
+    pub(crate) fn spawn_lock_file(&self) -> PathBuf {
         self.root.join("families.lock")
     }
 
-    /// Where volumes are kept, each in a directory of its name.
+    /// The directory of volumes, each in a subdirectory of its name.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.root.join("volumes")
     }
 
-    /// A volume's directory.
+    /// The directory of one volume.
     pub(crate) fn volume(&self, name: &VolumeName) -> PathBuf {
         self.volumes().join(name.as_str())
     }
 
-    /// Every volume, sorted. What is not a name of ours is not one.
+    /// The names of all volumes, sorted. Entries that are no valid names are skipped.
     pub(crate) fn volume_names(&self) -> Vec<VolumeName> {
         let entries = fs::read_dir(self.volumes()).into_iter().flatten().filter_map(Result::ok);
         let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -169,12 +169,12 @@ impl Home {
         self.root.join("sandboxes")
     }
 
-    /// A sandbox's directory.
+    /// The directory of one sandbox.
     pub(crate) fn directory(&self, name: &Name) -> PathBuf {
         self.sandboxes().join(name.as_str())
     }
 
-    /// Every sandbox, sorted. What is not a name of ours is not one.
+    /// The names of all sandboxes, sorted. Entries that are no valid names are skipped.
     pub(crate) fn names(&self) -> Vec<Name> {
         let entries = fs::read_dir(self.sandboxes()).into_iter().flatten().filter_map(Result::ok);
         let mut names: Vec<Name> =
@@ -183,16 +183,16 @@ impl Home {
         names
     }
 
-    /// The first of each range of host ids that a sandbox or a volume has.
+    /// The first id of each range that a sandbox or a volume has.
     pub(crate) fn taken_ids(&self) -> BTreeSet<u32> {
         self.ids_of(self.names().iter(), self.volume_names().iter())
     }
 
-    /// The same of all but one.
-    pub(crate) fn ids_of_others(&self, but: Owner<'_>) -> BTreeSet<u32> {
+    /// The first id of each range that has another owner than this one.
+    pub(crate) fn ids_of_others(&self, but: IdRangeOwner<'_>) -> BTreeSet<u32> {
         let (sandbox, volume) = match but {
-            Owner::Sandbox(name) => (Some(name), None),
-            Owner::Volume(name) => (None, Some(name)),
+            IdRangeOwner::Sandbox(name) => (Some(name), None),
+            IdRangeOwner::Volume(name) => (None, Some(name)),
         };
         let sandboxes = self.names();
         let volumes = self.volume_names();
@@ -215,45 +215,46 @@ impl Home {
         sandboxes.filter_map(shifted).chain(volumes.filter_map(own)).collect()
     }
 
-    /// Whether there is such a sandbox.
+    /// Whether a sandbox of this name exists.
     pub(crate) fn has(&self, name: &Name) -> bool {
         self.directory(name).join(state::PLAN).exists()
     }
 
-    /// Makes a sandbox's directory with its Plan, locked. Of two who try, one wins.
+    /// Creates the directory of a sandbox with its Plan, locked. If two processes create the same
+    /// name, one gets `Kind::Exists`.
     ///
-    /// `prepare` fills the directory before anybody can see it.
+    /// `prepare` fills the directory before `rename(2)` makes it visible.
     pub(crate) fn claim(
         &self,
         plan: &Plan,
         prepare: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<Claim> {
+    ) -> Result<LockedSandbox> {
         let sandboxes = self.sandboxes();
-        let aside = sandboxes.join(passing("making", plan.name.as_str()));
-        let failed = |error: io::Error| full_disk("sandbox", error, &sandboxes);
-        make_private(&aside)
+        let temp = sandboxes.join(temp_name("making", plan.name.as_str()));
+        let failed = |error: io::Error| write_error("sandbox", error, &sandboxes);
+        create_private_dir(&temp)
             .or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
-                    // Another may make it at the same moment.
-                    match make_private(&sandboxes) {
+                    // Another process may create it at the same time.
+                    match create_private_dir(&sandboxes) {
                         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-                        _ => make_private(&aside),
+                        _ => create_private_dir(&temp),
                     }
                 }
                 _ => Err(error),
             })
             .map_err(failed)?;
-        let guard = Aside(aside.clone());
-        let lock = create_private(&aside.join(state::LOCK)).map_err(failed)?;
+        let guard = TempDir(temp.clone());
+        let lock = create_private_file(&temp.join(state::LOCK)).map_err(failed)?;
         msb_sys::lock::try_lock(&lock).map_err(failed)?;
-        write_plan(&aside, plan)?;
+        write_plan(&temp, plan)?;
         if !plan.ephemeral {
-            create_private(&aside.join(state::UNFINISHED)).map_err(failed)?;
+            create_private_file(&temp.join(state::UNFINISHED)).map_err(failed)?;
         }
-        prepare(&aside)?;
+        prepare(&temp)?;
         let directory = self.directory(&plan.name);
         let flags = rustix::fs::RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(CWD, &aside, CWD, &directory, flags) {
+        match rustix::fs::renameat_with(CWD, &temp, CWD, &directory, flags) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
                 return Err(Error::new(
@@ -264,30 +265,33 @@ impl Home {
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // A sandbox that chose the same ids at the same moment is visible now, or checks after us.
+        // A sandbox that chose the same ids at the same time is visible now, or checks after us.
         if let Ids::Shifted { range } = plan.ids
-            && self.ids_of_others(Owner::Sandbox(&plan.name)).contains(&range.start)
+            && self.ids_of_others(IdRangeOwner::Sandbox(&plan.name)).contains(&range.start)
         {
-            let _ = remove_tree(&directory);
-            return Err(taken_twice());
+            msb_log::warn_on_failure!(
+                remove_tree(&directory),
+                "cannot remove a directory of the state"
+            );
+            return Err(id_range_taken());
         }
         std::mem::forget(guard);
-        Ok(Claim { directory, lock })
+        Ok(LockedSandbox { directory, lock })
     }
 
-    /// Takes the lock of a sandbox that is not running; none if its worker lives. What somebody has
-    /// begun to change is finished first.
-    pub(crate) fn lock(&self, name: &Name) -> Result<Option<Claim>> {
-        let claim = self.lock_as_it_is(name)?;
+    /// Takes the lock of a sandbox; `None` if its worker lives. A change of layers or of the name
+    /// that was interrupted is finished first.
+    pub(crate) fn lock(&self, name: &Name) -> Result<Option<LockedSandbox>> {
+        let claim = self.lock_without_finishing(name)?;
         if let Some(claim) = &claim {
-            rename::settle(claim, name)?;
-            layers::settle(claim)?;
+            rename::finish_pending(claim, name)?;
+            layers::finish_pending(claim)?;
         }
         Ok(claim)
     }
 
-    /// The same, for whoever removes it and needs nothing finished.
-    pub(crate) fn lock_as_it_is(&self, name: &Name) -> Result<Option<Claim>> {
+    /// Takes the lock of a sandbox without finishing interrupted changes, in order to remove it.
+    pub(crate) fn lock_without_finishing(&self, name: &Name) -> Result<Option<LockedSandbox>> {
         let directory = self.directory(name);
         let about = |error| Error::host(format!("cannot lock sandbox `{name}`"), error);
         let lock = File::options()
@@ -300,20 +304,20 @@ impl Home {
         if !msb_sys::lock::try_lock(&lock).map_err(about)? {
             return Ok(None);
         }
-        // It may have been removed while we opened it; then the lock is on nothing.
+        // It may have been removed since it was opened; then the lock is on a deleted file.
         let same = rustix::fs::statat(CWD, directory.join(state::LOCK), AtFlags::empty())
             .is_ok_and(|stat| lock.metadata().is_ok_and(|meta| meta.ino() == stat.st_ino));
-        Ok(same.then_some(Claim { directory, lock }))
+        Ok(same.then_some(LockedSandbox { directory, lock }))
     }
 
-    /// Whether a worker holds the sandbox.
+    /// Whether a worker holds the lock of the sandbox.
     pub(crate) fn is_running(&self, name: &Name) -> bool {
         let lock =
             File::options().read(true).write(true).open(self.directory(name).join(state::LOCK));
         lock.is_ok_and(|lock| msb_sys::lock::is_locked(&lock).unwrap_or(false))
     }
 
-    /// A sandbox's Plan, read back as something that anybody could have written.
+    /// The Plan of a sandbox. The file is untrusted and is checked.
     pub(crate) fn plan(&self, name: &Name) -> Result<Plan> {
         match read_plan(&self.directory(name).join(state::PLAN), name)? {
             Some(plan) => Ok(plan),
@@ -321,7 +325,7 @@ impl Home {
         }
     }
 
-    /// There is no such sandbox; perhaps another was meant.
+    /// The error for a missing sandbox, with the nearest name as a hint.
     pub(crate) fn unknown(&self, name: &Name) -> Error {
         let error = Error::new(Kind::NotFound, format!("no sandbox `{name}`"));
         let names = self.names();
@@ -331,28 +335,28 @@ impl Home {
         }
     }
 
-    /// Removes a sandbox whose lock we hold: first its name, at once, then what it holds.
-    pub(crate) fn discard(&self, claim: &Claim) -> Result<()> {
+    /// Removes a sandbox that this process has locked: `rename(2)` first, then the tree.
+    pub(crate) fn discard(&self, claim: &LockedSandbox) -> Result<()> {
         let directory = &claim.directory;
         let about = |error| Error::host(format!("cannot remove `{}`", directory.display()), error);
         let name = directory.file_name().unwrap_or_default().to_string_lossy();
-        let gone = self.sandboxes().join(passing("gone", &name));
+        let gone = self.sandboxes().join(temp_name("gone", &name));
         fs::rename(directory, &gone).map_err(about)?;
         remove_tree(&gone).map_err(about)
     }
 
-    /// What was begun or removed by somebody who died in between.
-    pub(crate) fn debris(&self) -> Vec<PathBuf> {
-        [self.sandboxes(), self.syncs()].iter().flat_map(|place| debris(place)).collect()
+    /// Temporary directories of processes that were killed while creating or removing.
+    pub(crate) fn stale_dirs(&self) -> Vec<PathBuf> {
+        [self.sandboxes(), self.syncs()].iter().flat_map(|place| stale_dirs(place)).collect()
     }
 
-    /// The same among volumes.
-    pub(crate) fn volume_debris(&self) -> Vec<PathBuf> {
-        debris(&self.volumes())
+    /// Temporary volume directories of processes that were killed.
+    pub(crate) fn stale_volume_dirs(&self) -> Vec<PathBuf> {
+        stale_dirs(&self.volumes())
     }
 }
 
-fn debris(directory: &Path) -> Vec<PathBuf> {
+fn stale_dirs(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let ours = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -363,62 +367,32 @@ fn debris(directory: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(ours).collect()
 }
 
-/// A name for what is only there for a moment. No two threads make the same, and the pid at its
-/// end tells whether its maker still lives.
-pub(crate) fn passing(what: &str, name: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!(".{what}-{name}-{number}-{}", std::process::id())
-}
-
-/// Removes a tree, with the directories in it that even its owner may not enter, however deep.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || rustix::fs::open(path, flags, Mode::empty());
-    let directory = match open() {
-        Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ACCESS) => {
-            fs::set_permissions(path, Permissions::from_mode(0o700))?;
-            open()?
-        }
-        opened => opened?,
-    };
-    msb_sys::tree::clear(directory.as_fd())?;
-    fs::remove_dir(path)
-}
-
-/// Removed again unless what was being made is done.
-pub(crate) struct Aside(pub(crate) PathBuf);
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        let _ = remove_tree(&self.0);
-    }
-}
-
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path)
 }
 
-/// A new file that only we may read, whatever our umask.
-pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+/// Creates a file with mode 0600, whatever the umask. Fails if it exists.
+pub(crate) fn create_private_file(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Reads a Plan as something that anybody could have written; none if there is none.
+/// Reads and checks a Plan of this sandbox; `None` if the file is missing.
 pub(crate) fn read_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
-    let Some(plan) = read_any_plan(path, name)? else { return Ok(None) };
+    let Some(plan) = read_plan_file(path, name)? else { return Ok(None) };
     if plan.name == *name {
         return Ok(Some(plan));
     }
-    // Whoever renamed it has died before the last step.
-    match read_any_plan(&path.with_file_name(state::RENAMED_PLAN), name)? {
+    // The process that renamed the sandbox was killed before the last step.
+    match read_plan_file(&path.with_file_name(state::RENAMED_PLAN), name)? {
         Some(renamed) if renamed.name == *name => Ok(Some(renamed)),
-        _ => Err(Error::new(Kind::State, format!("the plan of sandbox `{name}` is another's"))),
+        _ => Err(Error::new(
+            Kind::State,
+            format!("the plan of sandbox `{name}` belongs to another sandbox"),
+        )),
     }
 }
 
-pub(crate) fn read_any_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
+pub(crate) fn read_plan_file(path: &Path, name: &Name) -> Result<Option<Plan>> {
     let about = |error| Error::host(format!("cannot read the plan of `{name}`"), error);
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -438,31 +412,31 @@ pub(crate) fn read_any_plan(path: &Path, name: &Name) -> Result<Option<Plan>> {
 fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
     let text = serde_json::to_vec(plan).expect("our own types always serialise");
     let write = || -> io::Result<()> {
-        let mut file = create_private(&directory.join(state::PLAN))?;
+        let mut file = create_private_file(&directory.join(state::PLAN))?;
         file.write_all(&text)?;
-        // What lasts must be whole after a power cut; what is gone in a second need not.
+        // The Plan of a persistent sandbox must survive a power cut.
         if plan.ephemeral { Ok(()) } else { files::write_before_rename(&file) }
     };
-    write().map_err(|error| full_disk("sandbox", error, directory))
+    write().map_err(|error| write_error("sandbox", error, directory))
 }
 
-/// Writes a Plan that is about to take the place of another.
-pub(crate) fn write_beside(path: &Path, plan: &Plan) -> Result<()> {
+/// Writes a Plan that is going to replace the present one by `rename(2)`.
+pub(crate) fn write_pending_plan(path: &Path, plan: &Plan) -> Result<()> {
     let write = || -> io::Result<()> {
         match fs::remove_file(path) {
-            // Of one who died.
+            // Left by a process that was killed.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = create_private(path)?;
+        let mut file = create_private_file(path)?;
         file.write_all(&serde_json::to_vec(plan).expect("our own types always serialise"))?;
         files::write_before_rename(&file)
     };
     write().map_err(|error| Error::host("cannot write the plan", error))
 }
 
-/// What a state directory that cannot be written is told as.
-pub(crate) fn full_disk(what: &str, error: io::Error, path: &Path) -> Error {
+/// The error for a failed write to the state directory, with a hint for full and read-only disks.
+pub(crate) fn write_error(what: &str, error: io::Error, path: &Path) -> Error {
     let kind = error.kind();
     let wrapped = Error::host(format!("cannot make the {what} in `{}`", path.display()), error);
     match kind {
@@ -475,7 +449,7 @@ pub(crate) fn full_disk(what: &str, error: io::Error, path: &Path) -> Error {
     }
 }
 
-/// A state directory that others can enter could be filled by them.
+/// Refuses a state directory that other users can enter, since they could plant files there.
 fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let refuse = |why: String, hint: String| {
@@ -487,7 +461,7 @@ fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
     if !meta.is_dir() {
         return refuse(
             "it is not a directory".to_owned(),
-            format!("{} names another place", env::HOME),
+            format!("{} names another directory", env::HOME),
         );
     }
     if meta.uid() != own {
@@ -495,7 +469,7 @@ fn check(root: &Path, meta: &fs::Metadata) -> Result<()> {
         return refuse(format!("it belongs to user {}, not to {own}", meta.uid()), hint);
     }
     if meta.mode() & 0o077 != 0 {
-        let why = format!("others may enter it (mode {:o})", meta.mode() & 0o777);
+        let why = format!("other users may enter it (mode {:o})", meta.mode() & 0o777);
         return refuse(why, format!("`chmod 700 {shown}` closes it"));
     }
     Ok(())

@@ -1,127 +1,133 @@
-//! Keeps a directory inside a running sandbox in step with one of the host, one way, by events.
+//! One-way sync of a host directory into a running sandbox, driven by inotify events.
 //!
-//! One sync is one process: `process` is its life, `follower` decides what is to be sent, from
-//! what `watches` hear and `source` shows, less what `rules` leave out. `ledger` is what was sent,
-//! which `notes` keep for the next sync of the same, and `outgoing` the way in. `registry` knows all there are, and `board` tells how each is doing.
+//! One sync is one process:
 //!
-//! Events are only hints of where to look: what is sent is decided by what is there when it is
-//! looked at. So events can be merged, doubled or lost in an overflow, and the trees still meet.
+//! - `process` starts and ends it.
+//! - `follower` decides what to send: from `inotify` events and the state of `source`, less
+//!   `excludes`.
+//! - `baseline` is what was sent; `baseline_file` keeps it for the next sync of the same
+//!   directories.
+//! - `mirror` is the connection to the guest.
+//! - `registry` lists all syncs, and `status_file` reports the state of each.
+//!
+//! Events only say where to look: what is sent is decided by the state of the file at that time.
+//! Events can be merged, duplicated or lost in an overflow, and both trees still converge.
 
-mod board;
+mod baseline;
+mod baseline_file;
+mod excludes;
 mod follower;
-mod ledger;
-mod notes;
-mod outgoing;
+mod inotify;
+mod mirror;
 mod process;
 mod queue;
 pub(crate) mod registry;
-mod rules;
 mod source;
-mod watches;
+mod status_file;
 
-use crate::files::Links;
+use crate::files::SymlinkPolicy;
 use crate::sandboxes::Engine;
 use msb_api::{DEFAULT_EXCLUDES, SyncSpec, SyncState, SyncStatus, SyncSummary};
 use msb_spec::{Error, Result};
 
-pub(crate) use notes::forget as forget_sent;
+pub(crate) use baseline_file::forget as remove_baselines;
 pub(crate) use registry::repair;
-pub(crate) use source::{Sort, Source, Stamp};
+pub(crate) use source::{FileStamp, SourceDir, SourceKind};
 
-/// The argument with which `msb` becomes a sync.
+/// The argument that makes `msb` a sync process.
 pub const SYNC_ARGUMENT: &str = "__sync";
 
-/// What a sync does, as it happens. Paths are below the source, as text.
+/// A progress event of a sync. Paths are relative to the source, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncEvent {
-    /// So many bytes of files have been sent since the start.
+    /// Progress of the copy since the start.
     Sent {
-        /// Files and links that are kept in step.
+        /// Files and symlinks that are in sync.
         files: u64,
-        /// Bytes of files.
+        /// Bytes of file content sent.
         bytes: u64,
     },
-    /// Everything is inside; from here on changes are followed.
+    /// The first copy is complete; changes are followed from here on.
     Ready {
-        /// What it is called.
+        /// The id of the sync.
         id: String,
     },
-    /// A file, directory or link was made or replaced.
+    /// A file, directory or symlink was created or replaced.
     Put(String),
-    /// Permissions were changed.
+    /// The mode of a path was changed.
     Touched(String),
-    /// Something was removed.
+    /// The path was removed inside.
     Removed(String),
-    /// Something was renamed.
+    /// The first path was renamed to the second.
     Renamed(String, String),
-    /// Something could not be sent; it is tried again.
+    /// A path could not be sent; it is retried.
     Failed(Error),
 }
 
-/// How a sync ended that did not fail.
+/// How a sync ended without a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SyncEnd {
-    /// Somebody asked it to.
+    /// It was stopped on request.
     Stopped,
-    /// For this reason.
+    /// It ended for this reason, such as the end of the sandbox.
     Reason(String),
 }
 
-/// Told what a sync does, by a thread of it.
+/// Receives the events of a sync, on its thread.
 pub type Observer = Box<dyn FnMut(SyncEvent) + Send>;
 
 impl Engine {
-    /// Starts a sync in a process of its own, and returns once the first copy is made.
+    /// Starts a sync process, and returns its id once the first copy is complete.
     pub fn start_sync(
         &self,
         spec: &SyncSpec,
         progress: &mut dyn FnMut(SyncEvent),
     ) -> Result<String> {
-        process::start(self, spec, Links::Followed, progress)
+        process::start(self, spec, SymlinkPolicy::Follow, progress)
     }
 
-    /// The same for a source that was judged by where it leads.
-    pub(crate) fn start_judged_sync(
+    /// Starts a sync from a source path that was resolved and checked before: symlinks in it are
+    /// refused.
+    pub(crate) fn start_rechecked_sync(
         &self,
         spec: &SyncSpec,
         progress: &mut dyn FnMut(SyncEvent),
     ) -> Result<String> {
-        process::start(self, spec, Links::Refused, progress)
+        process::start(self, spec, SymlinkPolicy::Refuse, progress)
     }
 
-    /// Is a sync until it ends, or until this process is asked to end.
+    /// Runs a sync in this process until it ends or gets a signal.
     pub fn run_sync(&self, spec: &SyncSpec, observer: Observer) -> Result<SyncEnd> {
-        process::stay(self, spec, observer)
+        process::run_in_process(self, spec, observer)
     }
 
-    /// Every sync of this state directory, the oldest first. One that has ended stays listed until
-    /// [`Engine::forget_sync`].
+    /// All syncs, the oldest first. One that has ended stays listed until [`Engine::forget_sync`].
     pub fn syncs(&self) -> Vec<SyncSummary> {
         registry::all(self.home())
     }
 
-    /// One sync.
+    /// One sync by its id.
     pub fn sync(&self, id: &str) -> Result<SyncSummary> {
         registry::one(self.home(), id)
     }
 
-    /// Ends a sync. What it has sent stays.
+    /// Stops a sync. Its files inside stay.
     pub fn stop_sync(&self, id: &str) -> Result<()> {
         registry::stop(self.home(), id)
     }
 
-    /// Forgets a sync that has ended.
+    /// Removes a sync that has ended from the list.
     pub fn forget_sync(&self, id: &str) {
         registry::forget(self.home(), id);
     }
 }
 
-/// Is the sync that the process on stdin asks for. Returns the exit code.
+/// Runs as the sync process that stdin requests. Returns the exit code.
 pub fn serve_sync() -> i32 {
     process::serve()
 }
 
-/// A path below the source as text.
+/// A relative path as text, with invalid UTF-8 replaced.
 fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }

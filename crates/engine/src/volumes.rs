@@ -1,139 +1,156 @@
 //! The Operations on volumes.
 //!
-//! A volume is a directory of the state directory: made aside and renamed, renamed away and then
-//! removed, so that it is there or not whenever somebody dies.
+//! A volume is a directory below the state directory. It is created under a temporary name and
+//! renamed, and renamed away before it is removed, so that a killed process leaves it complete or
+//! absent.
 
 mod files;
-mod held;
+mod locks;
 mod record;
 
-pub(crate) use files::Served;
-pub(crate) use held::{hold, planned, take};
+pub(crate) use files::VolumeFileServer;
+pub(crate) use locks::{lock_for_worker, planned, share_all};
 
-use crate::host::{User, unused_ids};
+use crate::host::{HostUser, unused_ids};
 use crate::planning::now_ms;
 use crate::sandboxes::Engine;
 use crate::store::{
-    Aside, Home, Owner, create_private, full_disk, make_private, passing, remove_tree, taken_twice,
+    Home, IdRangeOwner, TempDir, create_private_dir, create_private_file, id_range_taken,
+    remove_tree, temp_name, write_error,
 };
 use crate::{doctor, hardware, images};
 use msb_api::{PrunedVolumes, Volume};
 use msb_image::Owners;
 use msb_spec::{
-    Error, IdRange, Kind, Name, Plan, Result, Stored, VolumeKind, VolumeName, VolumeSpec,
+    Error, IdRange, Kind, Name, Plan, Result, VolumeKind, VolumeName, VolumeSpec, VolumeStorage,
 };
-use record::Record;
+use record::VolumeRecord;
 use rustix::fs::CWD;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The host ids of a volume, if it has some of its own.
+/// The host id range of a volume, if it has one.
 pub(crate) fn ids(home: &Home, name: &VolumeName) -> Option<IdRange> {
-    Record::read(home, name).ok()?.ids
+    VolumeRecord::read(home, name).ok()?.ids
+}
+
+/// The volumes of a state directory.
+#[derive(Debug, Clone)]
+pub struct VolumeStore {
+    home: Home,
+    /// The `msb` executable, which serves and removes files with the ids of a volume.
+    program: PathBuf,
 }
 
 impl Engine {
-    /// Makes a volume.
-    pub fn volume_create(&self, spec: &VolumeSpec) -> Result<Volume> {
+    /// The volumes of this state directory.
+    pub fn volumes(&self) -> VolumeStore {
+        VolumeStore { home: self.home().clone(), program: self.program() }
+    }
+}
+
+impl VolumeStore {
+    /// Creates a volume. Fails if it exists.
+    pub fn create(&self, spec: &VolumeSpec) -> Result<Volume> {
         let name = &spec.name;
         let about = |error: Error| error.under(format!("cannot make volume `{name}`"));
         spec.validate()?;
-        possible(self.home(), spec).map_err(about)?;
+        check_supported(&self.home, spec).map_err(about)?;
         let exists = || {
             Error::new(Kind::Exists, format!("volume `{name}` already exists"))
                 .hint(format!("`msb volume inspect {name}` shows it"))
         };
-        let place = self.home().volume(name);
+        let place = self.home.volume(name);
         if fs::symlink_metadata(&place).is_ok() {
             return Err(exists());
         }
-        let ids = match User::current().is_root() {
-            true => Some(unused_ids(&self.home().taken_ids())?),
+        let ids = match HostUser::current().is_root() {
+            true => Some(unused_ids(&self.home.taken_ids())?),
             false => None,
         };
-        let record = Record::new(spec, now_ms(), ids);
-        let volumes = self.home().volumes();
-        let failed = |error: io::Error| full_disk("volume", error, &volumes);
-        match make_private(&volumes) {
+        let record = VolumeRecord::new(spec, now_ms(), ids);
+        let volumes = self.home.volumes();
+        let failed = |error: io::Error| write_error("volume", error, &volumes);
+        match create_private_dir(&volumes) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(failed(error));
             }
             _ => {}
         }
-        let aside = volumes.join(passing("making", name.as_str()));
-        make_private(&aside).map_err(failed)?;
-        let guard = Aside(aside.clone());
-        fill(&record, &aside).map_err(about)?;
-        record.write(&aside).map_err(failed)?;
+        let temp = volumes.join(temp_name("making", name.as_str()));
+        create_private_dir(&temp).map_err(failed)?;
+        let guard = TempDir(temp.clone());
+        fill(&record, &temp).map_err(about)?;
+        record.write(&temp).map_err(failed)?;
         let flags = rustix::fs::RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(CWD, &aside, CWD, &place, flags) {
+        match rustix::fs::renameat_with(CWD, &temp, CWD, &place, flags) {
             Ok(()) => std::mem::forget(guard),
             Err(rustix::io::Errno::EXIST) => return Err(exists()),
             Err(error) => return Err(failed(error.into())),
         }
         if let Some(range) = ids
-            && self.home().ids_of_others(Owner::Volume(name)).contains(&range.start)
+            && self.home.ids_of_others(IdRangeOwner::Volume(name)).contains(&range.start)
         {
-            // Made at the same moment as another that has the same: one of the two is enough.
+            // Another volume or sandbox took the same range at the same time.
             remove_tree(&place).map_err(failed)?;
-            return Err(taken_twice());
+            return Err(id_range_taken());
         }
         File::open(&volumes).and_then(|directory| directory.sync_all()).map_err(failed)?;
-        self.volume(name)
+        self.get(name)
     }
 
-    /// The names of all volumes, sorted; one whose record is damaged has one, too.
-    pub fn volume_names(&self) -> Vec<VolumeName> {
-        self.home().volume_names()
+    /// The names of all volumes, sorted, including those with a damaged record.
+    pub fn names(&self) -> Vec<VolumeName> {
+        self.home.volume_names()
     }
 
-    /// Every volume that can be read, sorted by name.
-    pub fn volume_list(&self) -> Vec<Volume> {
-        self.volume_names().iter().filter_map(|name| self.volume(name).ok()).collect()
+    /// All volumes with a readable record, sorted by name.
+    pub fn list(&self) -> Vec<Volume> {
+        self.names().iter().filter_map(|name| self.get(name).ok()).collect()
     }
 
-    /// Everything about a volume.
-    pub fn volume(&self, name: &VolumeName) -> Result<Volume> {
-        let record = Record::read(self.home(), name)?;
-        let used = images::size_of_tree(&record.path(&self.home().volume(name)));
-        let Record { name, kind, size, labels, created, by_machine, .. } = record;
-        let (sandboxes, size) = (users(self.home(), &name), size.map(|size| size.0));
+    /// Record, usage and users of a volume.
+    pub fn get(&self, name: &VolumeName) -> Result<Volume> {
+        let record = VolumeRecord::read(&self.home, name)?;
+        let used = images::size_of_tree(&record.path(&self.home.volume(name)));
+        let VolumeRecord { name, kind, size, labels, created, by_machine, .. } = record;
+        let (sandboxes, size) = (users(&self.home, &name), size.map(|size| size.0));
         Ok(Volume { name, kind, size, used, labels, created, sandboxes, by_machine })
     }
 
-    /// Removes a volume with all it holds. One that a sandbox uses stays; one that is used by
-    /// sandboxes which have all stopped goes with `force`.
-    pub fn volume_remove(&self, name: &VolumeName, force: bool) -> Result<()> {
-        let Some(_lock) = held::alone(self.home(), name)? else {
-            let running = running_users(self.home(), name);
+    /// Removes a volume with its files. It stays while a running sandbox uses it; `force` removes
+    /// one that only stopped sandboxes use.
+    pub fn remove(&self, name: &VolumeName, force: bool) -> Result<()> {
+        let Some(_lock) = locks::lock_exclusive(&self.home, name)? else {
+            let running = running_users(&self.home, name);
             return Err(match running.is_empty() {
                 true => Error::new(Kind::State, format!("volume `{name}` is being used")),
                 false => used(name, &running)
                     .hint(format!("`msb stop {}` ends its use", running.join(" "))),
             });
         };
-        let users = users(self.home(), name);
+        let users = users(&self.home, name);
         if !force && !users.is_empty() {
             let users: Vec<String> = users.iter().map(Name::to_string).collect();
             return Err(used(name, &users).hint(
                 "`msb rm` removes sandboxes; `-f` removes the volume, and then they cannot start",
             ));
         }
-        self.volume_discard(name)
+        self.discard(name)
     }
 
     /// Removes the volumes that no sandbox uses, running or not.
-    pub fn volume_prune(&self, dry_run: bool) -> Result<PrunedVolumes> {
+    pub fn prune(&self, dry_run: bool) -> Result<PrunedVolumes> {
         let mut pruned = PrunedVolumes::default();
-        for volume in self.volume_list() {
+        for volume in self.list() {
             if !volume.sandboxes.is_empty() {
                 continue;
             }
             if !dry_run {
-                match self.volume_remove(&volume.name, false) {
-                    // Somebody has begun to use it.
+                match self.remove(&volume.name, false) {
+                    // A sandbox has started to use it.
                     Err(error) if error.kind() == Kind::State => continue,
                     Err(error) if error.kind() == Kind::NotFound => continue,
                     removed => removed?,
@@ -145,39 +162,39 @@ impl Engine {
         Ok(pruned)
     }
 
-    /// First its name goes, at once, then what it holds. We have its lock.
-    fn volume_discard(&self, name: &VolumeName) -> Result<()> {
+    /// Renames the volume away, then removes its files. The caller holds its lock.
+    fn discard(&self, name: &VolumeName) -> Result<()> {
         let about = |error| Error::host(format!("cannot remove volume `{name}`"), error);
-        let gone = self.home().volumes().join(passing("gone", name.as_str()));
-        fs::rename(self.home().volume(name), &gone).map_err(about)?;
-        self.volume_clear(&gone)
+        let gone = self.home.volumes().join(temp_name("gone", name.as_str()));
+        fs::rename(self.home.volume(name), &gone).map_err(about)?;
+        self.clear(&gone)
     }
 
-    /// Removes the directory of a volume that has no name any more.
-    fn volume_clear(&self, gone: &Path) -> Result<()> {
+    /// Removes the directory of a volume that was renamed away.
+    fn clear(&self, gone: &Path) -> Result<()> {
         let about = |error| Error::host(format!("cannot remove `{}`", gone.display()), error);
         let data = gone.join(record::DIRECTORY);
-        let owners = User::current().owners();
-        // Files of users 1 and up belong to ids that only exist in a user namespace.
+        let owners = HostUser::current().owners();
+        // Files of other users than root belong to ids that exist only in a user namespace.
         if matches!(owners, Owners::Granted { .. })
             && fs::symlink_metadata(&data).is_ok_and(|meta| meta.is_dir())
         {
-            msb_image::clear(self.program(), owners, &data)?;
+            msb_image::clear(self.program.clone(), owners, &data)?;
         }
         remove_tree(gone).map_err(about)
     }
 
-    /// Removes what makers and removers of volumes have left who were killed.
-    pub(crate) fn volume_repair(&self) {
-        for path in self.home().volume_debris() {
-            let _ = self.volume_clear(&path);
+    /// Removes temporary directories of killed processes.
+    pub(crate) fn repair(&self) {
+        for path in self.home.stale_volume_dirs() {
+            msb_log::warn_on_failure!(self.clear(&path), "cannot remove the files of a volume");
         }
     }
 }
 
-/// Whether this host can give what is asked for. Nothing is made before.
-fn possible(home: &Home, spec: &VolumeSpec) -> Result<()> {
-    let root = User::current().is_root();
+/// Fails if this host cannot provide such a volume. Nothing is created before.
+fn check_supported(home: &Home, spec: &VolumeSpec) -> Result<()> {
+    let root = HostUser::current().is_root();
     let mounts = root && doctor::has_loop_devices();
     match spec.kind {
         VolumeKind::Dir if spec.size.is_none() || mounts => Ok(()),
@@ -192,22 +209,23 @@ fn possible(home: &Home, spec: &VolumeSpec) -> Result<()> {
         }
         VolumeKind::Disk if mounts || hardware::usable(home).is_ok() => Ok(()),
         VolumeKind::Disk => Err(Error::unsupported(
-            "a disk needs a microVM or root, and here is neither",
+            "a disk volume needs a microVM or root, and this host has neither",
         )
         .cause("only root can mount a disk on isolation `process`, by a loop device")
         .hint("leave `--kind` out for a directory; `msb doctor` tells why there is no microVM")),
     }
 }
 
-/// What a new volume's directory holds besides its record.
-fn fill(record: &Record, directory: &Path) -> Result<()> {
-    let failed = |error: io::Error| full_disk("volume", error, directory);
-    create_private(&directory.join(record::LOCK)).map_err(failed)?;
+/// Fills the directory of a new volume.
+fn fill(record: &VolumeRecord, directory: &Path) -> Result<()> {
+    let failed = |error: io::Error| write_error("volume", error, directory);
+    create_private_file(&directory.join(record::LOCK)).map_err(failed)?;
     let path = record.path(directory);
     match (record.stored(), record.size) {
-        (Stored::Directory, _) | (_, None) => {
+        (VolumeStorage::Directory, _) | (_, None) => {
             fs::create_dir(&path).map_err(failed)?;
-            // Whoever a command runs as may write there, as in /tmp; outside nobody gets so far.
+            // Every user inside may write there, as in /tmp. On the host the parent directory has
+            // mode 0700.
             fs::set_permissions(&path, Permissions::from_mode(0o777)).map_err(failed)?;
             match record.ids {
                 Some(range) => {
@@ -217,14 +235,14 @@ fn fill(record: &Record, directory: &Path) -> Result<()> {
                 None => Ok(()),
             }
         }
-        (Stored::Image | Stored::Disk, Some(size)) => {
+        (VolumeStorage::Image | VolumeStorage::Disk, Some(size)) => {
             msb_image::blank_disk(&path, size.0)?;
             File::open(&path).and_then(|disk| disk.sync_all()).map_err(failed)
         }
     }
 }
 
-/// The sandboxes whose Plans name a volume.
+/// The sandboxes with Plans that refer to a volume.
 fn users(home: &Home, name: &VolumeName) -> Vec<Name> {
     let uses = |plan: &Plan| {
         let mut volumes = plan.mounts.iter().filter_map(|mount| mount.volume.as_ref());
@@ -233,7 +251,7 @@ fn users(home: &Home, name: &VolumeName) -> Vec<Name> {
     home.names().into_iter().filter(|one| home.plan(one).is_ok_and(|plan| uses(&plan))).collect()
 }
 
-/// Those of them that run.
+/// The running sandboxes that use a volume.
 fn running_users(home: &Home, name: &VolumeName) -> Vec<String> {
     let running = users(home, name).into_iter().filter(|user| home.is_running(user));
     running.map(|user| user.to_string()).collect()

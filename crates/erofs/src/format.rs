@@ -1,32 +1,33 @@
-//! The bytes of superblock, inodes, attributes and directories, as Linux defines them in
-//! fs/erofs/erofs_fs.h. Only the long form of inodes, and only what is not compressed.
+//! On-disk structures of EROFS: superblock, inodes, extended attributes and directories, as in
+//! fs/erofs/erofs_fs.h of Linux. Only extended inodes and uncompressed data are written.
 
 use crate::{Attributes, BLOCK, Special};
 use std::io::{Error, ErrorKind, Result};
 
-/// Where the superblock is.
+/// Offset of the superblock, in bytes.
 pub(crate) const SUPER_AT: usize = 1024;
-/// Where the root is: behind the superblock. Its number has 16 bits, so it must be near the start.
+/// Offset of the root inode, after the superblock. Its number has 16 bits, so it must be near the
+/// start.
 pub(crate) const ROOT_AT: usize = SUPER_AT + 128;
-/// An inode of the long form.
+/// Size of an extended inode, in bytes.
 pub(crate) const INODE: usize = 64;
-/// Where the number of its names is in an inode.
+/// Offset of the link count in an inode.
 pub(crate) const LINKS_AT: u64 = 44;
-/// Inodes are counted in units of this.
+/// Unit of inode numbers, in bytes.
 pub(crate) const SLOT: u64 = 32;
 
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// The superblock has a checksum.
+/// Feature flag: the superblock has a checksum.
 const CHECKSUM: u32 = 1;
 
 pub(crate) const S_IFREG: u16 = 0o100_000;
 pub(crate) const S_IFDIR: u16 = 0o040_000;
 pub(crate) const S_IFLNK: u16 = 0o120_000;
 
-/// What kind of entry it is, as directories tell it.
+/// File type in a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Type {
+pub(crate) enum InodeType {
     File = 1,
     Directory = 2,
     CharDevice = 3,
@@ -37,47 +38,51 @@ pub(crate) enum Type {
 }
 
 impl Special {
-    /// Its type, the bits of its mode and its device number, as the kernel packs that.
-    pub(crate) fn parts(self) -> (Type, u16, u32) {
+    /// File type, mode bits and device number in the encoding of the kernel.
+    pub(crate) fn parts(self) -> (InodeType, u16, u32) {
         let number =
             |major: u32, minor: u32| (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
         match self {
-            Self::CharDevice(major, minor) => (Type::CharDevice, 0o020_000, number(major, minor)),
-            Self::BlockDevice(major, minor) => (Type::BlockDevice, 0o060_000, number(major, minor)),
-            Self::Fifo => (Type::Fifo, 0o010_000, 0),
-            Self::Socket => (Type::Socket, 0o140_000, 0),
+            Self::CharDevice(major, minor) => {
+                (InodeType::CharDevice, 0o020_000, number(major, minor))
+            }
+            Self::BlockDevice(major, minor) => {
+                (InodeType::BlockDevice, 0o060_000, number(major, minor))
+            }
+            Self::Fifo => (InodeType::Fifo, 0o010_000, 0),
+            Self::Socket => (InodeType::Socket, 0o140_000, 0),
         }
     }
 }
 
-/// Where the data of an inode is.
+/// Where the data of an inode is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// All in blocks.
+pub(crate) enum DataLayout {
+    /// All data is in blocks.
     Plain,
-    /// Whole blocks, if there are any; the rest follows the inode.
+    /// Whole blocks first; the tail follows the inode.
     Inline,
 }
 
-/// One inode with its attributes, without the data that may follow it.
-pub(crate) struct Inode<'a> {
-    pub(crate) layout: Layout,
-    /// With the bits for the type.
+/// One inode with its extended attributes, without inline data.
+pub(crate) struct ErofsInode<'a> {
+    pub(crate) layout: DataLayout,
+    /// Mode with the file type bits.
     pub(crate) mode: u16,
     pub(crate) attributes: &'a Attributes,
     pub(crate) size: u64,
-    /// The first block of the data, or the number of a device.
+    /// First block of the data, or the device number.
     pub(crate) place: u32,
     pub(crate) links: u32,
-    /// Already encoded.
+    /// Encoded extended attributes; empty if there are none.
     pub(crate) xattrs: &'a [u8],
 }
 
-impl Inode<'_> {
+impl ErofsInode<'_> {
     pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
         let layout = match self.layout {
-            Layout::Plain => 0,
-            Layout::Inline => 2,
+            DataLayout::Plain => 0,
+            DataLayout::Inline => 2,
         };
         let icount = match self.xattrs.len() {
             0 => 0,
@@ -90,7 +95,7 @@ impl Inode<'_> {
         bytes.extend_from_slice(&[0; 2]);
         bytes.extend_from_slice(&self.size.to_le_bytes());
         bytes.extend_from_slice(&self.place.to_le_bytes());
-        // Only systems with short inode numbers look at this one.
+        // Only systems with 32-bit inode numbers use this one.
         bytes.extend_from_slice(&(number as u32).to_le_bytes());
         bytes.extend_from_slice(&self.attributes.uid.to_le_bytes());
         bytes.extend_from_slice(&self.attributes.gid.to_le_bytes());
@@ -103,12 +108,12 @@ impl Inode<'_> {
     }
 }
 
-/// What precedes the attributes of an inode.
+/// Size of the header of inline extended attributes.
 const XATTR_HEADER: usize = 12;
-/// They are counted with 16 bits, in units of four bytes.
+/// Limit of all attributes of an inode: a 16-bit count of four-byte units.
 const XATTRS_LIMIT: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
 
-/// The number of a known start of a name, and the rest of the name.
+/// Index of the name prefix, and the rest of the name; none for other prefixes.
 pub(crate) fn xattr_index(name: &[u8]) -> Option<(u8, &[u8])> {
     let whole: [(u8, &[u8]); 2] =
         [(2, b"system.posix_acl_access"), (3, b"system.posix_acl_default")];
@@ -120,7 +125,7 @@ pub(crate) fn xattr_index(name: &[u8]) -> Option<(u8, &[u8])> {
     found.filter(|(_, rest)| !rest.is_empty() && name.len() <= 255 && !name.contains(&0))
 }
 
-/// Attributes as they follow an inode; nothing if there are none.
+/// Encodes extended attributes as they follow an inode; empty if there are none.
 pub(crate) fn xattrs(attributes: &Attributes) -> Result<Vec<u8>> {
     if attributes.xattrs.is_empty() {
         return Ok(Vec::new());
@@ -129,12 +134,13 @@ pub(crate) fn xattrs(attributes: &Attributes) -> Result<Vec<u8>> {
     let mut sorted: Vec<_> = attributes.xattrs.iter().collect();
     sorted.sort();
     if sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-        return Err(wrong("an extended attribute that is given twice"));
+        return Err(wrong("a duplicate extended attribute"));
     }
     let mut bytes = vec![0; XATTR_HEADER];
     for (name, value) in sorted {
-        let (index, rest) = xattr_index(name)
-            .ok_or_else(|| wrong("an extended attribute that EROFS has no place for"))?;
+        let (index, rest) = xattr_index(name).ok_or_else(|| {
+            wrong("an extended attribute with a prefix that EROFS does not support")
+        })?;
         let size = u16::try_from(value.len())
             .map_err(|_| wrong("an extended attribute of more than 64 KiB"))?;
         bytes.extend_from_slice(&[rest.len() as u8, index]);
@@ -149,20 +155,20 @@ pub(crate) fn xattrs(attributes: &Attributes) -> Result<Vec<u8>> {
     }
 }
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Dirent<'a> {
+pub(crate) struct ErofsDirent<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) number: u64,
-    pub(crate) kind: Type,
+    pub(crate) kind: InodeType,
 }
 
 const DIRENT: usize = 12;
 
-/// Names by the block that they are in. They must be sorted.
+/// Splits sorted entries into directory blocks.
 pub(crate) fn dirent_blocks<'a, 'b>(
-    mut entries: &'b [Dirent<'a>],
-) -> impl Iterator<Item = &'b [Dirent<'a>]> {
+    mut entries: &'b [ErofsDirent<'a>],
+) -> impl Iterator<Item = &'b [ErofsDirent<'a>]> {
     std::iter::from_fn(move || {
         let mut used = 0;
         let fits = entries.iter().take_while(|entry| {
@@ -176,13 +182,13 @@ pub(crate) fn dirent_blocks<'a, 'b>(
     })
 }
 
-/// How many bytes a block of names takes.
-pub(crate) fn dirent_bytes(block: &[Dirent<'_>]) -> usize {
+/// Size of a directory block without padding, in bytes.
+pub(crate) fn dirent_bytes(block: &[ErofsDirent<'_>]) -> usize {
     block.iter().map(|entry| DIRENT + entry.name.len()).sum()
 }
 
-/// A block of names, as long as it is; the rest of the block is to be zero.
-pub(crate) fn encode_dirents(block: &[Dirent<'_>]) -> Vec<u8> {
+/// Encodes a directory block without padding.
+pub(crate) fn encode_dirents(block: &[ErofsDirent<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK as usize);
     let mut at = DIRENT * block.len();
     for entry in block {
@@ -197,7 +203,7 @@ pub(crate) fn encode_dirents(block: &[Dirent<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the superblock into the first block, whose other bytes its checksum covers too.
+/// Writes the superblock into the first block. The checksum covers the rest of that block, too.
 pub(crate) fn put_superblock(first: &mut [u8], inodes: u64, blocks: u32, uuid: [u8; 16]) {
     let root = (ROOT_AT as u64 / SLOT) as u16;
     let mut put = |at: usize, bytes: &[u8]| {
@@ -214,7 +220,7 @@ pub(crate) fn put_superblock(first: &mut [u8], inodes: u64, blocks: u32, uuid: [
     first[SUPER_AT + 4..SUPER_AT + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Castagnoli's checksum, without the last inversion.
+/// CRC32C without the final inversion.
 fn crc32c(bytes: &[u8]) -> u32 {
     bytes.iter().fold(u32::MAX, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
@@ -251,8 +257,10 @@ mod tests {
     #[test]
     fn names_fill_blocks_and_none_is_lost() {
         let names: Vec<Vec<u8>> = (0..1000).map(|n| format!("{n:0>200}").into_bytes()).collect();
-        let entries: Vec<Dirent<'_>> =
-            names.iter().map(|name| Dirent { name, number: 1, kind: Type::File }).collect();
+        let entries: Vec<ErofsDirent<'_>> = names
+            .iter()
+            .map(|name| ErofsDirent { name, number: 1, kind: InodeType::File })
+            .collect();
         let blocks: Vec<_> = dirent_blocks(&entries).collect();
         assert!(blocks.iter().all(|block| encode_dirents(block).len() == dirent_bytes(block)));
         assert!(blocks.iter().all(|block| dirent_bytes(block) <= BLOCK as usize));

@@ -1,9 +1,9 @@
-//! Writes EROFS disks: read-only file systems that a guest's kernel mounts (Linux 5.15 and newer).
+//! Writes EROFS disks: read-only file systems for the kernel of a guest (Linux 5.15 and newer).
 //!
-//! Nothing is compressed, so that a page of a file is a page of the disk. Data of files goes out as
-//! it comes; only names and what they lead to are held in memory until the end. The same calls give
-//! the same bytes. This crate does not read disks, and knows nothing of images: who may bring what
-//! is decided before.
+//! Data is not compressed, so that a page of a file is a page of the disk. File data is written at
+//! once; names and directories stay in memory until the end. Equal calls give equal bytes. The
+//! crate does not read disks, and does not know about images: its caller decides what may be
+//! written.
 //!
 //! ```no_run
 //! # let file = std::fs::File::create("disk.erofs")?;
@@ -16,65 +16,65 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod block_writer;
 mod format;
-mod output;
+mod node_tree;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod writer;
 
-pub use tree::Node;
-pub use writer::{Finished, Pouring, Writer};
+pub use node_tree::Node;
+pub use writer::{FileWriter, FinishedDisk, Writer};
 
-/// The unit that disks are made of.
+/// Block size in bytes.
 pub const BLOCK: u64 = 4096;
 
-/// What an entry has beside its name and its contents.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// Permissions, with the bits for other users and groups: the lowest twelve bits count.
+    /// Permission, set-id and sticky bits: the lowest twelve bits.
     pub mode: u16,
-    /// The owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// The group.
+    /// Group id of the owner.
     pub gid: u32,
-    /// When it was changed: seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970, and nanoseconds.
     pub mtime: (i64, u32),
-    /// Extended attributes with their full names, each once.
+    /// Extended attributes with full names; each name once.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Attributes {
-    /// A directory of root that everybody may read.
+    /// A directory of root with mode 0755.
     pub fn directory() -> Self {
         Self { mode: 0o755, ..Self::default() }
     }
 
-    /// A program of root that everybody may run.
+    /// An executable file of root with mode 0755.
     pub fn program() -> Self {
         Self { mode: 0o755, ..Self::default() }
     }
 
-    /// A file of root that everybody may read.
+    /// A regular file of root with mode 0644.
     pub fn file() -> Self {
         Self { mode: 0o644, ..Self::default() }
     }
 }
 
-/// What is neither a file nor a directory nor a link.
+/// A file that is not a regular file, directory or symlink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// A character device: its major and minor number.
     CharDevice(u32, u32),
     /// A block device: its major and minor number.
     BlockDevice(u32, u32),
-    /// A named pipe.
+    /// A FIFO (named pipe).
     Fifo,
-    /// A socket that nobody listens at.
+    /// A Unix socket without a listener.
     Socket,
 }
 
-/// Whether a disk can hold an extended attribute of this name.
+/// Whether EROFS can store an extended attribute with this name.
 pub fn holds_xattr(name: &[u8]) -> bool {
     format::xattr_index(name).is_some()
 }

@@ -1,4 +1,4 @@
-//! What the kernel and the tools of others find on disks that were written.
+//! Checks written disks with the kernel and with erofs-utils.
 
 use crate::{Attributes, BLOCK, Node, Special, Writer, holds_xattr};
 use rustix::fs::{AtFlags, CWD, FileType};
@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A directory that is gone when the test is.
-struct Scratch(PathBuf);
+/// A directory that is removed when dropped.
+struct TestDir(PathBuf);
 
-impl Scratch {
+impl TestDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("msb-erofs-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -32,18 +32,18 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A disk that is mounted as long as this is there.
-struct Mounted(PathBuf);
+/// A disk that is mounted until this is dropped.
+struct MountedDisk(PathBuf);
 
-impl Mounted {
-    /// None where this cannot be done, which is said.
-    fn new(scratch: &Scratch) -> Option<Self> {
+impl MountedDisk {
+    /// None if disks cannot be mounted here; prints SKIP then.
+    fn new(scratch: &TestDir) -> Option<Self> {
         let at = scratch.0.join("mounted");
         fs::create_dir_all(&at).unwrap();
         if !rustix::process::geteuid().is_root() {
@@ -66,7 +66,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
@@ -77,7 +77,7 @@ fn skip(why: &str) {
     eprintln!("SKIP: {why}");
 }
 
-/// The checker of others finds nothing wrong, and reads every byte.
+/// fsck.erofs reports no error and can read every byte.
 fn assert_clean(disk: &Path) {
     let told = Command::new("fsck.erofs").arg("--extract").arg(disk).output();
     let told = told.expect("erofs-utils is installed");
@@ -85,9 +85,9 @@ fn assert_clean(disk: &Path) {
     assert!(told.status.success() && !text.contains("<E>"), "{text}");
 }
 
-/// Everything about an entry that can be asked for.
+/// All metadata of an entry that the kernel shows.
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
-struct Found {
+struct EntryInfo {
     mode: u32,
     owner: (u32, u32),
     mtime: (i64, i64),
@@ -95,11 +95,11 @@ struct Found {
     device: (u32, u32),
     size: u64,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a file or a link.
+    /// Content of a file, or target of a symlink.
     contents: Vec<u8>,
 }
 
-fn look(root: &Path) -> BTreeMap<PathBuf, Found> {
+fn look(root: &Path) -> BTreeMap<PathBuf, EntryInfo> {
     let mut all = BTreeMap::new();
     let mut left = vec![root.to_owned()];
     while let Some(path) = left.pop() {
@@ -119,7 +119,7 @@ fn look(root: &Path) -> BTreeMap<PathBuf, Found> {
             true => (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)),
             false => (0, 0),
         };
-        let found = Found {
+        let found = EntryInfo {
             mode: stat.st_mode,
             owner: (stat.st_uid, stat.st_gid),
             mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
@@ -148,7 +148,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     names.map(value).collect()
 }
 
-/// The same bytes every time, none of them zero for long.
+/// Deterministic bytes without long runs of zeros.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = |_| {
@@ -160,7 +160,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(next).collect()
 }
 
-/// `user::rw-, user:1000:r--, group::r--, mask::r--, other::r--`, as the kernel takes it.
+/// `user::rw-, user:1000:r--, group::r--, mask::r--, other::r--` in the encoding of the kernel.
 fn access_list() -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     let all = u32::MAX;
@@ -174,7 +174,7 @@ fn access_list() -> Vec<u8> {
     bytes
 }
 
-/// `cap_net_raw=ep`.
+/// The capability `cap_net_raw=ep`, encoded.
 fn capability() -> Vec<u8> {
     let words = [0x0200_0001u32, 1 << 13, 0, 0, 0];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -190,16 +190,16 @@ fn with(mut attributes: Attributes, xattrs: &[(&str, Vec<u8>)]) -> Attributes {
     attributes
 }
 
-/// Writes files and keeps what should be found.
-struct Making {
+/// Writes files and records what should be found.
+struct ExpectedDisk {
     disk: Writer,
-    wanted: BTreeMap<PathBuf, Found>,
+    wanted: BTreeMap<PathBuf, EntryInfo>,
 }
 
-impl Making {
+impl ExpectedDisk {
     fn expect(&mut self, path: &str, bits: u32, attributes: &Attributes, contents: &[u8]) {
         let symlink = bits == 0o120_000;
-        let found = Found {
+        let found = EntryInfo {
             mode: bits | if symlink { 0o777 } else { u32::from(attributes.mode) },
             owner: (attributes.uid, attributes.gid),
             mtime: (attributes.mtime.0, attributes.mtime.1.into()),
@@ -207,7 +207,7 @@ impl Making {
             size: contents.len() as u64,
             xattrs: attributes.xattrs.iter().cloned().collect(),
             contents: contents.to_vec(),
-            ..Found::default()
+            ..EntryInfo::default()
         };
         self.wanted.insert(path.into(), found);
     }
@@ -232,8 +232,8 @@ impl Making {
     }
 }
 
-fn one_of_each(scratch: &Scratch) -> Making {
-    let mut making = Making { disk: scratch.writer(), wanted: BTreeMap::new() };
+fn one_of_each(scratch: &TestDir) -> ExpectedDisk {
+    let mut making = ExpectedDisk { disk: scratch.writer(), wanted: BTreeMap::new() };
     let root = making.disk.root();
     let above = attributes(0o1755, 1, 2, (1_600_000_000, 123_456_789));
     let above = with(above, &[("user.root", b"yes".to_vec())]);
@@ -241,7 +241,7 @@ fn one_of_each(scratch: &Scratch) -> Making {
     making.expect("", 0o040_000, &above, b"");
     making.wanted.get_mut(Path::new("")).unwrap().links = 3;
 
-    // Around the edges of blocks, and of what fits behind an inode.
+    // Sizes around block boundaries, and around what fits after an inode.
     for size in [0, 1, 63, 4031, 4032, 4033, 4095, 4096, 4097, 8191, 8192, 70_001, 3 << 20] {
         let name = format!("size-{size}");
         let contents = noise(size, size as u64 + 1);
@@ -274,7 +274,7 @@ fn one_of_each(scratch: &Scratch) -> Making {
     let below = making.disk.directory(root, b"below", inside.clone()).unwrap();
     making.expect("below", 0o040_000, &inside, b"");
     making.wanted.get_mut(Path::new("below")).unwrap().links = 2;
-    // Names that sort before and behind `.` and `..`.
+    // Names that sort before and after `.` and `..`.
     for name in ["!", "-", "...", ".hidden", "zz", "ü", "with space", &"n".repeat(255)] {
         let path = format!("below/{name}");
         making.file(below, &path, attributes(0o600, 0, 0, (0, 0)), name.as_bytes());
@@ -292,11 +292,11 @@ fn one_of_each(scratch: &Scratch) -> Making {
 
 #[test]
 fn the_kernel_finds_what_was_written() {
-    let scratch = Scratch::new("each");
+    let scratch = TestDir::new("each");
     let making = one_of_each(&scratch);
     making.disk.finish([7; 16]).unwrap();
     assert_clean(&scratch.disk());
-    let Some(mounted) = Mounted::new(&scratch) else { return };
+    let Some(mounted) = MountedDisk::new(&scratch) else { return };
     let found = look(&mounted.0);
     assert_eq!(found.keys().collect::<Vec<_>>(), making.wanted.keys().collect::<Vec<_>>());
     for (path, wanted) in &making.wanted {
@@ -306,7 +306,7 @@ fn the_kernel_finds_what_was_written() {
 
 #[test]
 fn the_same_calls_give_the_same_bytes() {
-    let (one, other) = (Scratch::new("one"), Scratch::new("other"));
+    let (one, other) = (TestDir::new("one"), TestDir::new("other"));
     for scratch in [&one, &other] {
         one_of_each(scratch).disk.finish([1; 16]).unwrap();
     }
@@ -315,7 +315,7 @@ fn the_same_calls_give_the_same_bytes() {
 
 #[test]
 fn large_directories_are_whole_and_searched() {
-    let scratch = Scratch::new("many");
+    let scratch = TestDir::new("many");
     let mut disk = scratch.writer();
     let many = disk.directory(disk.root(), b"many", Attributes::directory()).unwrap();
     let name = |n: u32| format!("{n:x}-{}", "y".repeat((n % 40) as usize));
@@ -330,7 +330,7 @@ fn large_directories_are_whole_and_searched() {
     disk.file_of(deep, b"end", Attributes::file(), &mut &b"here"[..]).unwrap();
     disk.finish([0; 16]).unwrap();
     assert_clean(&scratch.disk());
-    let Some(mounted) = Mounted::new(&scratch) else { return };
+    let Some(mounted) = MountedDisk::new(&scratch) else { return };
     let many = mounted.0.join("many");
     assert_eq!(fs::read_dir(&many).unwrap().count(), 100_000);
     for n in (0..100_000).step_by(97) {
@@ -345,28 +345,28 @@ fn large_directories_are_whole_and_searched() {
 
 #[test]
 fn what_was_removed_is_not_there_and_what_moved_is() {
-    let scratch = Scratch::new("removed");
+    let scratch = TestDir::new("removed");
     let mut disk = scratch.writer();
     let root = disk.root();
-    let apart = disk.directory_apart(Attributes::directory()).unwrap();
+    let detached = disk.detached_directory(Attributes::directory()).unwrap();
     let large = noise(100_000, 1);
-    let file = disk.file_of(apart, b"moves", Attributes::file(), &mut &*large).unwrap();
+    let file = disk.file_of(detached, b"moves", Attributes::file(), &mut &*large).unwrap();
     disk.link(root, b"stays", file).unwrap();
     disk.link(root, b"goes", file).unwrap();
     disk.file_of(root, b"gone", Attributes::file(), &mut &*large).unwrap();
-    let below = disk.directory(apart, b"below", Attributes::directory()).unwrap();
+    let below = disk.directory(detached, b"below", Attributes::directory()).unwrap();
     disk.file_of(below, b"also-gone", Attributes::file(), &mut &*large).unwrap();
     assert!(disk.remove(root, b"goes") && disk.remove(root, b"gone"));
     assert!(!disk.remove(root, b"gone"));
     disk.clear(below);
-    for (name, node) in disk.take_all(apart) {
+    for (name, node) in disk.take_all(detached) {
         disk.attach(root, &name, node).unwrap();
     }
     let finished = disk.finish([0; 16]).unwrap();
     let unused: u64 = finished.unused.iter().map(|range| range.end - range.start).sum();
     assert_eq!(unused, 2 * (100_000 / BLOCK) * BLOCK);
     assert_clean(&scratch.disk());
-    let Some(mounted) = Mounted::new(&scratch) else { return };
+    let Some(mounted) = MountedDisk::new(&scratch) else { return };
     let found = look(&mounted.0);
     let names: Vec<_> = found.keys().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(names, ["", "below", "moves", "stays"]);
@@ -375,7 +375,7 @@ fn what_was_removed_is_not_there_and_what_moved_is() {
 
 #[test]
 fn a_sparse_file_of_many_gigabytes_takes_no_room() {
-    let scratch = Scratch::new("sparse");
+    let scratch = TestDir::new("sparse");
     let mut disk = scratch.writer();
     let root = disk.root();
     let size = (5u64 << 30) + 10;
@@ -388,7 +388,7 @@ fn a_sparse_file_of_many_gigabytes_takes_no_room() {
     disk.file_of(root, b"next", Attributes::file(), &mut &b"intact"[..]).unwrap();
     disk.finish([0; 16]).unwrap();
     assert!(fs::metadata(scratch.disk()).unwrap().blocks() * 512 < 1 << 20);
-    let Some(mounted) = Mounted::new(&scratch) else { return };
+    let Some(mounted) = MountedDisk::new(&scratch) else { return };
     let sparse = File::open(mounted.0.join("sparse")).unwrap();
     assert_eq!(sparse.metadata().unwrap().size(), size);
     let mut bytes = [1; 16];
@@ -401,7 +401,7 @@ fn a_sparse_file_of_many_gigabytes_takes_no_room() {
 
 #[test]
 fn what_cannot_be_written_is_refused_at_once() {
-    let scratch = Scratch::new("refused");
+    let scratch = TestDir::new("refused");
     let mut disk = scratch.writer();
     let root = disk.root();
     let long = [b'a'; 256];
@@ -422,7 +422,7 @@ fn what_cannot_be_written_is_refused_at_once() {
     assert!(disk.describe(root, twice).is_err());
     let large = with(Attributes::directory(), &[("user.a", vec![1; 3000])]);
     assert!(disk.describe(root, large).is_err());
-    // A file that was begun and not ended is not there, and does not harm the next.
+    // A file that was not ended does not exist, and does not harm the next one.
     disk.file(root, b"half", Attributes::file()).unwrap().write(b"some").unwrap();
     disk.file_of(root, b"whole", Attributes::file(), &mut &b"whole"[..]).unwrap();
     let names: Vec<&[u8]> = disk.entries(root).map(|(name, _)| name).collect();

@@ -1,69 +1,70 @@
-//! Makes a disk: inodes of files, links and devices go out with the data; at the end follow the
-//! directories and then the first block, so that half a disk is none.
+//! Writes a disk: inodes of files, symlinks and devices together with their data, then the
+//! directories, and the first block last. So an incomplete disk has no superblock.
 
+use crate::block_writer::BlockWriter;
 use crate::format::{
-    self, Dirent, INODE, Inode, LINKS_AT, Layout, ROOT_AT, S_IFDIR, S_IFLNK, S_IFREG, SLOT, Type,
+    self, DataLayout, ErofsDirent, ErofsInode, INODE, InodeType, LINKS_AT, ROOT_AT, S_IFDIR,
+    S_IFLNK, S_IFREG, SLOT,
 };
-use crate::output::Output;
-use crate::tree::{Directory, Item, Leaf, Node, ROOT, Tree};
+use crate::node_tree::{DirNode, LeafNode, Node, NodeTree, ROOT, TreeNode};
 use crate::{Attributes, BLOCK, Special};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::ops::Range;
 
-/// Blocks for inodes that are being filled. With several of them a large rest of a file that fits
-/// nowhere does not close one that still has room for small things.
+/// Inode blocks that are filled in parallel. A large tail that fits into none does not close a
+/// block with room for small inodes.
 const OPEN_BLOCKS: usize = 8;
 
-/// A disk that is being made.
+/// A disk that is being written.
 #[derive(Debug)]
 pub struct Writer {
-    out: Output,
-    tree: Tree,
-    /// Blocks for inodes, with what is in them so far.
+    out: BlockWriter,
+    tree: NodeTree,
+    /// Inode blocks with free space, and their content so far.
     open: Vec<(u32, Vec<u8>)>,
 }
 
-/// A disk that was made.
+/// A complete disk and its file.
 #[derive(Debug)]
-pub struct Finished {
-    /// The file that it is in. It was not synced.
+pub struct FinishedDisk {
+    /// The file with the disk; not synced.
     pub file: File,
-    /// Its size.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// Where all directories are: at the end. Only the first block is written after them.
+    /// Byte range of all directories, at the end. Only the first block is written after them.
     pub directories: Range<u64>,
-    /// Bytes of files that were removed again. They can be made holes.
+    /// Byte ranges of removed files, which can become holes.
     pub unused: Vec<Range<u64>>,
 }
 
 impl Writer {
-    /// Begins a disk in an empty file.
+    /// Starts a disk in an empty file.
     pub fn new(file: File) -> Result<Self> {
-        let mut out = Output::new(file);
+        let mut out = BlockWriter::new(file);
         out.reserve()?;
-        Ok(Self { out, tree: Tree::new(), open: Vec::new() })
+        Ok(Self { out, tree: NodeTree::new(), open: Vec::new() })
     }
 
-    /// The root, which belongs to root and which everybody may read unless it is described.
+    /// The root directory: owned by root with mode 0755, unless it is described.
     pub fn root(&self) -> Node {
         ROOT
     }
 
-    /// Makes an empty directory.
+    /// Creates an empty directory.
     pub fn directory(&mut self, parent: Node, name: &[u8], attributes: Attributes) -> Result<Node> {
-        self.tree.vacant(parent, name)?;
-        let node = self.directory_apart(attributes)?;
+        self.tree.check_name(parent, name)?;
+        let node = self.detached_directory(attributes)?;
         self.tree.name(parent, name, node)?;
         Ok(node)
     }
 
-    /// Makes an empty directory that has no name yet. It is left out if it never gets one.
-    pub fn directory_apart(&mut self, attributes: Attributes) -> Result<Node> {
-        // What cannot be written must not be found out at the end.
+    /// Creates an empty directory without a name. It is not written unless it is attached.
+    pub fn detached_directory(&mut self, attributes: Attributes) -> Result<Node> {
+        // Encode now, so that an invalid attribute fails here and not at the end.
         format::xattrs(&attributes)?;
-        self.tree.add(Item::Directory(Box::new(Directory {
+        self.tree.add(TreeNode::Directory(Box::new(DirNode {
             attributes,
             entries: BTreeMap::new(),
             parent: ROOT,
@@ -71,30 +72,33 @@ impl Writer {
         })))
     }
 
-    /// Gives a directory other attributes.
+    /// Replaces the metadata of a directory.
     pub fn describe(&mut self, directory: Node, attributes: Attributes) -> Result<()> {
         let xattrs = format::xattrs(&attributes)?;
         if directory == ROOT && ROOT_AT + INODE + xattrs.len() > BLOCK as usize {
-            return Err(Error::new(ErrorKind::InvalidInput, "too many attributes of the root"));
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "too many extended attributes on the root",
+            ));
         }
         self.tree.directory_mut(directory)?.attributes = attributes;
         Ok(())
     }
 
-    /// Begins a file, whose data follows.
+    /// Starts a file; its data follows.
     pub fn file(
         &mut self,
         parent: Node,
         name: &[u8],
         attributes: Attributes,
-    ) -> Result<Pouring<'_>> {
-        self.tree.vacant(parent, name)?;
+    ) -> Result<FileWriter<'_>> {
+        self.tree.check_name(parent, name)?;
         let xattrs = format::xattrs(&attributes)?;
         let start = self.out.next_block()?;
-        Ok(Pouring { writer: self, parent, name: name.to_vec(), attributes, xattrs, start })
+        Ok(FileWriter { writer: self, parent, name: name.to_vec(), attributes, xattrs, start })
     }
 
-    /// Makes a file of all that can be read.
+    /// Creates a file with all data of a reader.
     pub fn file_of(
         &mut self,
         parent: Node,
@@ -114,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(
         &mut self,
         parent: Node,
@@ -123,18 +127,18 @@ impl Writer {
         target: &[u8],
     ) -> Result<Node> {
         if target.is_empty() || target.len() >= BLOCK as usize || target.contains(&0) {
-            return Err(Error::new(ErrorKind::InvalidInput, "a link that leads nowhere"));
+            return Err(Error::new(ErrorKind::InvalidInput, "an empty or too long symlink target"));
         }
-        self.tree.vacant(parent, name)?;
+        self.tree.check_name(parent, name)?;
         let xattrs = format::xattrs(attributes)?;
         let start = self.out.next_block()?;
         self.out.append(target)?;
-        // Whoever may write a link is decided by its directory.
+        // The mode of a symlink is not used for access checks.
         let mode = S_IFLNK | 0o777;
-        self.leaf(parent, name, Type::Symlink, mode, attributes, &xattrs, start)
+        self.leaf(parent, name, InodeType::Symlink, mode, attributes, &xattrs, start)
     }
 
-    /// Makes a device, a pipe or a socket.
+    /// Creates a device node, FIFO or socket.
     pub fn special(
         &mut self,
         parent: Node,
@@ -142,12 +146,12 @@ impl Writer {
         attributes: &Attributes,
         special: Special,
     ) -> Result<Node> {
-        self.tree.vacant(parent, name)?;
+        self.tree.check_name(parent, name)?;
         let (kind, bits, place) = special.parts();
         let xattrs = format::xattrs(attributes)?;
         let mode = bits | attributes.mode & 0o7777;
-        let inode = Inode {
-            layout: Layout::Plain,
+        let inode = ErofsInode {
+            layout: DataLayout::Plain,
             mode,
             attributes,
             size: 0,
@@ -156,45 +160,45 @@ impl Writer {
             xattrs: &xattrs,
         };
         let number = self.put_inode(&inode, &[])?;
-        let leaf = Leaf { number, kind, links: 1, blocks: (0, 0) };
-        let node = self.tree.add(Item::Leaf(leaf))?;
+        let leaf = LeafNode { number, kind, links: 1, blocks: (0, 0) };
+        let node = self.tree.add(TreeNode::Leaf(leaf))?;
         self.tree.name(parent, name, node)?;
         Ok(node)
     }
 
-    /// Gives something that is no directory one more name.
+    /// Creates a hard link to a file.
     pub fn link(&mut self, parent: Node, name: &[u8], node: Node) -> Result<()> {
-        self.tree.vacant(parent, name)?;
+        self.tree.check_name(parent, name)?;
         let leaf = self
             .tree
             .leaf(node)
-            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "a hard link to what is no file"))?;
+            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "a hard link to a directory"))?;
         leaf.links += 1;
         self.tree.name(parent, name, node)
     }
 
-    /// What has this name.
+    /// The node with this name in a directory.
     pub fn find(&self, parent: Node, name: &[u8]) -> Option<Node> {
         self.tree.directory(parent).ok()?.entries.get(name).copied()
     }
 
-    /// Whether it is a directory.
+    /// Whether the node is a directory.
     pub fn is_directory(&self, node: Node) -> bool {
         self.tree.directory(node).is_ok()
     }
 
-    /// The directory that a directory is in; the root is in itself.
+    /// Parent of a directory; the root is its own parent.
     pub fn parent(&self, directory: Node) -> Option<Node> {
         self.tree.directory(directory).ok().map(|directory| directory.parent)
     }
 
-    /// What is in a directory, sorted by name.
+    /// Entries of a directory, sorted by name.
     pub fn entries(&self, directory: Node) -> impl Iterator<Item = (&[u8], Node)> {
         let entries = self.tree.directory(directory).ok().map(|directory| &directory.entries);
         entries.into_iter().flatten().map(|(name, node)| (name.as_ref(), *node))
     }
 
-    /// Removes a name, and all below it. Tells whether there was one.
+    /// Removes an entry with everything below it. Returns whether it existed.
     pub fn remove(&mut self, parent: Node, name: &[u8]) -> bool {
         let taken = self.take(parent, name);
         taken.inspect(|node| self.tree.discard(*node)).is_some()
@@ -208,12 +212,12 @@ impl Writer {
         }
     }
 
-    /// Takes away a name but not what it leads to, which `attach` gives a new one.
+    /// Removes a name but keeps the node, for `attach`.
     pub fn take(&mut self, parent: Node, name: &[u8]) -> Option<Node> {
         self.tree.directory_mut(parent).ok()?.entries.remove(name)
     }
 
-    /// Takes away all names in a directory, as `take` does.
+    /// Removes all names of a directory but keeps their nodes, like `take`.
     pub fn take_all(&mut self, parent: Node) -> Vec<(Box<[u8]>, Node)> {
         let directory = self.tree.directory_mut(parent);
         directory.map_or_else(
@@ -222,52 +226,52 @@ impl Writer {
         )
     }
 
-    /// Gives a name to what has none: made apart or taken. A directory must not come below itself.
+    /// Names a detached node. A directory must not be attached below itself.
     pub fn attach(&mut self, parent: Node, name: &[u8], node: Node) -> Result<()> {
         self.tree.name(parent, name, node)
     }
 
-    /// What a directory is described as.
+    /// The metadata of a directory.
     pub fn attributes(&self, directory: Node) -> Option<&Attributes> {
         self.tree.directory(directory).ok().map(|directory| &directory.attributes)
     }
 
-    /// An inode with data that was appended from `start` on.
+    /// Writes the inode of data that was appended from block `start` on.
     #[expect(clippy::too_many_arguments, reason = "what an inode is made of")]
     fn leaf(
         &mut self,
         parent: Node,
         name: &[u8],
-        kind: Type,
+        kind: InodeType,
         mode: u16,
         attributes: &Attributes,
         xattrs: &[u8],
         start: u32,
     ) -> Result<Node> {
         let size = self.out.position() - u64::from(start) * BLOCK;
-        let mut rest = self.out.take_rest();
-        let mut layout = Layout::Inline;
+        let mut rest = self.out.take_tail();
+        let mut layout = DataLayout::Inline;
         if rest.is_empty() || INODE + xattrs.len() + rest.len() > BLOCK as usize {
-            layout = Layout::Plain;
+            layout = DataLayout::Plain;
             self.out.append(&rest)?;
             self.out.fill()?;
             rest.clear();
         }
         let blocks = self.out.next_block()? - start;
         let place = if blocks > 0 { start } else { 0 };
-        let inode = Inode { layout, mode, attributes, size, place, links: 1, xattrs };
+        let inode = ErofsInode { layout, mode, attributes, size, place, links: 1, xattrs };
         let number = self.put_inode(&inode, &rest)?;
-        let leaf = Leaf { number, kind, links: 1, blocks: (place, blocks) };
-        let node = self.tree.add(Item::Leaf(leaf))?;
+        let leaf = LeafNode { number, kind, links: 1, blocks: (place, blocks) };
+        let node = self.tree.add(TreeNode::Leaf(leaf))?;
         self.tree.name(parent, name, node)?;
         Ok(node)
     }
 
-    /// Finds room for an inode and what follows it; its number.
-    fn put_inode(&mut self, inode: &Inode<'_>, rest: &[u8]) -> Result<u64> {
+    /// Finds space for an inode and its inline data. Returns the inode number.
+    fn put_inode(&mut self, inode: &ErofsInode<'_>, rest: &[u8]) -> Result<u64> {
         let length = INODE + inode.xattrs.len() + rest.len();
         if length > BLOCK as usize {
-            // Only with attributes that no ordinary file has.
+            // Only with unusually large extended attributes.
             let number = u64::from(self.out.next_block()?) * BLOCK / SLOT;
             self.out.append(&inode.encode(number))?;
             self.out.fill()?;
@@ -298,9 +302,9 @@ impl Writer {
         Ok(self.open.len() - 1)
     }
 
-    /// Writes what is left: directories and the first block. The name of the disk, which some
-    /// tools show, should be made of what it holds.
-    pub fn finish(mut self, uuid: [u8; 16]) -> Result<Finished> {
+    /// Writes the directories and the first block. `uuid` is shown by some tools, and should depend
+    /// on the content.
+    pub fn finish(mut self, uuid: [u8; 16]) -> Result<FinishedDisk> {
         for (block, used) in std::mem::take(&mut self.open) {
             self.out.put(u64::from(block) * BLOCK, &used)?;
         }
@@ -312,9 +316,9 @@ impl Writer {
             }
         }
         let directories = u64::from(self.out.next_block()?) * BLOCK;
-        let places = self.place_directories()?;
-        inodes += places.len() as u64;
-        let root = self.put_directories(&places)?;
+        let placements = self.place_directories()?;
+        inodes += placements.len() as u64;
+        let root = self.put_directories(&placements)?;
         let blocks = self.out.next_block()?;
         let mut first = vec![0; BLOCK as usize];
         first[ROOT_AT..ROOT_AT + root.len()].copy_from_slice(&root);
@@ -326,13 +330,13 @@ impl Writer {
             start..start + u64::from(*count) * BLOCK
         });
         let (unused, size) = (unused.collect(), u64::from(blocks) * BLOCK);
-        Ok(Finished { file: self.out.finish()?, size, directories: directories..size, unused })
+        Ok(FinishedDisk { file: self.out.finish()?, size, directories: directories..size, unused })
     }
 
-    /// Decides where every directory goes: their blocks first, then their inodes. The root comes
-    /// first, and its inode is at its own place.
-    fn place_directories(&mut self) -> Result<Vec<Place>> {
-        let mut places = Vec::new();
+    /// Assigns blocks and inode numbers to all directories: first all blocks, then all inodes. The
+    /// root is first; its inode is in the first block.
+    fn place_directories(&mut self) -> Result<Vec<DirPlacement>> {
+        let mut placements = Vec::new();
         let mut left = vec![ROOT];
         let mut block = u64::from(self.out.next_block()?);
         while let Some(node) = left.pop() {
@@ -356,20 +360,28 @@ impl Writer {
             let size = count * BLOCK + rest as u64;
             let room = if node == ROOT { BLOCK as usize - ROOT_AT } else { BLOCK as usize };
             let layout = match INODE + xattrs + rest <= room {
-                true => Layout::Inline,
-                false => Layout::Plain,
+                true => DataLayout::Inline,
+                false => DataLayout::Plain,
             };
-            if layout == Layout::Plain {
+            if layout == DataLayout::Plain {
                 count += 1;
                 rest = 0;
             }
             let length = INODE + xattrs + rest;
             let links = 2 + u32::try_from(subdirectories).unwrap_or(u32::MAX - 2);
-            places.push(Place { node, start: block, count, size, layout, length, links });
+            placements.push(DirPlacement {
+                node,
+                start: block,
+                count,
+                size,
+                layout,
+                length,
+                links,
+            });
             block += count;
         }
         let mut at = block * BLOCK;
-        for place in &places {
+        for place in &placements {
             let directory = self.tree.directory_mut(place.node)?;
             if place.node == ROOT {
                 directory.number = ROOT_AT as u64 / SLOT;
@@ -382,12 +394,12 @@ impl Writer {
             directory.number = at / SLOT;
             at += place.length as u64;
         }
-        Ok(places)
+        Ok(placements)
     }
 
-    /// Writes directories where they were placed. Returns the inode of the root.
-    fn put_directories(&mut self, places: &[Place]) -> Result<Vec<u8>> {
-        for place in places {
+    /// Writes the directories to their blocks. Returns the encoded root inode.
+    fn put_directories(&mut self, placements: &[DirPlacement]) -> Result<Vec<u8>> {
+        for place in placements {
             let entries = self.dirents(place.node)?;
             let blocks = format::dirent_blocks(&entries).take(place.count as usize);
             let blocks: Vec<Vec<u8>> = blocks.map(format::encode_dirents).collect();
@@ -397,9 +409,9 @@ impl Writer {
             }
         }
         let mut root = Vec::new();
-        for place in places {
+        for place in placements {
             let directory = self.tree.directory(place.node)?;
-            let inode = Inode {
+            let inode = ErofsInode {
                 layout: place.layout,
                 mode: S_IFDIR | directory.attributes.mode & 0o7777,
                 attributes: &directory.attributes,
@@ -412,7 +424,7 @@ impl Writer {
                 xattrs: &format::xattrs(&directory.attributes)?,
             };
             let mut bytes = inode.encode(directory.number);
-            if place.layout == Layout::Inline {
+            if place.layout == DataLayout::Inline {
                 let entries = self.dirents(place.node)?;
                 let last = format::dirent_blocks(&entries).last();
                 bytes.extend(last.map(format::encode_dirents).unwrap_or_default());
@@ -429,18 +441,18 @@ impl Writer {
         Ok(root)
     }
 
-    /// All names of a directory with its own and that of its parent, sorted.
-    fn dirents(&self, node: Node) -> Result<Vec<Dirent<'_>>> {
+    /// All entries of a directory with `.` and `..`, sorted.
+    fn dirents(&self, node: Node) -> Result<Vec<ErofsDirent<'_>>> {
         let number = |node: Node| self.tree.directory(node).map(|directory| directory.number);
         let directory = self.tree.directory(node)?;
         let mut all = Vec::with_capacity(directory.entries.len() + 2);
-        let kind = Type::Directory;
-        all.push(Dirent { name: b".", number: directory.number, kind });
-        all.push(Dirent { name: b"..", number: number(directory.parent)?, kind });
+        let kind = InodeType::Directory;
+        all.push(ErofsDirent { name: b".", number: directory.number, kind });
+        all.push(ErofsDirent { name: b"..", number: number(directory.parent)?, kind });
         for (name, node) in &directory.entries {
             all.push(match self.tree.item(*node) {
-                Item::Leaf(leaf) => Dirent { name, number: leaf.number, kind: leaf.kind },
-                _ => Dirent { name, number: number(*node)?, kind },
+                TreeNode::Leaf(leaf) => ErofsDirent { name, number: leaf.number, kind: leaf.kind },
+                _ => ErofsDirent { name, number: number(*node)?, kind },
             });
         }
         all.sort_by_key(|entry| entry.name);
@@ -448,23 +460,23 @@ impl Writer {
     }
 }
 
-/// Where a directory goes.
+/// Blocks and inode space of a directory.
 #[derive(Debug)]
-struct Place {
+struct DirPlacement {
     node: Node,
-    /// Its first block and how many.
+    /// First block, and number of blocks.
     start: u64,
     count: u64,
     size: u64,
-    layout: Layout,
-    /// Of its inode with all that follows it.
+    layout: DataLayout,
+    /// Size of the inode with inline data, in bytes.
     length: usize,
     links: u32,
 }
 
-/// A file whose data is being written. It is there when `end` was called.
+/// A file whose data is being written. It exists once `end` is called.
 #[derive(Debug)]
-pub struct Pouring<'a> {
+pub struct FileWriter<'a> {
     writer: &'a mut Writer,
     parent: Node,
     name: Vec<u8>,
@@ -473,29 +485,29 @@ pub struct Pouring<'a> {
     start: u32,
 }
 
-impl Pouring<'_> {
-    /// Appends to the file.
+impl FileWriter<'_> {
+    /// Appends data to the file.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         self.writer.out.append(data)
     }
 
-    /// Appends zeros, which take no room in the file of the disk where they are many.
+    /// Appends zeros. Many of them become a hole in the disk file.
     pub fn skip(&mut self, count: u64) -> Result<()> {
         self.writer.out.skip(count)
     }
 
-    /// How many bytes it has so far.
+    /// Number of bytes written so far.
     pub fn size(&self) -> u64 {
         self.writer.out.position() - u64::from(self.start) * BLOCK
     }
 
-    /// The file is complete.
+    /// Completes the file and creates its entry.
     pub fn end(self) -> Result<Node> {
         let mode = S_IFREG | self.attributes.mode & 0o7777;
         self.writer.leaf(
             self.parent,
             &self.name,
-            Type::File,
+            InodeType::File,
             mode,
             &self.attributes,
             &self.xattrs,

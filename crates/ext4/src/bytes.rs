@@ -1,9 +1,9 @@
-//! Numbers in their places.
+//! Little-endian records and CRC32C.
 
-/// A record of fixed size that is zero where nothing was put; its numbers are little-endian.
-pub(crate) struct Record<const SIZE: usize>(pub(crate) [u8; SIZE]);
+/// A zeroed record of fixed size with little-endian numbers.
+pub(crate) struct FieldBuffer<const SIZE: usize>(pub(crate) [u8; SIZE]);
 
-impl<const SIZE: usize> Record<SIZE> {
+impl<const SIZE: usize> FieldBuffer<SIZE> {
     pub(crate) fn new() -> Self {
         Self([0; SIZE])
     }
@@ -21,7 +21,7 @@ impl<const SIZE: usize> Record<SIZE> {
     }
 }
 
-/// Castagnoli's checksum, without the last inversion, going on from `sum`.
+/// CRC32C without the final inversion, continued from `sum`.
 pub(crate) fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table();
     bytes

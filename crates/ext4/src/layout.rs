@@ -1,46 +1,46 @@
-//! Where everything is on a disk.
+//! Block layout of a disk.
 //!
-//! Groups of 128 MiB are gathered by sixteen: the first of each sixteen begins with the bitmaps and
-//! tables of all of them. The first group of all holds the superblock before that and the journal
-//! behind it.
+//! Block groups of 128 MiB form flexible groups of sixteen. The first group of each has the bitmaps
+//! and inode tables of all sixteen. Group 0 has the superblock before them and the journal after
+//! them.
 
 use crate::BLOCK;
 
-/// As many as one block of bits can count.
+/// Blocks that one bitmap block can count.
 pub(crate) const BLOCKS_PER_GROUP: u64 = 8 * BLOCK;
-/// Groups whose tables are together.
-pub(crate) const FLEX: u64 = 16;
-/// With inodes of 256 bytes.
+/// Number of groups in a flexible group.
+pub(crate) const FLEX_GROUP_SIZE: u64 = 16;
+/// An inode has 256 bytes.
 pub(crate) const INODES_PER_BLOCK: u32 = 16;
-/// One inode for 16 KiB, as mke2fs has it.
+/// One inode per 16 KiB, the default of mke2fs.
 const BLOCKS_PER_INODE: u64 = 4;
-/// A last group of fewer blocks is left out: its tables would take most of it.
+/// A smaller last group is left out: its tables would take most of it.
 const SMALLEST_GROUP: u64 = 1024;
 
-pub(crate) struct Group {
+pub(crate) struct BlockGroup {
     pub(crate) number: u32,
-    /// Its first block and how many.
+    /// First block, and number of blocks.
     first: u64,
     blocks: u64,
     pub(crate) block_bitmap: u64,
     pub(crate) inode_bitmap: u64,
     pub(crate) inode_table: u64,
-    /// Blocks that are not used. Those that are, are its first.
+    /// Number of free blocks. The used ones come first.
     pub(crate) free: u64,
     last: bool,
 }
 
-pub(crate) struct Layout {
+pub(crate) struct DiskLayout {
     pub(crate) blocks: u64,
     pub(crate) inodes_per_group: u32,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<BlockGroup>,
     pub(crate) root: u64,
     pub(crate) lost_and_found: u64,
     pub(crate) journal: u64,
     pub(crate) journal_blocks: u32,
 }
 
-impl Layout {
+impl DiskLayout {
     pub(crate) fn new(size: u64) -> Self {
         let mut blocks = size / BLOCK;
         let rest = blocks % BLOCKS_PER_GROUP;
@@ -57,8 +57,8 @@ impl Layout {
         let mut groups = Vec::new();
         let mut behind_tables = 0;
         for number in 0..count {
-            let leader = number - number % FLEX;
-            let together = FLEX.min(count - leader);
+            let leader = number - number % FLEX_GROUP_SIZE;
+            let together = FLEX_GROUP_SIZE.min(count - leader);
             let start = match leader {
                 0 => 1 + descriptors,
                 _ => leader * BLOCKS_PER_GROUP,
@@ -75,7 +75,7 @@ impl Layout {
                 (number, leader) if number == leader => end - first,
                 _ => 0,
             };
-            groups.push(Group {
+            groups.push(BlockGroup {
                 number: number as u32,
                 first,
                 blocks: size,
@@ -97,11 +97,11 @@ impl Layout {
         }
     }
 
-    /// Which blocks of a group are used; none where the kernel finds that out by itself.
-    pub(crate) fn block_bitmap(&self, group: &Group) -> Option<Vec<u8>> {
-        debug_assert!(group.first + group.blocks <= self.blocks, "groups are parts of the disk");
+    /// The block bitmap of a group; none for unused groups, where the kernel computes it.
+    pub(crate) fn block_bitmap(&self, group: &BlockGroup) -> Option<Vec<u8>> {
+        debug_assert!(group.first + group.blocks <= self.blocks, "groups are inside of the disk");
         let used = group.blocks - group.free;
-        // The last one is written too, as mke2fs does: it may end early.
+        // The bitmap of the last group is written, as in mke2fs: the group may be shorter.
         if used == 0 && !group.last {
             return None;
         }
@@ -111,7 +111,7 @@ impl Layout {
         Some(bitmap)
     }
 
-    /// Which inodes of the first group are used.
+    /// The inode bitmap of the first group.
     pub(crate) fn inode_bitmap(&self, used: u32) -> Vec<u8> {
         let mut bitmap = bits(used.into());
         let beyond = bits(self.inodes_per_group.into());
@@ -120,7 +120,7 @@ impl Layout {
     }
 }
 
-/// A block whose first bits are set.
+/// A bitmap block with the first bits set.
 fn bits(count: u64) -> Vec<u8> {
     let count = count as usize;
     let mut bytes = vec![0xff; count / 8];
@@ -131,8 +131,8 @@ fn bits(count: u64) -> Vec<u8> {
     bytes
 }
 
-/// As mke2fs decides it, up to 64 MiB: what is written passes through all of it, and fills the
-/// holes of the file.
+/// Journal size as in mke2fs, at most 64 MiB: the journal is written completely over time, and
+/// fills the holes of the file.
 fn journal_blocks(blocks: u64) -> u32 {
     match blocks {
         ..32_768 => 1024,
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn the_first_group_has_room_for_what_it_must_hold() {
-        for size in [crate::SMALLEST, 127 << 20, 128 << 20, 132 << 20, 16 << 30, crate::LARGEST] {
-            let layout = Layout::new(size);
+        for size in [crate::MIN_SIZE, 127 << 20, 128 << 20, 132 << 20, 16 << 30, crate::MAX_SIZE] {
+            let layout = DiskLayout::new(size);
             let group = &layout.groups[0];
             assert!(group.free < group.blocks && group.free > 100, "{size}");
             let last = layout.groups.last().unwrap();
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_rest_that_holds_no_group_is_left_out() {
-        assert_eq!(Layout::new((256 << 20) + BLOCK * 1023).blocks, 65_536);
-        assert_eq!(Layout::new((256 << 20) + BLOCK * 1024).blocks, 66_560);
+        assert_eq!(DiskLayout::new((256 << 20) + BLOCK * 1023).blocks, 65_536);
+        assert_eq!(DiskLayout::new((256 << 20) + BLOCK * 1024).blocks, 66_560);
     }
 }

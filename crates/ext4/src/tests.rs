@@ -1,6 +1,6 @@
-//! What e2fsck and the kernel say of disks that were made.
+//! Checks created disks with e2fsck and the kernel.
 
-use crate::{BLOCK, Identity, LARGEST, SMALLEST, format};
+use crate::{BLOCK, DiskIdentity, MAX_SIZE, MIN_SIZE, format};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::process::{Command, Output};
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// A directory that is gone when the test is.
-struct Scratch(PathBuf);
+/// A directory that is removed when dropped.
+struct TestDir(PathBuf);
 
-impl Scratch {
+impl TestDir {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("msb-ext4-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -20,26 +20,26 @@ impl Scratch {
         Self(path)
     }
 
-    /// A disk of this size.
+    /// Creates a disk of this size.
     fn disk(&self, size: u64) -> PathBuf {
         let path = self.0.join("disk");
         let file = File::create(&path).unwrap();
-        format(&file, size, Identity { uuid: [0x5a; 16], made: 1_700_000_000 }).unwrap();
+        format(&file, size, DiskIdentity { uuid: [0x5a; 16], created: 1_700_000_000 }).unwrap();
         path
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A disk that is mounted as long as this is there.
-struct Mounted(PathBuf);
+/// A disk that is mounted until this is dropped.
+struct MountedDisk(PathBuf);
 
-impl Mounted {
-    fn new(scratch: &Scratch, disk: &Path) -> Option<Self> {
+impl MountedDisk {
+    fn new(scratch: &TestDir, disk: &Path) -> Option<Self> {
         let at = scratch.0.join("mounted");
         fs::create_dir_all(&at).unwrap();
         if fs::metadata("/proc/self").unwrap().uid() != 0 {
@@ -58,7 +58,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
@@ -69,7 +69,7 @@ fn skip(why: &str) {
     eprintln!("SKIP: {why}");
 }
 
-/// Runs a program that is in a directory that users may not have on PATH.
+/// Runs a program from sbin, which may not be on PATH.
 fn run(command: &mut Command) -> Output {
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).output().unwrap()
@@ -78,16 +78,16 @@ fn run(command: &mut Command) -> Output {
 fn assert_clean(disk: &Path) {
     let told = run(Command::new("e2fsck").arg("-fn").arg(disk));
     let text = String::from_utf8_lossy(&told.stdout).into_owned();
-    // The first line of its errors is its version.
+    // The first line on stderr is the version.
     let errors = String::from_utf8_lossy(&told.stderr);
     assert!(told.status.success() && errors.lines().count() <= 1, "{text}\n{errors}");
 }
 
 #[test]
 fn disks_of_all_sizes_are_clean() {
-    let scratch = Scratch::new("sizes");
+    let scratch = TestDir::new("sizes");
     let edges = [128 * MIB - BLOCK, 128 * MIB, 128 * MIB + BLOCK, 132 * MIB, 132 * MIB + 1];
-    let sizes = [SMALLEST, 9 * MIB + 5, 100 * MIB, GIB, 2 * GIB, 2 * GIB + 10 * MIB, 10 * GIB];
+    let sizes = [MIN_SIZE, 9 * MIB + 5, 100 * MIB, GIB, 2 * GIB, 2 * GIB + 10 * MIB, 10 * GIB];
     for size in sizes.into_iter().chain(edges).chain([300 * GIB + 333 * MIB]) {
         assert_clean(&scratch.disk(size));
     }
@@ -95,7 +95,7 @@ fn disks_of_all_sizes_are_clean() {
 
 #[test]
 fn a_large_disk_takes_little_room() {
-    let scratch = Scratch::new("room");
+    let scratch = TestDir::new("room");
     for (size, most) in [(10 * GIB, 128 << 10), (1 << 40, 4 << 20)] {
         let disk = scratch.disk(size);
         let found = fs::metadata(&disk).unwrap();
@@ -106,7 +106,7 @@ fn a_large_disk_takes_little_room() {
 
 #[test]
 fn others_find_the_features_that_were_wanted() {
-    let scratch = Scratch::new("features");
+    let scratch = TestDir::new("features");
     let told = run(Command::new("dumpe2fs").arg("-h").arg(scratch.disk(10 * GIB)));
     let text = String::from_utf8(told.stdout).unwrap();
     let line = |start: &str| {
@@ -126,19 +126,19 @@ fn others_find_the_features_that_were_wanted() {
 
 #[test]
 fn sizes_beyond_what_can_be_are_refused() {
-    let scratch = Scratch::new("refused");
+    let scratch = TestDir::new("refused");
     let file = File::create(scratch.0.join("disk")).unwrap();
-    for size in [0, SMALLEST - 1, LARGEST + 1, u64::MAX] {
-        assert!(format(&file, size, Identity { uuid: [0; 16], made: 0 }).is_err());
+    for size in [0, MIN_SIZE - 1, MAX_SIZE + 1, u64::MAX] {
+        assert!(format(&file, size, DiskIdentity { uuid: [0; 16], created: 0 }).is_err());
     }
 }
 
 #[test]
 fn the_kernel_writes_what_e2fsck_finds_clean() {
-    let scratch = Scratch::new("kernel");
-    for size in [SMALLEST, 200 * MIB, 10 * GIB] {
+    let scratch = TestDir::new("kernel");
+    for size in [MIN_SIZE, 200 * MIB, 10 * GIB] {
         let disk = scratch.disk(size);
-        let Some(mounted) = Mounted::new(&scratch, &disk) else { return };
+        let Some(mounted) = MountedDisk::new(&scratch, &disk) else { return };
         let at = &mounted.0;
         let names: Vec<_> =
             fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -157,7 +157,7 @@ fn the_kernel_writes_what_e2fsck_finds_clean() {
         fs::remove_file(at.join("a/b/7")).unwrap();
         drop((large, mounted));
         assert_clean(&disk);
-        let Some(mounted) = Mounted::new(&scratch, &disk) else { return };
+        let Some(mounted) = MountedDisk::new(&scratch, &disk) else { return };
         assert_eq!(fs::read(mounted.0.join("a/b/299")).unwrap(), vec![43; 2990]);
         assert_eq!(fs::read_dir(mounted.0.join("a/b")).unwrap().count(), 300);
     }
@@ -165,9 +165,9 @@ fn the_kernel_writes_what_e2fsck_finds_clean() {
 
 #[test]
 fn a_disk_whose_writer_was_killed_mounts_with_what_was_synced() {
-    let scratch = Scratch::new("killed");
+    let scratch = TestDir::new("killed");
     let disk = scratch.disk(GIB);
-    let Some(mounted) = Mounted::new(&scratch, &disk) else { return };
+    let Some(mounted) = MountedDisk::new(&scratch, &disk) else { return };
     for n in 0..500 {
         fs::write(mounted.0.join(format!("file-{n}")), b"contents").unwrap();
     }
@@ -175,7 +175,7 @@ fn a_disk_whose_writer_was_killed_mounts_with_what_was_synced() {
     for n in 500..900 {
         fs::write(mounted.0.join(format!("file-{n}")), b"contents").unwrap();
     }
-    // What is on the disk now is what a killed machine leaves: the journal is not empty.
+    // The disk is now as after a killed VM: the journal is not empty.
     let left = scratch.0.join("left");
     let told = run(Command::new("cp").arg("--sparse=always").args([&disk, &left]));
     assert!(told.status.success());
@@ -184,7 +184,7 @@ fn a_disk_whose_writer_was_killed_mounts_with_what_was_synced() {
     File::open(&left).unwrap().read_exact_at(&mut mark, 1024 + 0x60).unwrap();
     assert!(u32::from_le_bytes(mark) & 4 != 0, "the journal is to be replayed");
     {
-        let Some(mounted) = Mounted::new(&scratch, &left) else { return };
+        let Some(mounted) = MountedDisk::new(&scratch, &left) else { return };
         for n in 0..500 {
             assert!(mounted.0.join(format!("file-{n}")).exists());
         }

@@ -1,83 +1,85 @@
-//! The bytes that a gateway may hold for its sandbox, of the limit that the kernel holds it to.
+//! The memory budget of a gateway: the bytes that intercepted connections may hold.
 //!
-//! `Network::gateway_memory` is that limit, and half of it is for buffers whose size a sandbox or
-//! its peers decide: one part for plain flows, whose buffers have fixed sizes (`streams`), one for
-//! what is intercepted, counted here. Who wants more than is left is refused. The other half is for
-//! what is bounded by number: names and answers of DNS, sockets, certificates, verdicts.
+//! The kernel limits the process to `Network::gateway_memory`. Half of that is for buffers with a
+//! size that a sandbox or its peers decide. One part serves plain TCP flows, which have buffers of
+//! fixed sizes (`tcp::flow_table`); the other part serves intercepted connections and is counted
+//! here. A reservation that does not fit is refused. The other half of the limit is for what is
+//! bounded by number: DNS names and answers, sockets, certificates, verdicts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What TLS and HTTP/1 hold for one connection besides the windows of HTTP/2.
-const CONNECTION: usize = 192 << 10;
+/// Bytes that TLS and HTTP/1 hold for one connection, besides the windows of HTTP/2.
+const CONNECTION_BYTES: usize = 192 << 10;
 
-/// What one request holds: its head, and what was taken out of a window and not yet written.
-pub(crate) const REQUEST: usize = 64 << 10;
+/// Bytes that one request holds: its head, and what was read from a window and not yet written.
+pub(crate) const REQUEST_BYTES: usize = 64 << 10;
 
-/// The windows of HTTP/2 by how much of the budget is in use, in parts of eight: large while there
-/// is room, so that one transfer is fast; the smallest that there is when many are open.
-const WINDOWS: [(usize, u32); 3] = [(1, LARGEST_WINDOW), (4, 128 << 10), (8, 64 << 10)];
+/// The window of HTTP/2 by how many eighths of the budget are in use. It is large while there is
+/// room, so that one transfer is fast, and the smallest useful one when many are open.
+const WINDOWS: [(usize, u32); 3] = [(1, MAX_WINDOW), (4, 128 << 10), (8, 64 << 10)];
 
-/// The window of a connection while few are open.
-pub(crate) const LARGEST_WINDOW: u32 = 512 << 10;
+/// The window of a connection while few are open, in bytes.
+pub(crate) const MAX_WINDOW: u32 = 512 << 10;
 
-/// The bytes for what is intercepted.
+/// The bytes that intercepted connections may use; clones share one ledger.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget(Arc<Ledger>);
+pub(crate) struct MemoryBudget(Arc<BudgetLedger>);
 
 #[derive(Debug)]
-struct Ledger {
-    most: usize,
+struct BudgetLedger {
+    limit: usize,
     used: AtomicUsize,
 }
 
-/// A part of the budget that is in use as long as this lives.
+/// A part of the budget, returned to it when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Reserved {
-    ledger: Arc<Ledger>,
+pub(crate) struct MemoryReservation {
+    ledger: Arc<BudgetLedger>,
     bytes: usize,
 }
 
-/// What one connection gets.
+/// The memory of one intercepted connection, and the window that it allows.
 #[derive(Debug)]
-pub(crate) struct Share {
-    /// The window of HTTP/2 for all streams of a connection together, and for each of them.
+pub(crate) struct ConnectionMemory {
+    /// The window of HTTP/2 in bytes, for the whole connection and for each of its streams.
     pub(crate) window: u32,
-    /// Both connections, towards the inside and to the other side.
-    _memory: Reserved,
+    /// Covers both connections: to the client in the sandbox and to the server.
+    _memory: MemoryReservation,
 }
 
-impl Budget {
-    /// Of a gateway with this limit.
+impl MemoryBudget {
+    /// The budget of a gateway with a memory limit of `limit` bytes: a quarter of it.
     pub(crate) fn new(limit: u64) -> Self {
-        let most = usize::try_from(limit / 4).unwrap_or(usize::MAX);
-        Self(Arc::new(Ledger { most, used: AtomicUsize::new(0) }))
+        let limit = usize::try_from(limit / 4).unwrap_or(usize::MAX);
+        Self(Arc::new(BudgetLedger { limit, used: AtomicUsize::new(0) }))
     }
 
-    /// Takes so many bytes out of it; nothing if that is more than is left.
-    pub(crate) fn reserve(&self, bytes: usize) -> Option<Reserved> {
-        let mut reserved = Reserved { ledger: Arc::clone(&self.0), bytes: 0 };
+    /// Reserves `bytes`; `None` if fewer are left.
+    pub(crate) fn reserve(&self, bytes: usize) -> Option<MemoryReservation> {
+        let mut reserved = MemoryReservation { ledger: Arc::clone(&self.0), bytes: 0 };
         reserved.grow(bytes).then_some(reserved)
     }
 
-    /// What the next connection gets; nothing if it gets nothing.
-    pub(crate) fn share(&self) -> Option<Share> {
+    /// Reserves the memory of one connection with the largest window that fits; `None` if none
+    /// fits.
+    pub(crate) fn connection(&self) -> Option<ConnectionMemory> {
         let used = self.0.used.load(Ordering::Relaxed);
-        let step = self.0.most / 8;
+        let step = self.0.limit / 8;
         let fits = WINDOWS.into_iter().filter(|(parts, _)| used < parts * step);
         for (_, window) in fits {
-            if let Some(memory) = self.reserve(2 * window as usize + CONNECTION) {
-                return Some(Share { window, _memory: memory });
+            if let Some(memory) = self.reserve(2 * window as usize + CONNECTION_BYTES) {
+                return Some(ConnectionMemory { window, _memory: memory });
             }
         }
         None
     }
 }
 
-impl Reserved {
-    /// Takes more; false, and nothing taken, if that is more than is left.
+impl MemoryReservation {
+    /// Reserves `bytes` more. Returns false and reserves nothing if fewer are left.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.ledger.most);
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.ledger.limit);
         let taken = self.ledger.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         if taken.is_ok() {
             self.bytes += bytes;
@@ -86,7 +88,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.ledger.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -97,20 +99,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_more_than_there_is_and_all_of_it_comes_back() {
-        let budget = Budget::new(msb_spec::GATEWAY_MEMORY.0);
-        let shares: Vec<Share> = std::iter::from_fn(|| budget.share()).collect();
-        // Enough for what programs open at a time, though not for each of them at its fastest.
-        assert!(shares.len() > 200, "{}", shares.len());
-        assert!(shares.is_sorted_by(|a, b| a.window >= b.window));
-        assert!(budget.0.used.load(Ordering::Relaxed) <= budget.0.most);
+    fn reservations_stay_within_the_limit_and_are_returned() {
+        let budget = MemoryBudget::new(msb_spec::GATEWAY_MEMORY.0);
+        let connections: Vec<ConnectionMemory> =
+            std::iter::from_fn(|| budget.connection()).collect();
+        // Enough for what programs open at a time, though not each at full speed.
+        assert!(connections.len() > 200, "{}", connections.len());
+        assert!(connections.is_sorted_by(|a, b| a.window >= b.window));
+        assert!(budget.0.used.load(Ordering::Relaxed) <= budget.0.limit);
         assert!(budget.reserve(1 << 20).is_none());
-        drop(shares);
+        drop(connections);
         assert_eq!(budget.0.used.load(Ordering::Relaxed), 0);
         let mut body = budget.reserve(0).unwrap();
-        assert!(body.grow(budget.0.most) && !body.grow(1));
-        assert!(budget.share().is_none());
+        assert!(body.grow(budget.0.limit) && !body.grow(1));
+        assert!(budget.connection().is_none());
         drop(body);
-        assert_eq!(budget.share().unwrap().window, WINDOWS[0].1);
+        assert_eq!(budget.connection().unwrap().window, WINDOWS[0].1);
     }
 }

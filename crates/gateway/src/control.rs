@@ -1,4 +1,4 @@
-//! The worker's end: what it asks and what it is told.
+//! The control socket to the worker: requests come in, replies and events go out.
 
 use msb_wire::{Decoder, FrameKind, FromGateway, MAX_REQUEST, ToGateway, encode};
 use rustix::io::Errno;
@@ -6,57 +6,59 @@ use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// As much as waits for a worker that does not read; events beyond it are left out.
-const MOST_WAITING: usize = 1 << 20;
+/// Bytes that are queued for a worker that does not read. Events beyond that are dropped and
+/// counted.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// The socket to the worker.
+/// The socket to the worker, with partial frames in both directions.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlSocket {
     socket: OwnedFd,
     decoder: Decoder,
     out: Vec<u8>,
 }
 
-impl Control {
+impl ControlSocket {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&socket)?;
         rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
         Ok(Self { socket, decoder: Decoder::new(MAX_REQUEST), out: Vec::new() })
     }
 
-    /// What was asked since; an error when the worker is gone or speaks nonsense.
+    /// The requests that arrived since the last call. An error means that the worker closed the
+    /// socket or sent an invalid frame.
     pub(crate) fn read(&mut self) -> io::Result<Vec<ToGateway>> {
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         let mut buffer = [0; 4096];
         loop {
             match rustix::io::read(&self.socket, &mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(Errno::AGAIN) => return Ok(asked),
+                Err(Errno::AGAIN) => return Ok(requests),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let wrong = |_| io::Error::from(io::ErrorKind::InvalidData);
-            while let Some(frame) = self.decoder.next_frame().map_err(wrong)? {
+            let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+            while let Some(frame) = self.decoder.next_frame().map_err(invalid)? {
                 if frame.kind != FrameKind::Control {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
-                asked.push(frame.value().map_err(wrong)?);
+                requests.push(frame.value().map_err(invalid)?);
             }
         }
     }
 
-    /// Whether the worker keeps up with what it is told.
+    /// Whether less than [`MAX_QUEUED_BYTES`] is queued.
     pub(crate) fn has_room(&self) -> bool {
-        self.out.len() < MOST_WAITING
+        self.out.len() < MAX_QUEUED_BYTES
     }
 
-    /// Tells the worker something, once it reads.
-    pub(crate) fn send(&mut self, told: &FromGateway) {
-        self.out.extend_from_slice(&encode(FrameKind::Control, told));
+    /// Queues a message; [`ControlSocket::flush`] writes it.
+    pub(crate) fn send(&mut self, message: &FromGateway) {
+        self.out.extend_from_slice(&encode(FrameKind::Control, message));
     }
 
-    /// Writes what waits; whether something still does.
+    /// Writes queued bytes; returns whether some are left.
     pub(crate) fn flush(&mut self) -> bool {
         let mut at = 0;
         while at < self.out.len() {
@@ -64,7 +66,7 @@ impl Control {
                 Ok(n) => at += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // Gone, which reading shows.
+                // The socket is closed; the next read reports it.
                 Err(_) => at = self.out.len(),
             }
         }
@@ -73,7 +75,7 @@ impl Control {
     }
 }
 
-impl AsFd for Control {
+impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -86,7 +88,7 @@ mod tests {
     #[test]
     fn requests_come_whole_and_answers_leave_whole() {
         let (ours, theirs) = msb_sys::socket::pair().unwrap();
-        let mut control = Control::new(ours).unwrap();
+        let mut control = ControlSocket::new(ours).unwrap();
         let bytes = encode(FrameKind::Control, &ToGateway::Table);
         rustix::io::write(&theirs, &bytes[..3]).unwrap();
         assert_eq!(control.read().unwrap(), []);
@@ -104,7 +106,7 @@ mod tests {
     #[test]
     fn nonsense_ends_it() {
         let (ours, theirs) = msb_sys::socket::pair().unwrap();
-        let mut control = Control::new(ours).unwrap();
+        let mut control = ControlSocket::new(ours).unwrap();
         rustix::io::write(&theirs, &encode(FrameKind::Stdin, &1u8)).unwrap();
         assert!(control.read().is_err());
     }

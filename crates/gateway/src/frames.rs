@@ -1,19 +1,20 @@
-//! The packets between sandbox and gateway: read with suspicion, written whole.
+//! Parses and builds the frames between sandbox and gateway: ARP, IPv4, IPv6, TCP, UDP and ICMP
+//! headers.
 //!
-//! A frame is a virtio header, an Ethernet header and a packet. Checksums of what comes in may be
-//! left to a device that does not exist, so they are not looked at; nothing but the sandbox is on
-//! the other end of the wire.
+//! A frame is a virtio-net header, an Ethernet header and a packet. Checksums of incoming packets
+//! are not verified: checksum offload may leave them unset, and only the guest is on the other end
+//! of the link. Outgoing packets are complete.
 
-use crate::link::{Link, Wire};
+use crate::link::{Link, LinkKind};
 use msb_spec::addresses;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of the virtio header.
-pub(crate) const VIRTIO: usize = 12;
-/// Bytes before the packet.
-pub(crate) const BEFORE: usize = VIRTIO + 14;
-/// The longest frame.
-pub(crate) const LONGEST: usize = BEFORE + addresses::MTU as usize;
+/// Bytes of the virtio-net header.
+pub(crate) const VIRTIO_HEADER_LEN: usize = 12;
+/// Bytes of the virtio-net and Ethernet headers before a packet.
+pub(crate) const HEADERS_LEN: usize = VIRTIO_HEADER_LEN + 14;
+/// The length of the longest frame, in bytes.
+pub(crate) const MAX_FRAME_LEN: usize = HEADERS_LEN + addresses::MTU as usize;
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -24,45 +25,45 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// What a frame of the sandbox holds.
+/// The content of a frame from the guest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inbound<'a> {
-    /// The sandbox asks for the link address of the gateway: what to answer.
-    Asked(Reply),
-    /// A packet.
-    Packet(Packet<'a>),
+    /// An ARP request or neighbor solicitation for the gateway, with the reply to send.
+    LinkQuery(LinkReply),
+    /// An IP packet from the guest's own address.
+    IpPacket(IpPacket<'a>),
 }
 
-/// A short answer.
+/// A reply about link-layer addresses.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
-    /// With an ARP message.
+pub(crate) enum LinkReply {
+    /// An ARP reply, without Ethernet header.
     Arp([u8; 28]),
-    /// With a packet.
-    Packet(Vec<u8>),
+    /// An ICMPv6 neighbor advertisement, as an IPv6 packet.
+    IpPacket(Vec<u8>),
 }
 
-/// A packet of the sandbox that is whole.
+/// An IP packet of the guest with valid length fields.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) struct Packet<'a> {
+pub(crate) struct IpPacket<'a> {
     pub(crate) source: IpAddr,
     pub(crate) target: IpAddr,
     pub(crate) protocol: u8,
-    /// With its header.
-    pub(crate) whole: &'a [u8],
-    /// Behind its header.
-    pub(crate) body: &'a [u8],
+    /// The packet with its IP header.
+    pub(crate) bytes: &'a [u8],
+    /// What follows the IP header.
+    pub(crate) payload: &'a [u8],
 }
 
-/// The link address that a frame comes from.
-pub(crate) fn link_source(frame: &[u8]) -> Option<[u8; 6]> {
-    frame.get(VIRTIO + 6..VIRTIO + 12)?.try_into().ok()
+/// The source MAC address of a frame.
+pub(crate) fn source_mac(frame: &[u8]) -> Option<[u8; 6]> {
+    frame.get(VIRTIO_HEADER_LEN + 6..VIRTIO_HEADER_LEN + 12)?.try_into().ok()
 }
 
-/// Lowers what the first segment of a stream says that its sender takes, so that it fits a packet
-/// of this size: a machine can send larger ones than it can receive.
-pub(crate) fn ask_for_less(frame: &mut [u8], mtu: usize) {
-    let Some(packet) = frame.get_mut(BEFORE..) else { return };
+/// Clamps the MSS option of a SYN so that segments fit into packets of `mtu` bytes. A VM can send
+/// larger packets than it can receive.
+pub(crate) fn clamp_mss(frame: &mut [u8], mtu: usize) {
+    let Some(packet) = frame.get_mut(HEADERS_LEN..) else { return };
     let Some(first) = packet.first() else { return };
     let (protocol, before) = match first >> 4 {
         4 => (packet.get(9), usize::from(first & 15) * 4),
@@ -78,11 +79,11 @@ pub(crate) fn ask_for_less(frame: &mut [u8], mtu: usize) {
     }
     let end = usize::from(offset >> 4) * 4;
     let Some(mut options) = segment.get_mut(20..end) else { return };
-    let most = (mtu - before.max(20) - 20) as u16;
+    let max_len = (mtu - before.max(20) - 20) as u16;
     loop {
         let length = match options {
             [2, 4, high, low, ..] => {
-                let lower = u16::from_be_bytes([*high, *low]).min(most);
+                let lower = u16::from_be_bytes([*high, *low]).min(max_len);
                 [*high, *low] = lower.to_be_bytes();
                 4
             }
@@ -95,132 +96,133 @@ pub(crate) fn ask_for_less(frame: &mut [u8], mtu: usize) {
     }
 }
 
-/// Reads a frame of the sandbox; none for everything that is not for us.
+/// Parses a frame of the guest; `None` if it is malformed or not for the gateway.
 pub(crate) fn read(frame: &[u8]) -> Option<Inbound<'_>> {
-    let kind: [u8; 2] = frame.get(VIRTIO + 12..BEFORE)?.try_into().ok()?;
-    let body = &frame[BEFORE..];
+    let kind: [u8; 2] = frame.get(VIRTIO_HEADER_LEN + 12..HEADERS_LEN)?.try_into().ok()?;
+    let payload = &frame[HEADERS_LEN..];
     match kind {
-        IPV4 => read_ipv4(body).map(Inbound::Packet),
+        IPV4 => read_ipv4(payload).map(Inbound::IpPacket),
         IPV6 => {
-            let packet = read_ipv6(body)?;
-            let (IpAddr::V6(source), body) = (packet.source, packet.body) else { return None };
-            if packet.protocol == ICMP6 && body.first() == Some(&SOLICITATION) {
-                let reply = answer_solicitation(source, body)?;
-                return Some(Inbound::Asked(Reply::Packet(reply)));
+            let packet = read_ipv6(payload)?;
+            let (IpAddr::V6(source), payload) = (packet.source, packet.payload) else {
+                return None;
+            };
+            if packet.protocol == ICMP6 && payload.first() == Some(&SOLICITATION) {
+                let reply = answer_neighbor_solicitation(source, payload)?;
+                return Some(Inbound::LinkQuery(LinkReply::IpPacket(reply)));
             }
-            (source == addresses::GUEST6).then_some(Inbound::Packet(packet))
+            (source == addresses::GUEST6).then_some(Inbound::IpPacket(packet))
         }
-        ARP => answer_arp(body).map(|reply| Inbound::Asked(Reply::Arp(reply))),
+        ARP => answer_arp(payload).map(|reply| Inbound::LinkQuery(LinkReply::Arp(reply))),
         _ => None,
     }
 }
 
-/// Reads a packet that was kept.
-pub(crate) fn read_packet(bytes: &[u8]) -> Option<Packet<'_>> {
+/// Parses a packet that was stored without its frame.
+pub(crate) fn read_packet(bytes: &[u8]) -> Option<IpPacket<'_>> {
     match bytes.first()? >> 4 {
         4 => read_ipv4(bytes),
         _ => read_ipv6(bytes),
     }
 }
 
-fn read_ipv4(bytes: &[u8]) -> Option<Packet<'_>> {
+fn read_ipv4(bytes: &[u8]) -> Option<IpPacket<'_>> {
     let head = bytes.first_chunk::<20>()?;
     let before = usize::from(head[0] & 15) * 4;
     let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    // Pieces of packets are not put together: a sender that respects the MTU makes none.
-    let piece = u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0;
-    if head[0] >> 4 != 4 || before < 20 || length < before || piece {
+    // Fragments are not reassembled: a sender that respects the MTU sends none.
+    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0;
+    if head[0] >> 4 != 4 || before < 20 || length < before || fragment {
         return None;
     }
-    let whole = bytes.get(..length)?;
+    let bytes = bytes.get(..length)?;
     let source = Ipv4Addr::new(head[12], head[13], head[14], head[15]);
     let target = Ipv4Addr::new(head[16], head[17], head[18], head[19]);
-    (source == addresses::GUEST).then_some(Packet {
+    (source == addresses::GUEST).then_some(IpPacket {
         source: IpAddr::V4(source),
         target: IpAddr::V4(target),
         protocol: head[9],
-        whole,
-        body: &whole[before..],
+        bytes,
+        payload: &bytes[before..],
     })
 }
 
-fn read_ipv6(bytes: &[u8]) -> Option<Packet<'_>> {
+fn read_ipv6(bytes: &[u8]) -> Option<IpPacket<'_>> {
     let head = bytes.first_chunk::<40>()?;
     let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
     if head[0] >> 4 != 6 {
         return None;
     }
-    let whole = bytes.get(..40 + length)?;
+    let bytes = bytes.get(..40 + length)?;
     let address = |at: usize| {
         let octets: [u8; 16] = head[at..at + 16].try_into().ok()?;
         Some(IpAddr::V6(Ipv6Addr::from(octets)))
     };
     let (source, target) = (address(8)?, address(24)?);
-    Some(Packet { source, target, protocol: head[6], whole, body: &whole[40..] })
+    Some(IpPacket { source, target, protocol: head[6], bytes, payload: &bytes[40..] })
 }
 
-/// Who has the gateway's address? We do, and every other of this network but the sandbox's own:
-/// what is sent to nobody is refused at once, instead of nobody being looked for.
-fn answer_arp(question: &[u8]) -> Option<[u8; 28]> {
+/// Answers an ARP request for any address of this network but the guest's own. A packet to an
+/// unused address is then refused at once, instead of waiting for an ARP timeout.
+fn answer_arp(request: &[u8]) -> Option<[u8; 28]> {
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
-    let question = question.first_chunk::<28>()?;
-    let wanted = Ipv4Addr::new(question[24], question[25], question[26], question[27]);
+    let request = request.first_chunk::<28>()?;
+    let wanted = Ipv4Addr::new(request[24], request[25], request[26], request[27]);
     let near = wanted.octets()[..3] == addresses::GATEWAY.octets()[..3];
-    if question[..8] != REQUEST || !near || wanted == addresses::GUEST {
+    if request[..8] != REQUEST || !near || wanted == addresses::GUEST {
         return None;
     }
-    let mut answer = [0; 28];
-    answer[..8].copy_from_slice(&REQUEST);
-    answer[7] = 2;
-    answer[8..14].copy_from_slice(&addresses::GATEWAY_LINK);
-    answer[14..18].copy_from_slice(&wanted.octets());
-    answer[18..28].copy_from_slice(&question[8..18]);
-    Some(answer)
+    let mut reply = [0; 28];
+    reply[..8].copy_from_slice(&REQUEST);
+    reply[7] = 2;
+    reply[8..14].copy_from_slice(&addresses::GATEWAY_LINK);
+    reply[14..18].copy_from_slice(&wanted.octets());
+    reply[18..28].copy_from_slice(&request[8..18]);
+    Some(reply)
 }
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// The same over IPv6.
-fn answer_solicitation(asker: Ipv6Addr, question: &[u8]) -> Option<Vec<u8>> {
-    let target: [u8; 16] = question.get(8..24)?.try_into().ok()?;
+/// Answers a neighbor solicitation, as [`answer_arp`] does for IPv4.
+fn answer_neighbor_solicitation(sender: Ipv6Addr, request: &[u8]) -> Option<Vec<u8>> {
+    let target: [u8; 16] = request.get(8..24)?.try_into().ok()?;
     let wanted = Ipv6Addr::from(target);
     let near = wanted.segments()[..4] == addresses::GATEWAY6.segments()[..4];
     let ours = near && wanted != addresses::GUEST6;
-    // Without an address it only asks whether somebody else has its own.
-    if !ours || asker.is_unspecified() || asker.is_multicast() {
+    // From the unspecified address it is duplicate address detection.
+    if !ours || sender.is_unspecified() || sender.is_multicast() {
         return None;
     }
-    let mut answer = vec![ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0];
-    answer.extend_from_slice(&target);
-    answer.extend_from_slice(&[2, 1]);
-    answer.extend_from_slice(&addresses::GATEWAY_LINK);
-    Some(packet(IpAddr::V6(wanted), IpAddr::V6(asker), ICMP6, 255, &answer))
+    let mut reply = vec![ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0];
+    reply.extend_from_slice(&target);
+    reply.extend_from_slice(&[2, 1]);
+    reply.extend_from_slice(&addresses::GATEWAY_LINK);
+    Some(packet(IpAddr::V6(wanted), IpAddr::V6(sender), ICMP6, 255, &reply))
 }
 
-/// Writes the Ethernet header and the virtio header in front of the packet at `BEFORE`.
+/// Writes the Ethernet and virtio-net headers in front of the packet at `HEADERS_LEN`.
 ///
-/// A stream's or datagram's checksum is left to the receiver's device, which does not look at it:
-/// the sum of the pseudo header is what such a device is given. A machine's device has none of
-/// that, and is told that the sum is good.
-pub(crate) fn finish(frame: &mut [u8], guest: [u8; 6], wire: Wire) {
-    let four = frame.get(BEFORE).is_some_and(|first| first >> 4 == 4);
-    ethernet(frame, guest, if four { IPV4 } else { IPV6 });
-    if wire == Wire::Machine {
+/// On a device of this kernel the TCP or UDP checksum is offloaded: the field holds the sum of the pseudo
+/// header. A VM's device has no offload, so the header says that the checksum is valid.
+pub(crate) fn write_headers(frame: &mut [u8], guest_mac: [u8; 6], link_kind: LinkKind) {
+    let four = frame.get(HEADERS_LEN).is_some_and(|first| first >> 4 == 4);
+    write_ethernet(frame, guest_mac, if four { IPV4 } else { IPV6 });
+    if link_kind == LinkKind::Vm {
         frame[0] = CHECKSUM_IS_GOOD;
         return;
     }
-    let packet = &mut frame[BEFORE..];
+    let packet = &mut frame[HEADERS_LEN..];
     let (before, protocol) = match four {
         true => (20, packet.get(9)),
         false => (40, packet.get(6)),
     };
-    let piece = four && packet.get(6..8).is_some_and(|flags| flags != [0x40, 0]);
+    let fragment = four && packet.get(6..8).is_some_and(|flags| flags != [0x40, 0]);
     let offset = match protocol {
-        _ if piece => return,
+        _ if fragment => return,
         Some(&TCP) => 16,
         Some(&UDP) => 6,
-        // Another protocol, or a piece: it has its checksum.
+        // Another protocol, or a fragment: its checksum is complete.
         _ => return,
     };
     let protocol = protocol.copied().unwrap_or(0);
@@ -229,35 +231,35 @@ pub(crate) fn finish(frame: &mut [u8], guest: [u8; 6], wire: Wire) {
     }
     let addresses = if four { 12..20 } else { 8..40 };
     let length = packet.len() - before;
-    let sum = sum(&packet[addresses], u32::from(protocol) + length as u32);
-    packet[before + offset..before + offset + 2].copy_from_slice(&sum.to_be_bytes());
+    let checksum = ones_complement_sum(&packet[addresses], u32::from(protocol) + length as u32);
+    packet[before + offset..before + offset + 2].copy_from_slice(&checksum.to_be_bytes());
     frame[0] = NEEDS_CHECKSUM;
     frame[6..8].copy_from_slice(&(14 + before as u16).to_le_bytes());
     frame[8..10].copy_from_slice(&(offset as u16).to_le_bytes());
 }
 
-/// The flags of the virtio header.
+/// Flags of the virtio-net header (`VIRTIO_NET_HDR_F_*`).
 const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_IS_GOOD: u8 = 2;
 
-/// Writes an answer about link addresses into `frame`; returns its length.
-pub(crate) fn arp(frame: &mut [u8], guest: [u8; 6], answer: &[u8; 28]) -> usize {
-    ethernet(frame, guest, ARP);
-    frame[BEFORE..BEFORE + answer.len()].copy_from_slice(answer);
-    BEFORE + answer.len()
+/// Writes an ARP reply into `frame`; returns the length of the frame.
+pub(crate) fn write_arp(frame: &mut [u8], guest_mac: [u8; 6], reply: &[u8; 28]) -> usize {
+    write_ethernet(frame, guest_mac, ARP);
+    frame[HEADERS_LEN..HEADERS_LEN + reply.len()].copy_from_slice(reply);
+    HEADERS_LEN + reply.len()
 }
 
-fn ethernet(frame: &mut [u8], guest: [u8; 6], kind: [u8; 2]) {
-    frame[..VIRTIO].fill(0);
-    // One buffer, which is what a device that merges none says.
+fn write_ethernet(frame: &mut [u8], guest_mac: [u8; 6], kind: [u8; 2]) {
+    frame[..VIRTIO_HEADER_LEN].fill(0);
+    // `num_buffers` is 1: receive buffers are not merged.
     frame[10] = 1;
-    frame[VIRTIO..VIRTIO + 6].copy_from_slice(&guest);
-    frame[VIRTIO + 6..VIRTIO + 12].copy_from_slice(&addresses::GATEWAY_LINK);
-    frame[VIRTIO + 12..BEFORE].copy_from_slice(&kind);
+    frame[VIRTIO_HEADER_LEN..VIRTIO_HEADER_LEN + 6].copy_from_slice(&guest_mac);
+    frame[VIRTIO_HEADER_LEN + 6..VIRTIO_HEADER_LEN + 12].copy_from_slice(&addresses::GATEWAY_LINK);
+    frame[VIRTIO_HEADER_LEN + 12..HEADERS_LEN].copy_from_slice(&kind);
 }
 
-/// The sum of 16-bit words, not inverted.
-fn sum(bytes: &[u8], first: u32) -> u16 {
+/// The ones' complement sum of 16-bit words (RFC 1071), not inverted.
+fn ones_complement_sum(bytes: &[u8], first: u32) -> u16 {
     let mut total = u64::from(first);
     for pair in bytes.chunks(2) {
         total += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
@@ -268,13 +270,13 @@ fn sum(bytes: &[u8], first: u32) -> u16 {
     total as u16
 }
 
-/// Bytes of the header of a packet to `address`.
+/// The length of the IP header of a packet to `address`, in bytes.
 pub(crate) fn header_length(address: IpAddr) -> usize {
     if address.is_ipv4() { 20 } else { 40 }
 }
 
-/// Writes the header of a packet with a body of `length` into the begin of `packet`.
-pub(crate) fn header(
+/// Writes the IP header of a packet with `length` bytes of payload to the start of `packet`.
+pub(crate) fn write_ip_header(
     packet: &mut [u8],
     source: IpAddr,
     target: IpAddr,
@@ -293,8 +295,8 @@ pub(crate) fn header(
             head[9] = protocol;
             head[12..16].copy_from_slice(&source.octets());
             head[16..20].copy_from_slice(&target.octets());
-            let sum = !sum(head, 0);
-            head[10..12].copy_from_slice(&sum.to_be_bytes());
+            let checksum = !ones_complement_sum(head, 0);
+            head[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
         (source, target) => {
             let six = |address: IpAddr| match address {
@@ -313,43 +315,43 @@ pub(crate) fn header(
     }
 }
 
-/// A whole packet; one of ICMP with its checksum.
+/// Builds a packet. An ICMP checksum is filled in; others are not.
 pub(crate) fn packet(
     source: IpAddr,
     target: IpAddr,
     protocol: u8,
     hops: u8,
-    body: &[u8],
+    payload: &[u8],
 ) -> Vec<u8> {
     let before = header_length(target);
     let mut packet = vec![0; before];
-    header(&mut packet, source, target, protocol, hops, body.len());
-    packet.extend_from_slice(body);
-    if matches!(protocol, ICMP | ICMP6) && body.len() >= 4 {
+    write_ip_header(&mut packet, source, target, protocol, hops, payload.len());
+    packet.extend_from_slice(payload);
+    if matches!(protocol, ICMP | ICMP6) && payload.len() >= 4 {
         packet[before + 2..before + 4].fill(0);
         let pseudo = match protocol {
-            ICMP6 => sum(&packet[8..40], u32::from(ICMP6) + body.len() as u32),
+            ICMP6 => ones_complement_sum(&packet[8..40], u32::from(ICMP6) + payload.len() as u32),
             _ => 0,
         };
-        let sum = !sum(&packet[before..], u32::from(pseudo));
-        packet[before + 2..before + 4].copy_from_slice(&sum.to_be_bytes());
+        let checksum = !ones_complement_sum(&packet[before..], u32::from(pseudo));
+        packet[before + 2..before + 4].copy_from_slice(&checksum.to_be_bytes());
     }
     packet
 }
 
-/// Why a packet is sent back.
+/// Why an ICMP destination unreachable message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unreachable {
-    /// A rule.
+    /// A rule refuses the packet: administratively prohibited.
     Refused,
-    /// Nobody listens there.
+    /// No process listens on that port.
     Port,
-    /// There is no way there.
+    /// There is no route to that address.
     Host,
 }
 
-/// Tells the sandbox that its packet does not get where it was sent.
-pub(crate) fn unreachable(sent: &Packet<'_>, why: Unreachable) -> Vec<u8> {
+/// Builds the ICMP destination unreachable message for a packet of the guest.
+pub(crate) fn unreachable(sent: &IpPacket<'_>, why: Unreachable) -> Vec<u8> {
     let four = sent.target.is_ipv4();
     let (kind, code) = match (four, why) {
         (true, Unreachable::Refused) => (3, 13),
@@ -359,12 +361,12 @@ pub(crate) fn unreachable(sent: &Packet<'_>, why: Unreachable) -> Vec<u8> {
         (false, Unreachable::Port) => (1, 4),
         (false, Unreachable::Host) => (1, 3),
     };
-    let mut body = vec![kind, code, 0, 0, 0, 0, 0, 0];
-    // As much as every receiver needs to find its socket, and no more than one may send.
-    let quoted = sent.whole.len().min(if four { 548 } else { 1232 });
-    body.extend_from_slice(&sent.whole[..quoted]);
+    let mut payload = vec![kind, code, 0, 0, 0, 0, 0, 0];
+    // Quotes as much as an ICMP error may hold: 576 bytes for IPv4, 1280 for IPv6, with headers.
+    let quoted = sent.bytes.len().min(if four { 548 } else { 1232 });
+    payload.extend_from_slice(&sent.bytes[..quoted]);
     let protocol = if four { ICMP } else { ICMP6 };
-    // It comes from the gateway where whom it was sent to cannot be a sender.
+    // Multicast, broadcast and unspecified addresses cannot be a source: the gateway's address is.
     let source = match sent.target {
         IpAddr::V4(four) if four.is_broadcast() || four.is_multicast() || four.is_unspecified() => {
             IpAddr::V4(addresses::GATEWAY)
@@ -374,86 +376,87 @@ pub(crate) fn unreachable(sent: &Packet<'_>, why: Unreachable) -> Vec<u8> {
         }
         other => other,
     };
-    packet(source, sent.source, protocol, 64, &body)
+    packet(source, sent.source, protocol, 64, &payload)
 }
 
-/// Sends the sandbox a datagram, in pieces if it is too long for the wire.
-pub(crate) fn send_datagram(link: &mut Link, source: SocketAddr, port: u16, body: &[u8]) {
+/// Sends a UDP datagram to the guest, in fragments if it exceeds the MTU.
+pub(crate) fn send_datagram(link: &mut Link, source: SocketAddr, port: u16, payload: &[u8]) {
     let target = match source {
         SocketAddr::V4(_) => IpAddr::V4(addresses::GUEST),
         SocketAddr::V6(_) => IpAddr::V6(addresses::GUEST6),
     };
     let before = header_length(target);
-    let length = 8 + body.len();
+    let length = 8 + payload.len();
     let write = |datagram: &mut [u8]| {
         datagram[..2].copy_from_slice(&source.port().to_be_bytes());
         datagram[2..4].copy_from_slice(&port.to_be_bytes());
         datagram[4..6].copy_from_slice(&(length as u16).to_be_bytes());
         datagram[6..8].fill(0);
-        datagram[8..].copy_from_slice(body);
+        datagram[8..].copy_from_slice(payload);
     };
     if before + length <= link.mtu() {
         link.send_with(before + length, |packet| {
-            header(packet, source.ip(), target, UDP, 64, length);
+            write_ip_header(packet, source.ip(), target, UDP, 64, length);
             write(&mut packet[before..]);
         });
-    } else if length <= LONGEST_DATAGRAM {
+    } else if length <= MAX_UDP_LEN {
         let mut datagram = vec![0; length];
         write(&mut datagram);
-        send_in_pieces(link, source.ip(), target, &mut datagram);
+        send_fragments(link, source.ip(), target, &mut datagram);
     }
 }
 
-/// What the length of a packet of IPv4 can say, less its header.
-const LONGEST_DATAGRAM: usize = 65515;
+/// The longest UDP datagram in an IPv4 packet, with its header.
+const MAX_UDP_LEN: usize = 65515;
 
-/// Nobody sums what was put together again: it needs its own checksum.
-fn send_in_pieces(link: &mut Link, source: IpAddr, target: IpAddr, datagram: &mut [u8]) {
+/// Sends a UDP datagram in fragments. Checksum offload does not cover fragments, so the UDP
+/// checksum is computed here.
+fn send_fragments(link: &mut Link, source: IpAddr, target: IpAddr, datagram: &mut [u8]) {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(four) => four.octets().to_vec(),
         IpAddr::V6(six) => six.octets().to_vec(),
     };
     let ends = [octets(source), octets(target)].concat();
-    let pseudo = sum(&ends, u32::from(UDP) + datagram.len() as u32);
-    let total = match !sum(datagram, u32::from(pseudo)) {
+    let pseudo = ones_complement_sum(&ends, u32::from(UDP) + datagram.len() as u32);
+    let total = match !ones_complement_sum(datagram, u32::from(pseudo)) {
         0 => 0xffff,
         total => total,
     };
     datagram[6..8].copy_from_slice(&total.to_be_bytes());
-    let number = link.number();
+    let fragment_id = link.next_fragment_id();
     let before = header_length(target);
     let own = if target.is_ipv4() { 0 } else { 8 };
-    let most = (link.mtu() - before - own) & !7;
-    let count = datagram.chunks(most).count();
-    for (index, piece) in datagram.chunks(most).enumerate() {
-        let at = (index * most) as u16;
+    let max_len = (link.mtu() - before - own) & !7;
+    let count = datagram.chunks(max_len).count();
+    for (index, fragment) in datagram.chunks(max_len).enumerate() {
+        let at = (index * max_len) as u16;
         let more = u16::from(index + 1 < count);
-        link.send_with(before + own + piece.len(), |packet| {
+        link.send_with(before + own + fragment.len(), |packet| {
             let protocol = if own == 0 { UDP } else { FRAGMENT };
-            header(packet, source, target, protocol, 64, own + piece.len());
+            write_ip_header(packet, source, target, protocol, 64, own + fragment.len());
             if own == 0 {
-                packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
+                packet[4..6].copy_from_slice(&(fragment_id as u16).to_be_bytes());
                 packet[6..8].copy_from_slice(&((more << 13) | (at / 8)).to_be_bytes());
                 packet[10..12].fill(0);
-                let sum = !sum(&packet[..20], 0);
-                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+                let checksum = !ones_complement_sum(&packet[..20], 0);
+                packet[10..12].copy_from_slice(&checksum.to_be_bytes());
             } else {
                 packet[40] = UDP;
                 packet[41] = 0;
                 packet[42..44].copy_from_slice(&(at | more).to_be_bytes());
-                packet[44..48].copy_from_slice(&number.to_be_bytes());
+                packet[44..48].copy_from_slice(&fragment_id.to_be_bytes());
             }
-            packet[before + own..].copy_from_slice(piece);
+            packet[before + own..].copy_from_slice(fragment);
         });
     }
 }
 
-/// The header of a piece over IPv6.
+/// The IPv6 fragment extension header.
 const FRAGMENT: u8 = 44;
 
-/// The head of a stream's segment.
+/// The header fields of a TCP segment that decide about flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub(crate) struct TcpSegment {
     pub(crate) source: u16,
     pub(crate) target: u16,
     sequence: u32,
@@ -462,13 +465,13 @@ pub(crate) struct Segment {
     length: usize,
 }
 
-impl Segment {
-    pub(crate) fn read(body: &[u8]) -> Option<Self> {
-        let head = body.first_chunk::<20>()?;
+impl TcpSegment {
+    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+        let head = payload.first_chunk::<20>()?;
         let before = usize::from(head[12] >> 4) * 4;
         let number =
             |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        if before < 20 || before > body.len() {
+        if before < 20 || before > payload.len() {
             return None;
         }
         Some(Self {
@@ -477,35 +480,35 @@ impl Segment {
             sequence: number(4),
             acknowledged: number(8),
             flags: head[13],
-            length: body.len() - before,
+            length: payload.len() - before,
         })
     }
 
-    /// Whether it asks for a new stream and nothing else.
-    pub(crate) fn opens(&self) -> bool {
+    /// Whether it is a SYN without ACK, RST or FIN.
+    pub(crate) fn is_syn(&self) -> bool {
         self.flags & 0b1_0111 == 0b0_0010
     }
 
-    pub(crate) fn resets(&self) -> bool {
+    pub(crate) fn is_rst(&self) -> bool {
         self.flags & 0b100 != 0
     }
 
-    /// What refuses it.
-    pub(crate) fn reset(&self, packet: &Packet<'_>) -> Vec<u8> {
+    /// Builds the RST that refuses this segment, as an IP packet.
+    pub(crate) fn rst_reply(&self, packet: &IpPacket<'_>) -> Vec<u8> {
         let length =
             self.length as u32 + u32::from(self.flags & 1) + u32::from(self.flags >> 1 & 1);
         let (sequence, acknowledged, flags) = match self.flags & 0b1_0000 != 0 {
             true => (self.acknowledged, 0, 0b100),
             false => (0, self.sequence.wrapping_add(length), 0b1_0100),
         };
-        let mut body = [0; 20];
-        body[..2].copy_from_slice(&self.target.to_be_bytes());
-        body[2..4].copy_from_slice(&self.source.to_be_bytes());
-        body[4..8].copy_from_slice(&sequence.to_be_bytes());
-        body[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-        body[12] = 5 << 4;
-        body[13] = flags;
-        crate::frames::packet(packet.target, packet.source, TCP, 64, &body)
+        let mut payload = [0; 20];
+        payload[..2].copy_from_slice(&self.target.to_be_bytes());
+        payload[2..4].copy_from_slice(&self.source.to_be_bytes());
+        payload[4..8].copy_from_slice(&sequence.to_be_bytes());
+        payload[8..12].copy_from_slice(&acknowledged.to_be_bytes());
+        payload[12] = 5 << 4;
+        payload[13] = flags;
+        self::packet(packet.target, packet.source, TCP, 64, &payload)
     }
 }
 

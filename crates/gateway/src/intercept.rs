@@ -1,151 +1,148 @@
-//! Looks into flows whose requests are ruled one by one, or may carry Secrets.
+//! The Interceptor: an HTTP proxy for flows that have HTTP rules or may carry Secrets. It
+//! terminates TLS on both sides.
 //!
-//! One thread with everything that waits on it. The event loop hands flows over as sockets and
-//! takes Verdicts back; neither waits for the other. Opens no files.
+//! It is one thread with an async runtime. The event loop hands flows over as sockets and takes
+//! Verdicts back; neither waits for the other. It opens no files.
 //!
-//! Locks, none of them held while waiting: the certificates (`Shared::issuing`), the idle
-//! connection of a flow (`line`) and its first trouble (`exchange`), what a flow's reading and
-//! answering sides tell each other (`guarded::Gate`). No two of them are ever held at once.
+//! Locks, none of them held across `.await`: the certificates (`InterceptContext::issuer`), the
+//! idle connection of a flow (`upstream_conn`) and its first error (`exchange`), and the state that
+//! reading and answering share (`request_guard::GuardState`). No two of them are held at once.
 
-mod authority;
 mod body;
-mod escapes;
-mod event;
+mod event_queue;
 mod exchange;
 pub(crate) mod fuzz;
-mod guarded;
-mod head;
-mod line;
-mod message_end;
-mod path;
-pub(crate) mod patterns;
+mod http1_framing;
+mod idle_timeout;
+pub(crate) mod path_views;
 pub(crate) mod refusal;
-mod request;
-mod scrub;
-mod secrets;
+pub(crate) mod request;
+mod request_guard;
 mod serve;
-mod stall;
 #[cfg(test)]
 mod tests;
-mod upstream;
-mod value_search;
+pub(crate) mod upstream;
+mod upstream_conn;
 mod websocket;
 
-use crate::budget::{Budget, REQUEST, Reserved, Share};
-use crate::proxy::Proxy;
-use crate::secret_value::SecretValue;
-pub(crate) use authority::Authority;
-use authority::Issuing;
-use event::{Events, Happened};
+use crate::budget::{ConnectionMemory, MemoryBudget, MemoryReservation, REQUEST_BYTES};
+use crate::proxy::HttpProxy;
+use crate::secrets::secret_value::SecretValue;
+use crate::secrets::substitution::SecretSet;
+use crate::tls::ca::{CaCertificate, CertificateIssuer};
+use crate::tls::client::HttpVersion;
+use event_queue::{EventReceiver, EventSender};
 use msb_spec::{DomainName, Error, Kind, PlannedSecret, Policy, Result};
 use msb_wire::NetEvent;
-use secrets::Secrets;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::rustls::ServerConfig;
-use upstream::{Protocol, Upstream};
+use upstream::Upstream;
 
-/// Bodies that are read whole at a time: others wait, instead of being refused for want of memory.
-const BUFFERS: usize = 2;
+/// Request bodies that are buffered at a time. Others wait, instead of being refused for lack of
+/// memory.
+const MAX_BUFFERED_BODIES: usize = 2;
 
-/// What interception is to do.
+/// The configuration of an Interceptor.
 #[derive(Debug)]
-pub(crate) struct Settings {
-    /// The rules.
+pub(crate) struct InterceptSettings {
+    /// The network policy, with its HTTP rules.
     pub(crate) policy: Policy,
-    /// The Secrets and their values.
+    /// The Secrets with their values.
     pub(crate) secrets: Vec<(PlannedSecret, SecretValue)>,
-    /// The proxy of the host.
-    pub(crate) proxy: Option<Arc<Proxy>>,
-    /// Authorities that the other side is verified with, in DER.
+    /// The HTTP proxy of the host, if any.
+    pub(crate) proxy: Option<Arc<HttpProxy>>,
+    /// CA certificates that servers are verified with, in DER.
     pub(crate) roots: Vec<Vec<u8>>,
-    /// The memory that all of it may take.
-    pub(crate) budget: Budget,
+    /// The memory budget of all intercepted connections.
+    pub(crate) budget: MemoryBudget,
 }
 
-/// A flow to be looked into.
+/// A flow that is handed over to be intercepted.
 #[derive(Debug)]
-pub(crate) struct Intercepted {
-    /// Its number.
+pub(crate) struct FlowHandoff {
+    /// The number of the flow.
     pub(crate) flow: u64,
-    /// A unix stream: the client's bytes from the first on.
+    /// A Unix stream socket with the client's bytes, from the first on.
     pub(crate) socket: OwnedFd,
-    /// Whom it is for, as its first bytes showed.
+    /// The server name that its first bytes showed.
     pub(crate) name: DomainName,
-    /// Where that is; already decided.
+    /// The address of the server, which the policy has allowed.
     pub(crate) address: SocketAddr,
-    /// Whether the address is one of the host's own.
+    /// Whether the address belongs to the host itself.
     pub(crate) is_host: bool,
-    /// Whether the client speaks TLS.
+    /// Whether the client uses TLS.
     pub(crate) tls: bool,
-    /// The memory that it gets.
-    pub(crate) share: Share,
+    /// The memory that is reserved for it.
+    pub(crate) memory: ConnectionMemory,
 }
 
-/// What is handed over.
-enum Work {
-    /// To be looked into.
-    Look(Intercepted),
-    /// To be joined to the proxy of the host, which is spoken to in TLS; a unix stream.
-    Secure(OwnedFd, Reserved),
+/// A task for the interception thread.
+enum InterceptTask {
+    /// A flow to intercept.
+    Inspect(FlowHandoff),
+    /// A Unix stream socket to connect to the host's proxy over TLS.
+    ProxyTls(OwnedFd, MemoryReservation),
 }
 
-/// The thread that looks into flows. It ends when this is dropped.
+/// The interception thread. It ends when this is dropped.
 pub(crate) struct Interceptor {
-    flows: mpsc::UnboundedSender<Work>,
+    flows: mpsc::UnboundedSender<InterceptTask>,
     policy: watch::Sender<Arc<Policy>>,
-    happened: Happened,
-    budget: Budget,
+    events: EventReceiver,
+    budget: MemoryBudget,
 }
 
-/// What all flows share.
-struct Shared {
-    secrets: Arc<Secrets>,
+/// What all intercepted flows share.
+struct InterceptContext {
+    secrets: Arc<SecretSet>,
     policy: watch::Receiver<Arc<Policy>>,
     upstream: Arc<Upstream>,
-    /// None where nobody inside trusts us, and only plain requests are looked into.
-    issuing: Option<Mutex<Issuing>>,
-    events: Events,
+    /// `None` if the sandbox does not trust a CA of ours; then only plain HTTP is intercepted.
+    issuer: Option<Mutex<CertificateIssuer>>,
+    events: EventSender,
     buffers: Semaphore,
-    budget: Budget,
+    budget: MemoryBudget,
 }
 
-impl Shared {
-    fn config(&self, name: &DomainName, protocol: Protocol) -> Result<Arc<ServerConfig>> {
-        let issuing = self.issuing.as_ref();
-        let issuing =
-            issuing.ok_or_else(|| Error::new(Kind::Unsupported, "nobody inside trusts us"))?;
-        issuing.lock().unwrap_or_else(PoisonError::into_inner).config(name, protocol)
+impl InterceptContext {
+    fn server_config(&self, name: &DomainName, protocol: HttpVersion) -> Result<Arc<ServerConfig>> {
+        let issuer = self.issuer.as_ref();
+        let issuer = issuer.ok_or_else(|| {
+            Error::new(Kind::Unsupported, "the sandbox does not trust a CA of its gateway")
+        })?;
+        issuer.lock().unwrap_or_else(PoisonError::into_inner).server_config(name, protocol)
     }
 }
 
 impl Interceptor {
-    /// Makes the certificate authority and starts the thread.
-    pub(crate) fn start(settings: Settings) -> Result<(Self, Authority)> {
-        let (issuing, authority) = Issuing::new()?;
-        Ok((Self::begin(settings, Some(issuing))?, authority))
+    /// Generates the CA and starts the thread.
+    pub(crate) fn start(settings: InterceptSettings) -> Result<(Self, CaCertificate)> {
+        let (issuer, ca) = CertificateIssuer::new()?;
+        Ok((Self::spawn(settings, Some(issuer))?, ca))
     }
 
-    /// Starts the thread for plain requests only, which costs next to nothing.
-    pub(crate) fn start_plain(settings: Settings) -> Result<Self> {
-        Self::begin(settings, None)
+    /// Starts the thread for plain HTTP only, which costs next to nothing.
+    pub(crate) fn start_plain(settings: InterceptSettings) -> Result<Self> {
+        Self::spawn(settings, None)
     }
 
-    fn begin(settings: Settings, issuing: Option<Issuing>) -> Result<Self> {
-        let failed = |cause: std::io::Error| Error::host("cannot start to look into flows", cause);
-        let (events, happened) = event::queue()?;
+    fn spawn(settings: InterceptSettings, issuer: Option<CertificateIssuer>) -> Result<Self> {
+        let failed =
+            |cause: std::io::Error| Error::host("cannot start the interception thread", cause);
+        let (sender, events) = event_queue::queue()?;
         let budget = settings.budget.clone();
-        let (policy, rules) = watch::channel(Arc::new(settings.policy));
-        let (flows, mut taken) = mpsc::unbounded_channel::<Work>();
-        let shared = Arc::new(Shared {
-            secrets: Arc::new(Secrets::new(settings.secrets)),
-            policy: rules,
+        let (policy, policy_receiver) = watch::channel(Arc::new(settings.policy));
+        let (flows, mut tasks) = mpsc::unbounded_channel::<InterceptTask>();
+        let shared = Arc::new(InterceptContext {
+            secrets: Arc::new(SecretSet::new(settings.secrets)),
+            policy: policy_receiver,
             upstream: Arc::new(Upstream::new(settings.roots, settings.proxy)),
-            issuing: issuing.map(Mutex::new),
-            events,
-            buffers: Semaphore::new(BUFFERS),
+            issuer: issuer.map(Mutex::new),
+            events: sender,
+            buffers: Semaphore::new(MAX_BUFFERED_BODIES),
             budget: settings.budget,
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -154,51 +151,51 @@ impl Interceptor {
             .build()
             .map_err(failed)?;
         let serve = move || {
-            if shared.issuing.is_some() {
+            if shared.issuer.is_some() {
                 shared.upstream.warm_up();
             }
             runtime.block_on(async {
-                while let Some(work) = taken.recv().await {
+                while let Some(task) = tasks.recv().await {
                     let shared = Arc::clone(&shared);
-                    match work {
-                        Work::Look(flow) => tokio::spawn(serve::serve(shared, flow)),
-                        Work::Secure(socket, memory) => {
-                            tokio::spawn(serve::secure(shared, socket, memory))
+                    match task {
+                        InterceptTask::Inspect(flow) => tokio::spawn(serve::serve(shared, flow)),
+                        InterceptTask::ProxyTls(socket, memory) => {
+                            tokio::spawn(serve::proxy_tls(shared, socket, memory))
                         }
                     };
                 }
             });
         };
         std::thread::Builder::new().name("intercept".to_owned()).spawn(serve).map_err(failed)?;
-        Ok(Self { flows, policy, happened, budget })
+        Ok(Self { flows, policy, events, budget })
     }
 
-    /// Looks into a flow from now on. Never waits: who hands flows over bounds their number.
-    pub(crate) fn take(&self, flow: Intercepted) {
-        // Without the thread the socket is closed, which ends the flow.
-        let _ = self.flows.send(Work::Look(flow));
+    /// Takes a flow over. Never blocks: the limit on flows bounds the queue.
+    pub(crate) fn take(&self, flow: FlowHandoff) {
+        // If the thread has ended, the socket is closed, which ends the flow.
+        let _ = self.flows.send(InterceptTask::Inspect(flow));
     }
 
-    /// Has TLS spoken between this stream and the proxy of the host. Its end is the stream's.
-    pub(crate) fn secure(&self, socket: OwnedFd) {
-        // Without memory for it the socket is closed, which ends the flow.
-        if let Some(memory) = self.budget.reserve(REQUEST) {
-            let _ = self.flows.send(Work::Secure(socket, memory));
+    /// Connects this socket to the host's proxy over TLS. The end of either closes both.
+    pub(crate) fn proxy_tls(&self, socket: OwnedFd) {
+        // Without memory the socket is closed, which ends the flow.
+        if let Some(memory) = self.budget.reserve(REQUEST_BYTES) {
+            let _ = self.flows.send(InterceptTask::ProxyTls(socket, memory));
         }
     }
 
-    /// Decides by these rules from the next request on.
-    pub(crate) fn rules(&self, policy: Policy) {
+    /// Replaces the policy, from the next request on.
+    pub(crate) fn set_policy(&self, policy: Policy) {
         self.policy.send_replace(Arc::new(policy));
     }
 
-    /// The next thing to record, without waiting.
+    /// The next event to record, without blocking.
     pub(crate) fn next(&self) -> Option<NetEvent> {
-        self.happened.next()
+        self.events.next()
     }
 
-    /// Readable when there may be something to record.
+    /// A descriptor that is readable while there may be events.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
-        self.happened.wake()
+        self.events.wake()
     }
 }

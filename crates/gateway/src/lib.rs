@@ -1,51 +1,45 @@
-//! The gateway: a sandbox's only way out, in a jailed process of its own.
+//! The gateway: the user-mode network stack of one sandbox, in a jailed process of its own.
 //!
-//! Packets of the guest come in, a Verdict is made for each flow, and what is allowed leaves
-//! through sockets of the host. No routes, no NAT, no root. It executes nothing and opens no
-//! files once it serves.
+//! The guest's packets come in over the link. The policy makes a Verdict for each flow, and allowed
+//! flows leave through sockets of the host: no routes, no NAT, no root. Once it serves, the process
+//! executes nothing and opens no files.
 
 mod budget;
 mod control;
-mod datagrams;
+mod control_requests;
 mod dns;
+mod event_loop;
+mod event_source;
 mod events;
 mod frames;
 #[doc(hidden)]
 pub mod fuzz;
-mod gateway;
 mod host_addresses;
+mod host_config;
+mod host_socket;
 mod intercept;
-mod interest;
-mod joined;
-mod limits;
 mod link;
-mod names;
-mod opening;
-mod orders;
-mod outside;
-mod place;
+mod named_network;
 mod policy;
 mod proxy;
-mod published;
-mod questions;
-mod secret_value;
-mod slots;
-mod sniff;
-mod source;
+mod published_ports;
+mod rate_limit;
+mod secrets;
+mod slab;
 mod start;
-mod streams;
-mod surroundings;
+mod tcp;
 mod timers;
-mod tunnel;
-mod watching;
+mod tls;
+mod udp;
 
 pub use host_addresses::HostAddresses;
-pub use proxy::Proxy;
-pub use secret_value::SecretValue;
-pub use start::{Joined, Start};
-pub use surroundings::Surroundings;
+pub use host_config::HostConfig;
+pub use proxy::HttpProxy;
+pub use secrets::secret_value::SecretValue;
+pub use start::{NetworkMember, Start};
 
-/// Serves one sandbox until its worker is gone; returns the exit status of the process.
+/// Serves one sandbox until its worker closes the control socket; returns the exit status of the
+/// process.
 pub fn run(start: Start) -> i32 {
-    gateway::run(start)
+    event_loop::run(start)
 }

@@ -1,78 +1,79 @@
-//! The HTTP proxy of the host: whom it is for, and how a stream through it is asked for.
+//! The HTTP proxy of the host: which targets use it, and how a CONNECT tunnel is requested.
 //!
-//! Bytes in, bytes out: whoever has a socket to the proxy can use this, blocking or not.
+//! Only bytes in and out: it works with blocking and non-blocking sockets.
 
-use crate::secret_value::SecretValue;
+use crate::secrets::secret_value::SecretValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use msb_spec::{Decision, DomainName, Error, Range, Result};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// The head of a proxy's answer is one line and a few headers.
-const ANSWER: usize = 16 << 10;
+/// The longest head of a proxy's reply, in bytes: a status line and a few headers.
+const MAX_REPLY_HEAD: usize = 16 << 10;
 
-/// An HTTP proxy that stands between this host and the rest.
+/// The HTTP proxy between this host and the internet.
 #[derive(Debug)]
-pub struct Proxy {
-    /// Its name or address.
+pub struct HttpProxy {
+    /// Its host name or IP address.
     pub host: String,
-    /// Its port.
+    /// Its TCP port: 80 or 443 by default.
     pub port: u16,
-    /// Whether it is itself spoken to in TLS (`https://`).
+    /// Whether the connection to the proxy itself uses TLS (`https://`).
     pub tls: bool,
-    /// Where it is, found before the gateway is confined.
+    /// Its resolved addresses, found before the gateway is jailed.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it is told names and resolves them itself. What it finds then is not judged.
+    /// Whether the proxy is given names and resolves them itself. The policy does not see the
+    /// resulting address.
     pub resolves: bool,
     credentials: Option<SecretValue>,
-    exempt: Vec<Exempt>,
+    no_proxy: Vec<NoProxyEntry>,
 }
 
-/// Whom the proxy is not for.
+/// An entry of `NO_PROXY`: targets that are reached directly.
 #[derive(Debug, PartialEq, Eq)]
-struct Exempt {
-    whom: Whom,
+struct NoProxyEntry {
+    target: NoProxyTarget,
     port: Option<u16>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Whom {
-    Everybody,
+enum NoProxyTarget {
+    Any,
     Name(DomainName),
     Range(Range),
 }
 
-impl Proxy {
-    /// Reads what `HTTPS_PROXY` and `NO_PROXY` say: `http://user:password@host:port`, and a list
-    /// of names (each with all below it), addresses, networks or `*`.
+impl HttpProxy {
+    /// Parses `HTTPS_PROXY` (`http://user:password@host:port`) and `NO_PROXY`: a list of domain
+    /// names with their subdomains, addresses, networks or `*`.
     pub fn parse(url: &str, no_proxy: &str) -> Result<Self> {
-        // The text may hold a password: it is never repeated.
-        let wrong = |why: &str| {
-            Error::invalid("the address of the HTTP proxy cannot be used")
+        // The URL may hold a password, so errors never quote it.
+        let invalid = |why: &str| {
+            Error::invalid("the URL of the HTTP proxy is invalid")
                 .cause(why)
                 .hint("write it as `http://proxy.example.com:3128`")
         };
         let (scheme, rest) = url.trim().split_once("://").unwrap_or(("http", url.trim()));
-        let (tls, usual) = match scheme.to_ascii_lowercase().as_str() {
+        let (tls, default_port) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (false, 80),
             "https" => (true, 443),
-            _ => return Err(wrong("it is neither `http` nor `https`")),
+            _ => return Err(invalid("its scheme is neither `http` nor `https`")),
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let (user, place) = match authority.rsplit_once('@') {
-            Some((user, place)) => (Some(user), place),
+        let (user, host_port) = match authority.rsplit_once('@') {
+            Some((user, host_port)) => (Some(user), host_port),
             None => (None, authority),
         };
-        let (host, port) = match place.rsplit_once(':') {
+        let (host, port) = match host_port.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && !port.contains(']') => {
-                (host, port.parse().map_err(|_| wrong("its port is not a number"))?)
+                (host, port.parse().map_err(|_| invalid("its port is not a number"))?)
             }
-            _ => (place, usual),
+            _ => (host_port, default_port),
         };
         let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let address = host.parse::<IpAddr>();
         if address.is_err() && DomainName::parse(host).is_err() {
-            return Err(wrong("its host is neither a name nor an address"));
+            return Err(invalid("its host is neither a name nor an address"));
         }
         let credentials = user.map(|user| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
@@ -88,36 +89,36 @@ impl Proxy {
             addresses: address.map(|ip| SocketAddr::new(ip, port)).into_iter().collect(),
             resolves: false,
             credentials,
-            exempt: no_proxy.split([',', ' ']).filter_map(Exempt::parse).collect(),
+            no_proxy: no_proxy.split([',', ' ']).filter_map(NoProxyEntry::parse).collect(),
         })
     }
 
-    /// Looks up where it is, with the host's own means; blocks.
+    /// Resolves its host name with the resolver of the host; blocks.
     pub fn locate(&mut self) -> Result<()> {
         if self.addresses.is_empty() {
             let found = (self.host.as_str(), self.port).to_socket_addrs();
             let failed = |cause: &dyn std::fmt::Display| {
-                Error::host(format!("cannot find the HTTP proxy `{}`", self.host), cause)
+                Error::host(format!("cannot resolve the HTTP proxy `{}`", self.host), cause)
             };
             self.addresses = found.map_err(|error| failed(&error))?.collect();
         }
         Ok(())
     }
 
-    /// Whether streams to this name at this address go through the proxy.
-    pub(crate) fn is_for(&self, name: Option<&DomainName>, address: SocketAddr) -> bool {
+    /// Whether connections to this name at this address go through the proxy.
+    pub(crate) fn applies_to(&self, name: Option<&DomainName>, address: SocketAddr) -> bool {
         let own = address.ip().to_canonical();
-        !own.is_loopback() && !self.exempt.iter().any(|exempt| exempt.covers(name, address))
+        !own.is_loopback() && !self.no_proxy.iter().any(|no_proxy| no_proxy.covers(name, address))
     }
 
-    /// Whether plain requests are handed to it as a whole, which it resolves the name of. Others
-    /// go through a tunnel to their address, as everything in TLS does.
+    /// Whether plain HTTP requests are sent to the proxy in absolute form, so that it resolves the
+    /// name. Otherwise they use a CONNECT tunnel to their address, as all TLS does.
     pub(crate) fn takes_requests(&self) -> bool {
         self.resolves
     }
 
-    /// What to send to be joined to `address`, which was judged. A name would be resolved once more,
-    /// perhaps to another address, so it is sent only to a proxy that is trusted to do that.
+    /// The CONNECT request for `address`, which the policy has allowed. The proxy would resolve a
+    /// name once more, perhaps to another address, so a name is sent only if `resolves` is set.
     pub(crate) fn connect_request(
         &self,
         name: Option<&DomainName>,
@@ -129,7 +130,7 @@ impl Proxy {
         };
         let mut head = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
         if let Some(credentials) = &self.credentials {
-            // Enough at once: a growing buffer would leave copies behind.
+            // Reserved at once: a growing buffer would leave copies of the credentials behind.
             head.reserve_exact(credentials.bytes().len() + 64);
             head.extend_from_slice(b"Proxy-Authorization: Basic ");
             head.extend_from_slice(credentials.bytes());
@@ -139,7 +140,7 @@ impl Proxy {
         zeroize::Zeroizing::new(head)
     }
 
-    /// What must not be shown to anybody: user and password as they are sent, and as they are.
+    /// User and password, as sent and decoded: responses must not show them to the sandbox.
     pub(crate) fn credentials(&self) -> Vec<zeroize::Zeroizing<Vec<u8>>> {
         let Some(encoded) = self.credentials.as_ref().map(SecretValue::bytes) else {
             return Vec::new();
@@ -149,83 +150,79 @@ impl Proxy {
         all
     }
 
-    /// The value of `Proxy-Authorization`, for requests that are not joined but passed on.
+    /// The value of `Proxy-Authorization`, for requests in absolute form.
     pub(crate) fn authorization(&self) -> Option<zeroize::Zeroizing<Vec<u8>>> {
         let credentials = self.credentials.as_ref()?;
         Some(zeroize::Zeroizing::new([b"Basic ", credentials.bytes()].concat()))
     }
 }
 
-/// What a proxy has answered so far.
+/// The reply of a proxy to CONNECT, as far as it has arrived.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// Too little to tell.
-    More,
-    /// Joined; the stream begins behind this many bytes.
-    Joined(usize),
-    /// It will not; the status it gave, if it gave one.
+pub(crate) enum ConnectReply {
+    /// The head is not complete yet.
+    Incomplete,
+    /// The tunnel is open; its data begins after this many bytes.
+    Established(usize),
+    /// The proxy refused, with its status code if there was one.
     Refused(Option<u16>),
 }
 
-/// Reads the answer to [`Proxy::connect_request`].
-pub(crate) fn answer(bytes: &[u8]) -> Answer {
+/// Parses the reply to [`HttpProxy::connect_request`].
+pub(crate) fn parse_connect_reply(bytes: &[u8]) -> ConnectReply {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
     let Some(end) = end else {
-        return if bytes.len() < ANSWER { Answer::More } else { Answer::Refused(None) };
+        return if bytes.len() < MAX_REPLY_HEAD {
+            ConnectReply::Incomplete
+        } else {
+            ConnectReply::Refused(None)
+        };
     };
     let status = bytes.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(1..5));
     let digits = status.and_then(|text| text.strip_prefix(b" "));
     match digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok()) {
-        Some(200..=299) => Answer::Joined(end + 4),
-        status => Answer::Refused(status),
+        Some(200..=299) => ConnectReply::Established(end + 4),
+        status => ConnectReply::Refused(status),
     }
 }
 
-impl Exempt {
+impl NoProxyEntry {
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text == "*" {
-            return Some(Self { whom: Whom::Everybody, port: None });
+            return Some(Self { target: NoProxyTarget::Any, port: None });
         }
         if let Ok(range) = Range::parse(text) {
-            return Some(Self { whom: Whom::Range(range), port: None });
+            return Some(Self { target: NoProxyTarget::Range(range), port: None });
         }
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) => (host, Some(port.parse().ok()?)),
             None => (text, None),
         };
         let name = host.strip_prefix("*.").or(host.strip_prefix('.')).unwrap_or(host);
-        let whom = match Range::parse(host) {
-            Ok(range) => Whom::Range(range),
-            Err(_) => Whom::Name(DomainName::parse(name).ok()?),
+        let target = match Range::parse(host) {
+            Ok(range) => NoProxyTarget::Range(range),
+            Err(_) => NoProxyTarget::Name(DomainName::parse(name).ok()?),
         };
-        Some(Self { whom, port })
+        Some(Self { target, port })
     }
 
     fn covers(&self, name: Option<&DomainName>, address: SocketAddr) -> bool {
         let port = self.port.is_none_or(|port| port == address.port());
-        port && match &self.whom {
-            Whom::Everybody => true,
-            Whom::Name(own) => name.is_some_and(|name| name == own || name.is_below(own)),
-            Whom::Range(range) => range.covers(Decision::Allow, address.ip()),
+        port && match &self.target {
+            NoProxyTarget::Any => true,
+            NoProxyTarget::Name(own) => name.is_some_and(|name| name == own || name.is_below(own)),
+            NoProxyTarget::Range(range) => range.covers(Decision::Allow, address.ip()),
         }
     }
 }
 
-/// The bytes that `%XX` stand for; anything else is itself.
+/// Decodes `%XX`; other bytes stay as they are.
 pub(crate) fn percent_decoded(text: impl AsRef<[u8]>) -> zeroize::Zeroizing<Vec<u8>> {
     let text = text.as_ref();
+    // As long as the text, so that no copy is left by a reallocation.
     let mut bytes = zeroize::Zeroizing::new(Vec::with_capacity(text.len()));
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        let pair = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
-        let digits = pair.filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
-        let decoded = digits
-            .and_then(|pair| std::str::from_utf8(pair).ok())
-            .and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        bytes.push(decoded.unwrap_or(*byte));
-        at += if decoded.is_some() { 3 } else { 1 };
-    }
+    msb_spec::encoding::percent_decode_into(text, &mut bytes);
     bytes
 }
 
@@ -243,22 +240,22 @@ mod tests {
             ("http://[::1]", "::1", 80, false, None),
             ("http://me:p%40ss@proxy.example", "proxy.example", 80, false, Some("me:p@ss")),
         ] {
-            let proxy = Proxy::parse(url, "").unwrap();
+            let proxy = HttpProxy::parse(url, "").unwrap();
             assert_eq!((proxy.host.as_str(), proxy.port, proxy.tls), (host, port, tls), "{url}");
             let wanted = credentials.map(|text| STANDARD.encode(text).into_bytes());
             assert_eq!(proxy.credentials.map(|own| own.bytes().to_vec()), wanted, "{url}");
         }
         for url in ["", "ftp://proxy.example", "http://a b", "http://me:hidden@x y:1", "http://x:p"]
         {
-            let error = Proxy::parse(url, "").unwrap_err();
+            let error = HttpProxy::parse(url, "").unwrap_err();
             assert!(!format!("{error:?}").contains("hidden"), "{error:?}");
         }
     }
 
     #[test]
-    fn whom_no_proxy_names_is_reached_directly() {
+    fn no_proxy_entries_are_reached_directly() {
         let list = "localhost, .corp.example,*.lab.example exact.example:8443 10.0.0.0/8,[fd00::1]";
-        let proxy = Proxy::parse("http://proxy.example", list).unwrap();
+        let proxy = HttpProxy::parse("http://proxy.example", list).unwrap();
         for (name, address, used) in [
             ("public.example", "1.2.3.4:443", true),
             ("corp.example", "1.2.3.4:443", false),
@@ -273,15 +270,15 @@ mod tests {
         ] {
             let address = address.parse().unwrap();
             let name = DomainName::parse(name).unwrap();
-            assert_eq!(proxy.is_for(Some(&name), address), used, "{name} {address}");
+            assert_eq!(proxy.applies_to(Some(&name), address), used, "{name} {address}");
         }
-        let nobody = Proxy::parse("http://proxy.example", "*").unwrap();
-        assert!(!nobody.is_for(None, "1.2.3.4:443".parse().unwrap()));
+        let never = HttpProxy::parse("http://proxy.example", "*").unwrap();
+        assert!(!never.applies_to(None, "1.2.3.4:443".parse().unwrap()));
     }
 
     #[test]
-    fn a_stream_is_asked_for_with_credentials() {
-        let proxy = Proxy::parse("http://me:pass@proxy.example", "").unwrap();
+    fn the_connect_request_has_credentials() {
+        let proxy = HttpProxy::parse("http://me:pass@proxy.example", "").unwrap();
         let name = DomainName::parse("a.example").unwrap();
         let head = proxy.connect_request(Some(&name), "192.0.2.7:443".parse().unwrap());
         assert_eq!(
@@ -292,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_asked_for_the_address_that_was_judged() {
-        let mut proxy = Proxy::parse("http://proxy.example", "").unwrap();
+    fn the_connect_request_names_the_decided_address() {
+        let mut proxy = HttpProxy::parse("http://proxy.example", "").unwrap();
         let name = DomainName::parse("a.example").unwrap();
         for (name, address, resolves, asked) in [
             (Some(&name), "192.0.2.7:443", false, "CONNECT 192.0.2.7:443 "),
@@ -311,16 +308,16 @@ mod tests {
     #[test]
     fn answers_are_read_whole() {
         for (bytes, wanted) in [
-            ("", Answer::More),
-            ("HTTP/1.1 200 OK\r\n", Answer::More),
-            ("HTTP/1.1 200 OK\r\n\r\nrest", Answer::Joined(19)),
-            ("HTTP/1.0 200 x\r\na: b\r\n\r\n", Answer::Joined(24)),
-            ("HTTP/1.1 407 x\r\n\r\n", Answer::Refused(Some(407))),
-            ("SSH-2.0\r\n\r\n", Answer::Refused(None)),
-            ("HTTP/1.1 \r\n\r\n", Answer::Refused(None)),
+            ("", ConnectReply::Incomplete),
+            ("HTTP/1.1 200 OK\r\n", ConnectReply::Incomplete),
+            ("HTTP/1.1 200 OK\r\n\r\nrest", ConnectReply::Established(19)),
+            ("HTTP/1.0 200 x\r\na: b\r\n\r\n", ConnectReply::Established(24)),
+            ("HTTP/1.1 407 x\r\n\r\n", ConnectReply::Refused(Some(407))),
+            ("SSH-2.0\r\n\r\n", ConnectReply::Refused(None)),
+            ("HTTP/1.1 \r\n\r\n", ConnectReply::Refused(None)),
         ] {
-            assert_eq!(answer(bytes.as_bytes()), wanted, "{bytes}");
+            assert_eq!(parse_connect_reply(bytes.as_bytes()), wanted, "{bytes}");
         }
-        assert_eq!(answer(&[b'x'; ANSWER]), Answer::Refused(None));
+        assert_eq!(parse_connect_reply(&[b'x'; MAX_REPLY_HEAD]), ConnectReply::Refused(None));
     }
 }

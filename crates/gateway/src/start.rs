@@ -1,43 +1,44 @@
-//! What a gateway is given before it is jailed: afterwards it can open nothing.
+//! What a gateway is given before it is jailed. Afterwards it can open nothing.
 
 use crate::host_addresses::HostAddresses;
-use crate::proxy::Proxy;
-use crate::secret_value::SecretValue;
+use crate::proxy::HttpProxy;
+use crate::secrets::secret_value::SecretValue;
 use msb_spec::{Name, Network, Result};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// All that a gateway is made of.
+/// Descriptors, configuration and secret values that a gateway starts with.
 pub struct Start {
-    /// Rules, ports, secrets with their placeholders, limits.
+    /// Rules, published ports, secrets with their placeholders, and limits.
     pub network: Network,
     /// The values of `network.secrets`, in the same order.
     pub values: Vec<SecretValue>,
-    /// Whom to ask for names: the host's own servers, or `network.dns`.
+    /// DNS servers to forward queries to: those of the host, or `network.dns`.
     pub resolvers: Vec<SocketAddr>,
-    /// Tells the addresses by which the host itself is reached.
+    /// Tells whether an address belongs to the host itself.
     pub host_addresses: HostAddresses,
-    /// The proxy through which the host reaches the internet.
-    pub proxy: Option<Proxy>,
-    /// Certificates of the authorities that servers outside are verified with, in DER.
+    /// The HTTP proxy through which the host reaches the internet, if it has one.
+    pub proxy: Option<HttpProxy>,
+    /// CA certificates that servers are verified with, in DER.
     pub roots: Vec<Vec<u8>>,
-    /// The named network whose sandboxes reach each other.
-    pub joined: Option<Joined>,
-    /// Where the sandbox's packets come from.
+    /// The named network that this sandbox is part of, if any.
+    pub joined: Option<NetworkMember>,
+    /// The link to the sandbox, which carries its packets; see `device`.
     pub link: OwnedFd,
-    /// Whether `link` delivers the descriptor of a device, once; otherwise it carries packets.
+    /// If true, `link` delivers the descriptor of a TAP device or packet socket once. If false, `link` itself
+    /// carries packets.
     pub device: bool,
-    /// The worker: what it asks and is told. Its end is the gateway's.
+    /// The control socket to the worker. The gateway exits when the worker closes it.
     pub control: OwnedFd,
-    /// Jails this process, once everything is open and no thread was started.
+    /// Jails this process. Called once everything is open and before any thread is started.
     pub confine: Box<dyn FnOnce() -> Result<()>>,
 }
 
-/// A named network and this sandbox's place in it.
+/// A named network and the name of this sandbox in it.
 #[derive(Debug)]
-pub struct Joined {
-    /// The directory where the sockets of its sandboxes are.
+pub struct NetworkMember {
+    /// The directory with one socket for each sandbox of the network.
     pub directory: OwnedFd,
-    /// The name of this one.
+    /// The name of this sandbox in the network.
     pub name: Name,
 }

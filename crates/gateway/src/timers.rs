@@ -1,26 +1,26 @@
-//! What is to be done later. Nothing here wakes up before something is due.
+//! Timers of the event loop. The loop sleeps until the earliest one is due.
 
-use crate::source::Source;
+use crate::event_source::EventSource;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Deadlines in microseconds since the start. A deadline is never taken back: whoever is woken
-/// too early looks at its own clock and asks again.
+/// Deadlines in microseconds since the start. A deadline is never cancelled: a source that is woken
+/// too early checks its own state and sets the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Timers(BinaryHeap<Reverse<(u64, Source)>>);
+pub(crate) struct Timers(BinaryHeap<Reverse<(u64, EventSource)>>);
 
 impl Timers {
-    pub(crate) fn set(&mut self, at: u64, source: Source) {
+    pub(crate) fn set(&mut self, at: u64, source: EventSource) {
         self.0.push(Reverse((at, source)));
     }
 
-    /// When the next one is due.
+    /// When the earliest timer is due, in microseconds; `None` if there is none.
     pub(crate) fn next(&self) -> Option<u64> {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next one that is due.
-    pub(crate) fn due(&mut self, now: u64) -> Option<Source> {
+    /// Removes and returns the earliest timer that is due at `now`.
+    pub(crate) fn due(&mut self, now: u64) -> Option<EventSource> {
         if self.next()? > now {
             return None;
         }
@@ -33,14 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_in_order() {
+    fn timers_fire_in_order() {
         let mut timers = Timers::default();
-        timers.set(30, Source::Rate);
-        timers.set(10, Source::Events);
+        timers.set(30, EventSource::EgressRate);
+        timers.set(10, EventSource::SkippedEvents);
         assert_eq!(timers.next(), Some(10));
         assert_eq!(timers.due(9), None);
-        assert_eq!(timers.due(40), Some(Source::Events));
-        assert_eq!(timers.due(40), Some(Source::Rate));
+        assert_eq!(timers.due(40), Some(EventSource::SkippedEvents));
+        assert_eq!(timers.due(40), Some(EventSource::EgressRate));
         assert_eq!(timers.due(40), None);
     }
 }

@@ -1,7 +1,7 @@
-//! A gateway on a real device: this program again, in a network namespace of its own, is the
-//! sandbox. Without rights to make a device it says so and passes.
+//! A gateway on a real TAP device. This program, started again in a network namespace, is the
+//! sandbox. Without root it prints `SKIP:` and passes.
 //!
-//! `tap COMMAND…` runs a command there instead, for trying things out.
+//! `tap COMMAND…` runs a command there instead, for experiments.
 
 use msb_gateway::{HostAddresses, Start, run};
 use msb_spec::{Decision, Network, Policy, Rule, addresses};
@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Tells the program that it is the sandbox.
+/// The argument that makes the program the sandbox.
 const INSIDE: &str = "--inside";
-/// Enough for the buffers to be forgotten.
+/// Bytes of a transfer, much more than all buffers.
 const BULK: u64 = 256 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some((first, rest)) if first == INSIDE => return inside(rest),
         _ => {}
     }
-    // What cargo itself says to a test is none of ours.
+    // Options that cargo passes to a test are ignored.
     let command: Vec<&String> =
         arguments.iter().skip_while(|argument| argument.starts_with('-')).collect();
     if !rustix::process::geteuid().is_root() {
@@ -74,6 +74,7 @@ fn start(link: OwnedFd, control: OwnedFd) -> Start {
             gateway_memory: msb_spec::GATEWAY_MEMORY,
             egress_rate: None,
             join: None,
+            trust_host_cas: false,
         },
         values: Vec::new(),
         resolvers: Vec::new(),
@@ -88,7 +89,7 @@ fn start(link: OwnedFd, control: OwnedFd) -> Start {
     }
 }
 
-/// Reads everything, then says how much it was.
+/// Reads until the end, then sends the number of bytes.
 fn serve_sink(listener: &TcpListener) {
     for mut stream in listener.incoming().flatten() {
         let mut buffer = vec![0; 1 << 20];
@@ -100,7 +101,7 @@ fn serve_sink(listener: &TcpListener) {
     }
 }
 
-/// Says as much as it is asked for.
+/// Sends as many bytes as the client requests.
 fn serve_source(listener: &TcpListener) {
     let buffer = vec![7; 1 << 20];
     for mut stream in listener.incoming().flatten() {
@@ -126,7 +127,7 @@ fn serve_echo(socket: &UdpSocket) {
     }
 }
 
-/// The sandbox: makes the device, gives it away, and uses it.
+/// The sandbox: creates the device, sends its descriptor to the gateway, and uses it.
 fn inside(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let tap = msb_sys::net::make_tap("eth0")?;
     msb_sys::net::raise_loopback()?;
@@ -202,7 +203,7 @@ fn open_many(to: SocketAddr) -> Result<(), Box<dyn Error>> {
     say(&format!("connection: {:?}", begin.elapsed() / MANY))
 }
 
-/// The kernel looks at checksums of datagrams that this one made and that the gateway made.
+/// The kernel verifies the checksums of the gateway's datagrams.
 fn exchange(with: SocketAddr) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(with)?;
@@ -216,7 +217,7 @@ fn exchange(with: SocketAddr) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the rules refuse fails at once, with what the kernel makes of a reset.
+/// A refused connection fails at once, with the error that a RST or ICMP message causes.
 fn refused() -> Result<(), Box<dyn Error>> {
     for to in ["10.0.0.1:80", "[2001:db8::1]:80"] {
         let error = TcpStream::connect(to).err().ok_or("a refused stream was opened")?;

@@ -1,11 +1,11 @@
-//! The commands that run in here: started, signalled, reaped.
+//! Commands of the guest: spawning, signalling and reaping them.
 
 use crate::oom::OomScore;
 use crate::session;
-use crate::users::{self, NoUser};
+use crate::users::{self, UserError};
 use msb_spec::{Rlimit, RlimitName, TermSize, UserRef};
 use msb_sys::process::{c_string, c_strings};
-use msb_sys::spawn::{Failed, Identity, RawRlimit, Spawn, Step};
+use msb_sys::spawn::{Identity, RawRlimit, Spawn, SpawnError, Step};
 use msb_wire::{FromGuest, SpawnFailure};
 use rustix::fs::{Gid, Uid};
 use rustix::pty::OpenptFlags;
@@ -13,8 +13,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What the worker asks for.
-pub(crate) struct Asked {
+/// A request of the worker to spawn a command.
+pub(crate) struct SpawnRequest {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) workdir: String,
@@ -23,49 +23,49 @@ pub(crate) struct Asked {
     pub(crate) rlimits: Vec<Rlimit>,
 }
 
-/// Commands by pid, with the worker's number for each.
+/// Running commands by pid, with the worker's Exec number for each.
 pub(crate) struct Commands {
     running: HashMap<i32, u64>,
-    /// The init, whose end is told as well.
+    /// Pid of the image's init, if there is one; its exit is reported as well.
     init: Option<i32>,
-    last: Option<u64>,
-    /// Those whose session ends with them.
-    swept: BTreeSet<u64>,
-    powerless: bool,
-    homes: users::Homes,
-    /// Ours, which what we start inherits.
+    main: Option<u64>,
+    /// Execs with sessions that are killed when they exit.
+    session_owners: BTreeSet<u64>,
+    drop_caps: bool,
+    homes: users::RootHome,
+    /// Our OOM score, which commands inherit while it is raised.
     oom: Option<OomScore>,
-    /// Children of ours that serve files and streams.
+    /// Pids of children that serve files and streams.
     servers: BTreeSet<i32>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-type Failure = (SpawnFailure, i32);
+type StartError = (SpawnFailure, i32);
 
 impl Commands {
-    /// No commands yet; `powerless` ones get no capabilities.
-    pub(crate) fn new(powerless: bool, oom: Option<OomScore>) -> Self {
+    /// No commands yet. With `drop_caps` they get no capabilities.
+    pub(crate) fn new(drop_caps: bool, oom: Option<OomScore>) -> Self {
         Self {
             running: HashMap::new(),
             init: None,
-            last: None,
-            swept: BTreeSet::new(),
-            powerless,
-            homes: users::Homes::default(),
+            main: None,
+            session_owners: BTreeSet::new(),
+            drop_caps,
+            homes: users::RootHome::default(),
             oom,
             servers: BTreeSet::new(),
         }
     }
 
-    /// Has this child of ours, which is not a command, end when something inside stops it.
+    /// Adds a child that serves files or a stream. It is killed if something inside stops it.
     pub(crate) fn add_server(&mut self, pid: Option<i32>) {
         self.servers.extend(pid);
     }
 
-    /// Ends the children of ours that something inside has stopped: callers that wait for them outside
-    /// would wait for ever.
-    pub(crate) fn end_stopped_servers(&self) {
+    /// Kills server children that something inside has stopped, because clients outside would wait
+    /// for ever.
+    pub(crate) fn kill_stopped_servers(&self) {
         use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         for pid in self.servers.iter().filter_map(|pid| Pid::from_raw(*pid)) {
@@ -75,109 +75,109 @@ impl Commands {
         }
     }
 
-    /// Whether they get no capabilities.
-    pub(crate) fn are_powerless(&self) -> bool {
-        self.powerless
+    /// Whether commands get no capabilities.
+    pub(crate) fn drops_caps(&self) -> bool {
+        self.drop_caps
     }
 
-    /// Tells of the end of this child too, which is not a command.
-    pub(crate) fn watch(&mut self, init: Option<i32>) {
+    /// Sets the pid of the init, so that its exit is reported.
+    pub(crate) fn set_init(&mut self, init: Option<i32>) {
         self.init = init;
     }
 
-    /// Starts a command; the answer, and the terminal's other end if it has one.
+    /// Starts a command. Returns the reply, and our side of its terminal if it has one.
     pub(crate) fn start(
         &mut self,
         id: u64,
-        asked: &Asked,
+        request: &SpawnRequest,
         fds: &[OwnedFd],
     ) -> (FromGuest, Option<OwnedFd>) {
-        match self.try_start(id, asked, fds) {
+        match self.try_start(id, request, fds) {
             Ok((pid, terminal)) => (FromGuest::Started { id, pid }, terminal),
             Err((failure, errno)) => {
-                self.swept.remove(&id);
+                self.session_owners.remove(&id);
                 (FromGuest::Failed { id, failure, errno }, None)
             }
         }
     }
 
     /// The sandbox ends with this command.
-    pub(crate) fn end_with(&mut self, id: u64) {
-        self.last = Some(id);
+    pub(crate) fn set_main(&mut self, id: u64) {
+        self.main = Some(id);
     }
 
-    /// What this command leaves in its session ends with it.
-    pub(crate) fn sweep_after(&mut self, id: u64) {
-        self.swept.insert(id);
+    /// Kills what this command leaves in its session when it exits.
+    pub(crate) fn kill_session_after(&mut self, id: u64) {
+        self.session_owners.insert(id);
     }
 
-    /// Whether the command that the sandbox ends with has ended.
-    pub(crate) fn are_over(&self) -> bool {
-        self.last.is_some_and(|last| !self.running.values().any(|id| *id == last))
+    /// Whether the main command has exited.
+    pub(crate) fn is_main_done(&self) -> bool {
+        self.main.is_some_and(|main| !self.running.values().any(|id| *id == main))
     }
 
     fn try_start(
         &mut self,
         id: u64,
-        asked: &Asked,
+        request: &SpawnRequest,
         fds: &[OwnedFd],
-    ) -> Result<(u32, Option<OwnedFd>), Failure> {
-        let user = match asked.user.as_ref().filter(|user| !user.is_root()) {
+    ) -> Result<(u32, Option<OwnedFd>), StartError> {
+        let user = match request.user.as_ref().filter(|user| !user.is_root()) {
             None => None,
             Some(user) => Some(users::find(user).map_err(|none| match none {
-                NoUser::Unknown => (SpawnFailure::User, 0),
-                NoUser::OnlyRoot => (SpawnFailure::OnlyRoot, 0),
+                UserError::Unknown => (SpawnFailure::User, 0),
+                UserError::OnlyRoot => (SpawnFailure::OnlyRoot, 0),
             })?),
         };
-        let terminal = asked.tty.map(Terminal::open).transpose()?;
+        let terminal = request.tty.map(TerminalPair::open).transpose()?;
         let stdio = match (&terminal, fds) {
-            (Some(terminal), _) => [terminal.inner.as_fd(); 3],
+            (Some(terminal), _) => [terminal.command_side.as_fd(); 3],
             (None, [stdin, stdout, stderr]) => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
             _ => return Err((SpawnFailure::Process, libc::EBADF)),
         };
-        let mut env = asked.env.clone();
+        let mut env = request.env.clone();
         if !env.iter().any(|(name, _)| name == "HOME") {
-            let home = user.as_ref().map_or_else(|| self.homes.of_root(), |user| user.home.clone());
+            let home = user.as_ref().map_or_else(|| self.homes.get(), |user| user.home.clone());
             env.push(("HOME".to_owned(), home));
         }
         let bad = |_| (SpawnFailure::Process, libc::EINVAL);
         let spawn = Spawn {
-            candidates: &candidates(asked, &env).map_err(bad)?,
-            argv: &c_strings(&asked.argv).map_err(bad)?,
+            candidates: &candidates(request, &env).map_err(bad)?,
+            argv: &c_strings(&request.argv).map_err(bad)?,
             env: &c_strings(env.iter().map(|(name, value)| format!("{name}={value}")))
                 .map_err(bad)?,
             stdio,
             terminal: terminal.is_some(),
-            workdir: &c_string(asked.workdir.as_bytes()).map_err(bad)?,
+            workdir: &c_string(request.workdir.as_bytes()).map_err(bad)?,
             identity: user.as_ref().map(|user| &user.identity),
-            rlimits: &asked.rlimits.iter().map(raw).collect::<Vec<_>>(),
-            powerless: self.powerless,
+            rlimits: &request.rlimits.iter().map(raw_rlimit).collect::<Vec<_>>(),
+            drop_caps: self.drop_caps,
         };
         if let Some(user) = &user {
-            give_streams(&stdio, &user.identity);
+            chown_streams(&stdio, &user.identity);
         }
-        let started = OomScore::raised(self.oom.as_ref(), || msb_sys::spawn::spawn(&spawn));
-        let started = started.map_err(|failed| told(&failed))?;
+        let started = OomScore::with_raised(self.oom.as_ref(), || msb_sys::spawn::spawn(&spawn));
+        let started = started.map_err(|failed| spawn_failure(&failed))?;
         self.running.insert(started.pid, id);
-        Ok((started.inside.cast_unsigned(), terminal.map(|terminal| terminal.outer)))
+        Ok((started.inside.cast_unsigned(), terminal.map(|terminal| terminal.host_side)))
     }
 
-    /// Signals a command and everything in its session's first process group.
+    /// Signals the process group of a command.
     pub(crate) fn signal(&self, id: u64, signal: i32) {
         for (pid, _) in self.running.iter().filter(|(_, running)| **running == id) {
             let _ = msb_sys::signal::send(-pid, signal);
         }
     }
 
-    /// Signals every command, and nothing else.
+    /// Signals the process group of every command.
     pub(crate) fn signal_each(&self, signal: i32) {
         for pid in self.running.keys() {
             let _ = msb_sys::signal::send(-pid, signal);
         }
     }
 
-    /// Collects everything that has died; commands are reported, orphans are not. `proc` is where
-    /// we see them, if /proc shows others.
+    /// Reaps everything that has exited; exits of commands are returned, those of orphans are not.
+    /// `proc` is the guest's own /proc, if the mounted one shows another pid namespace.
     pub(crate) fn reap(&mut self, proc: Option<BorrowedFd<'_>>) -> Vec<FromGuest> {
         let mut exited = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
@@ -191,14 +191,14 @@ impl Commands {
                 exited.push(FromGuest::InitEnded { code, signal });
             }
             if let Some(id) = self.running.remove(&pid) {
-                if self.swept.remove(&id) {
-                    session::end(pid, proc);
+                if self.session_owners.remove(&id) {
+                    session::kill(pid, proc);
                 }
                 exited.push(FromGuest::Exited { id, code, signal, alone: false, hit: None });
             }
             waited = rustix::process::wait(options);
         }
-        // ECHILD: no child is left, and orphans are our children.
+        // ECHILD: no child is left. Orphans are our children too.
         if let Some(FromGuest::Exited { alone, .. }) = exited.last_mut() {
             *alone = matches!(waited, Err(rustix::io::Errno::CHILD));
         }
@@ -206,18 +206,18 @@ impl Commands {
     }
 }
 
-/// Lets the user open its own streams by name, as in /dev/stdout. Where that is refused the
-/// streams still work.
-fn give_streams(stdio: &[BorrowedFd<'_>; 3], identity: &Identity) {
+/// Lets the user open its streams by name, as in /dev/stdout. If that is refused, the streams still
+/// work.
+fn chown_streams(stdio: &[BorrowedFd<'_>; 3], identity: &Identity) {
     for stream in stdio {
         let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
         let _ = rustix::fs::fchown(stream, Some(uid), Some(gid));
     }
 }
 
-/// The paths to try, as a shell would.
-fn candidates(asked: &Asked, env: &[(String, String)]) -> std::io::Result<Vec<CString>> {
-    let program = asked.argv.first().map_or("", String::as_str);
+/// Paths to try, by the rules of PATH.
+fn candidates(request: &SpawnRequest, env: &[(String, String)]) -> std::io::Result<Vec<CString>> {
+    let program = request.argv.first().map_or("", String::as_str);
     if program.contains('/') {
         return c_strings([program]);
     }
@@ -232,7 +232,7 @@ fn candidates(asked: &Asked, env: &[(String, String)]) -> std::io::Result<Vec<CS
     }))
 }
 
-pub(crate) fn raw(limit: &Rlimit) -> RawRlimit {
+pub(crate) fn raw_rlimit(limit: &Rlimit) -> RawRlimit {
     let resource = match limit.name {
         RlimitName::Cpu => libc::RLIMIT_CPU,
         RlimitName::Fsize => libc::RLIMIT_FSIZE,
@@ -255,7 +255,7 @@ pub(crate) fn raw(limit: &Rlimit) -> RawRlimit {
     RawRlimit { resource, soft: amount(limit.soft), hard: amount(limit.hard) }
 }
 
-fn told(failed: &Failed) -> Failure {
+fn spawn_failure(failed: &SpawnError) -> StartError {
     let errno = failed.error.raw_os_error().unwrap_or(libc::EIO);
     let failure = match (failed.step, errno) {
         (Step::Process, _) => SpawnFailure::Process,
@@ -268,27 +268,27 @@ fn told(failed: &Failed) -> Failure {
     (failure, errno)
 }
 
-/// A terminal of the sandbox's own: the command has one end, the worker the other.
-struct Terminal {
-    outer: OwnedFd,
-    inner: OwnedFd,
+/// A new pseudoterminal: the command has one side, the worker the other.
+struct TerminalPair {
+    host_side: OwnedFd,
+    command_side: OwnedFd,
 }
 
-impl Terminal {
-    fn open(size: TermSize) -> Result<Self, Failure> {
+impl TerminalPair {
+    fn open(size: TermSize) -> Result<Self, StartError> {
         let open = || -> rustix::io::Result<Self> {
             let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-            let outer = rustix::pty::openpt(flags)?;
-            rustix::pty::unlockpt(&outer)?;
-            let inner = rustix::pty::ioctl_tiocgptpeer(&outer, flags)?;
+            let host_side = rustix::pty::openpt(flags)?;
+            rustix::pty::unlockpt(&host_side)?;
+            let command_side = rustix::pty::ioctl_tiocgptpeer(&host_side, flags)?;
             let size = rustix::termios::Winsize {
                 ws_row: size.rows,
                 ws_col: size.cols,
                 ws_xpixel: 0,
                 ws_ypixel: 0,
             };
-            rustix::termios::tcsetwinsize(&outer, size)?;
-            Ok(Self { outer, inner })
+            rustix::termios::tcsetwinsize(&host_side, size)?;
+            Ok(Self { host_side, command_side })
         };
         open().map_err(|error| (SpawnFailure::Process, error.raw_os_error()))
     }

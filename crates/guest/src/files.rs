@@ -1,16 +1,16 @@
-//! File operations, each in a process of its own that becomes the asking user first.
+//! File operations. Each runs in a child process that switches to the requested user first.
 //!
-//! Everything happens inside the sandbox, under its Landlock and seccomp rules, so no path can
-//! lead out of it whatever links it meets.
+//! The child is inside the sandbox, under its Landlock and seccomp rules, so no path or symlink can
+//! lead out of it.
 
-use crate::machine::PACKET;
-use crate::users::NoUser;
-use crate::{mirror, tree, users};
+use crate::users::UserError;
+use crate::vm::PACKET;
+use crate::{mirror_dir, tree, users};
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
 use msb_wire::{
-    Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameKind, HEADER, MAX_CHUNK,
-    MAX_REQUEST, Malformed, Meta, Piece, encode, header,
+    Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameError, FrameKind, HEADER,
+    MAX_CHUNK, MAX_REQUEST, Meta, Piece, encode, header,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -21,38 +21,38 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// An operation that failed: what was being done, and what the kernel said.
-pub(crate) struct Failure {
+/// A failed operation: what was being done, and the error of the kernel.
+pub(crate) struct FileError {
     pub(crate) doing: String,
     pub(crate) error: io::Error,
 }
 
-pub(crate) type Done<T> = Result<T, Failure>;
+pub(crate) type FileResult<T> = Result<T, FileError>;
 
-impl From<Malformed> for Failure {
-    fn from(_: Malformed) -> Self {
+impl From<FrameError> for FileError {
+    fn from(_: FrameError) -> Self {
         protocol("read a frame")
     }
 }
 
-/// Names what was being done when a call fails.
-pub(crate) trait Doing<T> {
-    fn doing(self, verb: &str, path: &Path) -> Done<T>;
+/// Adds what was being done to an error.
+pub(crate) trait WithContext<T> {
+    fn doing(self, verb: &str, path: &Path) -> FileResult<T>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, verb: &str, path: &Path) -> Done<T> {
-        self.map_err(|error| Failure { doing: format!("{verb} `{}`", path.display()), error })
+impl<T> WithContext<T> for io::Result<T> {
+    fn doing(self, verb: &str, path: &Path) -> FileResult<T> {
+        self.map_err(|error| FileError { doing: format!("{verb} `{}`", path.display()), error })
     }
 }
 
-/// Serves one operation on this descriptor in a child, whose pid is returned.
-pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) -> Option<i32> {
+/// Serves one operation on this descriptor in a child. Returns the child's pid.
+pub(crate) fn fork_server(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) -> Option<i32> {
     let socket = fds.pop()?;
     let child = msb_sys::process::fork_child().ok()?;
     if child.is_none() {
-        // Nothing that owns a descriptor is dropped from here on. What the guest holds is closed first:
-        // a path may lead through /proc/self/fd.
+        // Values that own a descriptor must not be dropped from here on. The guest's descriptors
+        // are closed first, because a path may lead through /proc/self/fd.
         if msb_sys::process::close_others(&[socket.as_fd()]).is_ok() {
             let _ = answer(user, socket, usize::MAX);
         }
@@ -61,39 +61,39 @@ pub(crate) fn serve_apart(user: Option<&UserRef>, mut fds: Vec<OwnedFd>) -> Opti
     child
 }
 
-/// The same for a guest that holds descriptors which a child must not keep open, on a connection
-/// that must not be closed first. The child is made in `group`, where no limit holds.
-pub(crate) fn serve_aside(
+/// Serves one operation in a microVM. The child closes all other descriptors and must not close the
+/// connection first. It is created in `group`, which has no pids limit.
+pub(crate) fn fork_vm_server(
     user: Option<&UserRef>,
     socket: &OwnedFd,
     group: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    aside(socket, group, |socket| answer(user, socket, PACKET))
+    fork_vm_child(socket, group, |socket| answer(user, socket, PACKET))
 }
 
-/// The same for what is asked for without a request.
-pub(crate) fn give_aside(
+/// Writes a reply without a request in a microVM, in a child as [`fork_vm_server`] does.
+pub(crate) fn fork_vm_writer(
     socket: &OwnedFd,
     group: Option<BorrowedFd<'_>>,
-    give: impl FnOnce(&mut Stream) -> Done<()>,
+    write: impl FnOnce(&mut FrameStream) -> FileResult<()>,
 ) -> io::Result<()> {
-    aside(socket, group, |socket| {
+    fork_vm_child(socket, group, |socket| {
         msb_sys::signal::reset();
         msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
-        let mut stream = Stream::new(socket, PACKET);
-        let _ = give(&mut stream).or_else(|failure| stream.tell_failure(failure));
+        let mut stream = FrameStream::new(socket, PACKET);
+        let _ = write(&mut stream).or_else(|failure| stream.send_failure(failure));
         let _ = stream.flush();
         stream
     })
 }
 
-fn aside(
+fn fork_vm_child(
     socket: &OwnedFd,
     group: Option<BorrowedFd<'_>>,
-    answer: impl FnOnce(OwnedFd) -> Stream,
+    answer: impl FnOnce(OwnedFd) -> FrameStream,
 ) -> io::Result<()> {
     if let Fork::Child = msb_sys::process::fork_into(0, group)? {
-        // Nothing that owns a descriptor is dropped from here on.
+        // Values that own a descriptor must not be dropped from here on.
         if let Ok(socket) = msb_sys::process::keep_only(socket.as_fd()) {
             let mut stream = answer(socket);
             while stream.socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
@@ -103,34 +103,34 @@ fn aside(
     Ok(())
 }
 
-/// Becomes the user, does what is asked and tells how it went, at most so many bytes at once. For
-/// a child.
-fn answer(user: Option<&UserRef>, socket: OwnedFd, most: usize) -> Stream {
+/// Runs in the child: switches to the user, serves the request and replies. At most `max_write`
+/// bytes are written at once.
+fn answer(user: Option<&UserRef>, socket: OwnedFd, max_write: usize) -> FrameStream {
     msb_sys::signal::reset();
     msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
-    let mut stream = Stream::new(socket, most);
+    let mut stream = FrameStream::new(socket, max_write);
     let _ = become_user(user)
         .and_then(|()| stream.request())
         .and_then(|request| match request {
-            FileRequest::Real { path } => real(&mut stream, user, as_path(&path)),
+            FileRequest::Real { path } => resolve_path(&mut stream, user, as_path(&path)),
             other => serve(&mut stream, other),
         })
-        .or_else(|failure| stream.tell_failure(failure));
+        .or_else(|failure| stream.send_failure(failure));
     let _ = stream.flush();
     stream
 }
 
-fn become_user(user: Option<&UserRef>) -> Done<()> {
+fn become_user(user: Option<&UserRef>) -> FileResult<()> {
     let Some(user) = user.filter(|user| !user.is_root()) else {
         return Ok(());
     };
-    let fail = |error| Failure { doing: format!("become user {user}"), error };
+    let fail = |error| FileError { doing: format!("become user {user}"), error };
     let found = users::find(user).map_err(|_| fail(io::ErrorKind::NotFound.into()))?;
     msb_sys::process::become_user(&found.identity).map_err(fail)
 }
 
-/// Does what is asked.
-pub(crate) fn serve(stream: &mut Stream, request: FileRequest) -> Done<()> {
+/// Serves a file request.
+pub(crate) fn serve(stream: &mut FrameStream, request: FileRequest) -> FileResult<()> {
     match request {
         FileRequest::Read { path, offset, length } => read(stream, as_path(&path), offset, length),
         FileRequest::Write { path, mode, append } => write(stream, as_path(&path), mode, append),
@@ -138,7 +138,7 @@ pub(crate) fn serve(stream: &mut Stream, request: FileRequest) -> Done<()> {
         FileRequest::Stat { path, follow } => {
             let path = as_path(&path);
             let meta = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
-            let meta = describe(path, &meta.doing("look at", path)?);
+            let meta = describe(path, &meta.doing("stat", path)?);
             stream.send(FrameKind::Reply, &FileReply::Meta(meta))
         }
         FileRequest::Mkdir { path, parents } => {
@@ -174,35 +174,35 @@ pub(crate) fn serve(stream: &mut Stream, request: FileRequest) -> Done<()> {
             stream.done(1, 0)
         }
         FileRequest::Push { path, into } => {
-            let (entries, bytes) = tree::take_in(stream, as_path(&path), into.as_deref())?;
+            let (entries, bytes) = tree::receive(stream, as_path(&path), into.as_deref())?;
             stream.done(entries, bytes)
         }
         FileRequest::Pull { path } => {
-            let (entries, bytes) = tree::give_out(stream, as_path(&path))?;
+            let (entries, bytes) = tree::send(stream, as_path(&path))?;
             stream.done(entries, bytes)
         }
-        // A volume has no users; elsewhere it was answered before.
-        FileRequest::Real { path } => real(stream, None, as_path(&path)),
+        // A volume has no users; elsewhere this was handled before.
+        FileRequest::Real { path } => resolve_path(stream, None, as_path(&path)),
         FileRequest::Mirror { path } => {
-            let failed = mirror::mirror(stream, as_path(&path))?;
+            let failed = mirror_dir::apply_changes(stream, as_path(&path))?;
             stream.send(FrameKind::Reply, &FileReply::Mirrored { failed })
         }
     }
 }
 
-/// Nobody else does anything in this process, so it can go to the user's home first.
-fn real(stream: &mut Stream, user: Option<&UserRef>, path: &Path) -> Done<()> {
+/// Resolves a path, relative to the user's home. Changing the directory affects only this child.
+fn resolve_path(stream: &mut FrameStream, user: Option<&UserRef>, path: &Path) -> FileResult<()> {
     let root = UserRef::parse("root").ok();
     let home = user.or(root.as_ref()).and_then(users::home).unwrap_or_default();
     if path.is_relative() && std::env::set_current_dir(&home).is_err() {
         std::env::set_current_dir("/").doing("enter", Path::new("/"))?;
     }
-    let real = tree::real(path).doing("follow", path)?;
-    let real = real.into_os_string().into_encoded_bytes();
-    stream.send(FrameKind::Reply, &FileReply::Path(real))
+    let resolved = tree::resolve(path).doing("resolve", path)?;
+    let resolved = resolved.into_os_string().into_encoded_bytes();
+    stream.send(FrameKind::Reply, &FileReply::Path(resolved))
 }
 
-fn read(stream: &mut Stream, path: &Path, offset: u64, length: Option<u64>) -> Done<()> {
+fn read(stream: &mut FrameStream, path: &Path, offset: u64, length: Option<u64>) -> FileResult<()> {
     let mut file = open_regular(path)?;
     file.seek(SeekFrom::Start(offset)).doing("read", path)?;
     let mut left = length.unwrap_or(u64::MAX);
@@ -220,7 +220,7 @@ fn read(stream: &mut Stream, path: &Path, offset: u64, length: Option<u64>) -> D
     stream.bytes(&[])
 }
 
-fn write(stream: &mut Stream, path: &Path, mode: u32, append: bool) -> Done<()> {
+fn write(stream: &mut FrameStream, path: &Path, mode: u32, append: bool) -> FileResult<()> {
     make_parents(path)?;
     let mut file = create(path, mode, append)?;
     let mut total = 0;
@@ -237,15 +237,15 @@ fn write(stream: &mut Stream, path: &Path, mode: u32, append: bool) -> Done<()> 
     }
 }
 
-/// Entries in one frame; a name has at most 255 bytes, so the frame stays small.
+/// Entries in one frame. A name has at most 255 bytes, so the frame stays small.
 const BATCH: usize = 256;
 
-fn list(stream: &mut Stream, path: &Path) -> Done<()> {
+fn list(stream: &mut FrameStream, path: &Path) -> FileResult<()> {
     let mut batch = Vec::new();
     let mut total = 0;
     for entry in fs::read_dir(path).doing("list", path)? {
         let entry = entry.doing("list", path)?;
-        // What vanished meanwhile is not there.
+        // The file was removed meanwhile.
         let Ok(meta) = entry.metadata() else { continue };
         batch.push(describe(&entry.path(), &meta));
         total += 1;
@@ -257,7 +257,7 @@ fn list(stream: &mut Stream, path: &Path) -> Done<()> {
     stream.done(total, 0)
 }
 
-fn remove(path: &Path, recursive: bool) -> Done<()> {
+fn remove(path: &Path, recursive: bool) -> FileResult<()> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if recursive && error.kind() == io::ErrorKind::NotFound => return Ok(()),
         meta => meta.doing("remove", path)?,
@@ -275,21 +275,23 @@ fn set(
     mode: Option<u32>,
     owner: Option<&UserRef>,
     group: Option<&UserRef>,
-) -> Done<()> {
+) -> FileResult<()> {
     let uid = owner.map(|owner| users::find(owner).map(|user| user.identity.uid));
     let gid = group.map(|group| users::group(group.user()));
-    let known = |found: Option<Result<u32, NoUser>>, name: Option<&UserRef>| {
+    let resolved = |found: Option<Result<u32, UserError>>, name: Option<&UserRef>| {
         let name = name.map(ToString::to_string).unwrap_or_default();
         let why = |none| match none {
-            NoUser::Unknown => format!("give it to `{name}`, whom nobody knows:"),
-            NoUser::OnlyRoot => format!("give it to `{name}`, as only root exists here:"),
+            UserError::Unknown => format!("set the owner to unknown user or group `{name}` of"),
+            UserError::OnlyRoot => {
+                format!("set the owner to `{name}`, as only root exists here, of")
+            }
         };
         found.transpose().map_err(|none| failed(&why(none), path, libc::EINVAL))
     };
-    let (uid, gid) = (known(uid, owner)?, known(gid, group)?);
-    // First, because it takes setuid away.
+    let (uid, gid) = (resolved(uid, owner)?, resolved(gid, group)?);
+    // chown comes first, because it clears set-id bits.
     if uid.is_some() || gid.is_some() {
-        std::os::unix::fs::chown(path, uid, gid).doing("give away", path)?;
+        std::os::unix::fs::chown(path, uid, gid).doing("change the owner of", path)?;
     }
     match mode {
         Some(mode) => {
@@ -300,9 +302,9 @@ fn set(
     }
 }
 
-/// Opens a file for reading; a pipe would make us wait, a device never end. What is neither is not
-/// even opened, unless it takes the place of a file at this very moment.
-pub(crate) fn open_regular(path: &Path) -> Done<File> {
+/// Opens a regular file for reading. Reading a FIFO would block and a device may never end, so
+/// these are refused before opening, and again after, in case the file was replaced meanwhile.
+pub(crate) fn open_regular(path: &Path) -> FileResult<File> {
     let found = fs::metadata(path).doing("open", path)?;
     if !found.is_file() && !found.is_dir() {
         return Err(failed("read (not a file)", path, libc::EINVAL));
@@ -322,8 +324,8 @@ pub(crate) fn open_regular(path: &Path) -> Done<File> {
     }
 }
 
-/// Makes or replaces a file.
-pub(crate) fn create(path: &Path, mode: u32, append: bool) -> Done<File> {
+/// Creates or truncates a file.
+pub(crate) fn create(path: &Path, mode: u32, append: bool) -> FileResult<File> {
     OpenOptions::new()
         .write(true)
         .create(true)
@@ -335,7 +337,7 @@ pub(crate) fn create(path: &Path, mode: u32, append: bool) -> Done<File> {
         .doing("write", path)
 }
 
-pub(crate) fn make_parents(path: &Path) -> Done<()> {
+pub(crate) fn make_parents(path: &Path) -> FileResult<()> {
     match path.parent() {
         Some(parent) if !parent.exists() => {
             fs::create_dir_all(parent).doing("make directory", parent)
@@ -378,7 +380,7 @@ fn describe(path: &Path, meta: &Metadata) -> Meta {
     }
 }
 
-/// Since 1970.
+/// Milliseconds since 1970; negative before.
 fn milliseconds(time: SystemTime) -> i64 {
     let of = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -387,30 +389,30 @@ fn milliseconds(time: SystemTime) -> i64 {
     }
 }
 
-/// A failure that we find ourselves, in the kernel's words.
-pub(crate) fn failed(verb: &str, path: &Path, errno: i32) -> Failure {
+/// An error that we detect ourselves, with an errno.
+pub(crate) fn failed(verb: &str, path: &Path, errno: i32) -> FileError {
     let doing = format!("{verb} `{}`", path.display());
-    Failure { doing, error: io::Error::from_raw_os_error(errno) }
+    FileError { doing, error: io::Error::from_raw_os_error(errno) }
 }
 
-pub(crate) fn protocol(doing: &str) -> Failure {
-    Failure { doing: doing.to_owned(), error: io::ErrorKind::InvalidData.into() }
+pub(crate) fn protocol(doing: &str) -> FileError {
+    FileError { doing: doing.to_owned(), error: io::ErrorKind::InvalidData.into() }
 }
 
-/// Frames on a connection, gathered so that many small files are few writes.
-pub(crate) struct Stream {
+/// Frames on a connection, buffered so that many small files need few writes.
+pub(crate) struct FrameStream {
     socket: File,
     decoder: Decoder,
     out: Vec<u8>,
     buffer: Vec<u8>,
-    /// The connection takes no more than this at once.
-    most: usize,
+    /// Bytes that the connection takes in one write.
+    max_write: usize,
 }
 
-impl Stream {
-    pub(crate) fn new(socket: OwnedFd, most: usize) -> Self {
+impl FrameStream {
+    pub(crate) fn new(socket: OwnedFd, max_write: usize) -> Self {
         Self {
-            most,
+            max_write,
             socket: File::from(socket),
             decoder: Decoder::new(MAX_REQUEST),
             out: Vec::with_capacity(MAX_CHUNK + HEADER),
@@ -418,86 +420,93 @@ impl Stream {
         }
     }
 
-    /// What the client asks for.
-    pub(crate) fn request(&mut self) -> Done<FileRequest> {
+    /// Reads the client's request.
+    pub(crate) fn request(&mut self) -> FileResult<FileRequest> {
         self.next()?.value().map_err(|_| protocol("read the request"))
     }
 
-    pub(crate) fn tell_failure(&mut self, failure: Failure) -> Done<()> {
+    pub(crate) fn send_failure(&mut self, failure: FileError) -> FileResult<()> {
         let errno = failure.error.raw_os_error().unwrap_or(0);
         let failed = FileFailure { doing: failure.doing, errno };
         self.send(FrameKind::Reply, &FileReply::Failed(failed))
     }
 
-    pub(crate) fn next(&mut self) -> Done<Frame> {
+    pub(crate) fn next(&mut self) -> FileResult<Frame> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(|_| protocol("read a frame"))? {
                 return Ok(frame);
             }
-            let n = self.socket.read(&mut self.buffer).doing("hear", Path::new("the client"))?;
+            let n =
+                self.socket.read(&mut self.buffer).doing("read from", Path::new("the client"))?;
             if n == 0 {
-                return Err(protocol("hear the client"));
+                return Err(protocol("read from the client"));
             }
             self.decoder.push(&self.buffer[..n]);
         }
     }
 
-    /// Takes bytes that were promised, piece by piece.
+    /// Reads `left` bytes that the client has announced, in pieces.
     pub(crate) fn stream(
         &mut self,
         left: u64,
-        take: impl FnMut(Piece<'_>) -> Done<()>,
-    ) -> Done<()> {
+        take: impl FnMut(Piece<'_>) -> FileResult<()>,
+    ) -> FileResult<()> {
         let socket = &mut self.socket;
-        let read = |buffer: &mut [u8]| socket.read(buffer).doing("hear", Path::new("the client"));
+        let read =
+            |buffer: &mut [u8]| socket.read(buffer).doing("read from", Path::new("the client"));
         self.decoder.stream(left, &mut self.buffer, read, take)
     }
 
-    /// Sends bytes of a file that go through no memory of ours. Returns how many there were.
-    pub(crate) fn send_file(&mut self, file: &File, length: usize) -> Done<usize> {
+    /// Sends bytes of a file by sendfile(2). Returns how many there were.
+    pub(crate) fn send_file(&mut self, file: &File, length: usize) -> FileResult<usize> {
         self.out.extend_from_slice(&header(FrameKind::Bytes, length));
         self.flush()?;
         let mut sent = 0;
         while sent < length {
-            match rustix::fs::sendfile(&self.socket, file, None, self.most.min(length - sent)) {
+            match rustix::fs::sendfile(&self.socket, file, None, self.max_write.min(length - sent))
+            {
                 Ok(0) => break,
                 Ok(n) => sent += n,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()).doing("tell", Path::new("the client")),
+                Err(error) => return Err(error.into()).doing("write to", Path::new("the client")),
             }
         }
         Ok(sent)
     }
 
-    /// Zeroes for what was promised and is not there, inside a frame that has begun.
-    pub(crate) fn fill_up(&mut self, missing: usize) -> Done<()> {
+    /// Pads a frame with zeroes, if a file is shorter than announced.
+    pub(crate) fn zero_fill(&mut self, missing: usize) -> FileResult<()> {
         self.out.resize(self.out.len() + missing, 0);
         self.flush_if_full()
     }
 
-    pub(crate) fn send<T: serde::Serialize>(&mut self, kind: FrameKind, value: &T) -> Done<()> {
+    pub(crate) fn send<T: serde::Serialize>(
+        &mut self,
+        kind: FrameKind,
+        value: &T,
+    ) -> FileResult<()> {
         self.out.extend_from_slice(&encode(kind, value));
         self.flush_if_full()
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Done<()> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> FileResult<()> {
         self.out.extend_from_slice(&header(FrameKind::Bytes, bytes.len()));
         self.out.extend_from_slice(bytes);
         self.flush_if_full()
     }
 
-    pub(crate) fn done(&mut self, entries: u64, bytes: u64) -> Done<()> {
+    pub(crate) fn done(&mut self, entries: u64, bytes: u64) -> FileResult<()> {
         self.send(FrameKind::Reply, &FileReply::Done { entries, bytes })
     }
 
-    fn flush_if_full(&mut self) -> Done<()> {
+    fn flush_if_full(&mut self) -> FileResult<()> {
         if self.out.len() >= MAX_CHUNK { self.flush() } else { Ok(()) }
     }
 
-    pub(crate) fn flush(&mut self) -> Done<()> {
-        let mut pieces = self.out.chunks(self.most);
+    pub(crate) fn flush(&mut self) -> FileResult<()> {
+        let mut pieces = self.out.chunks(self.max_write);
         let sent = pieces.try_for_each(|piece| self.socket.write_all(piece));
         self.out.clear();
-        sent.doing("tell", Path::new("the client"))
+        sent.doing("write to", Path::new("the client"))
     }
 }

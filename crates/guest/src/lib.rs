@@ -1,174 +1,180 @@
-//! PID 1 inside a sandbox.
+//! The guest: PID 1 inside a sandbox.
 //!
-//! Starts what the worker asks for, reaps what dies, serves files, and ends with its worker. It
-//! trusts nothing in here but its own memory: /etc/passwd is an image's, and so is every file.
+//! It starts commands for the worker, reaps processes, serves files, and exits with its worker. It
+//! trusts nothing inside but its own memory: every file, such as /etc/passwd, is the image's.
 //!
-//! A library, because on the `process` tier the worker's child becomes the guest without executing
-//! anything: starting a program costs more than all of the jail's mounts.
+//! It is a library, because on the `process` tier a fork of the worker becomes the guest without
+//! execve, which would cost more than all mounts of the jail.
 
 mod commands;
 mod files;
 mod init;
-mod link;
 mod links;
-pub mod machine;
-mod mirror;
+mod mirror_dir;
 mod oom;
 mod pause;
 mod session;
 mod sftp;
 mod tree;
 mod users;
+pub mod vm;
 mod volume;
+mod worker_link;
 
 use commands::Commands;
-use init::Init;
-use link::Link;
-use links::{Listeners, Wanted, Who};
+use init::InitProcess;
+use links::{Listeners, StreamKind, StreamUser};
 use msb_spec::UserRef;
 use msb_sys::signal::{SIGCHLD, Signals};
 use msb_wire::{FromGuest, InitFailure, LinkFailure, ToGuest};
 use oom::OomScore;
-use pause::Paused;
+use pause::ProcessPause;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
+use worker_link::WorkerLink;
 
-pub use init::{Beside, become_init};
+pub use init::{PendingInit, become_init};
 pub use volume::serve_volume;
 
-/// Is PID 1 until the worker has gone or the last command has ended. Returns its exit code.
+/// Runs as PID 1 until the worker has exited or the main command has. Returns the exit code.
 ///
-/// `restricted` commands get no capabilities. Whoever waits `beside` us becomes PID 1 of what is
-/// inside, one pid namespace below. The process has one thread, descriptors 0 to 2 lead nowhere,
-/// and all others but these are closed.
-pub fn run(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
+/// `restricted` commands get no capabilities. `pending_init` becomes PID 1 of a nested pid
+/// namespace. The process must have one thread; descriptors 0 to 2 are /dev/null, and all others
+/// but the given ones are closed.
+pub fn run(worker_link: OwnedFd, restricted: bool, pending_init: Option<PendingInit>) -> i32 {
     msb_sys::process::set_name(c"msb-guest");
-    let oom = OomScore::take(beside.as_ref().map(|beside| beside.proc.as_fd()));
-    // Nobody else in here may read our memory or descriptors through /proc.
+    let oom = OomScore::open(pending_init.as_ref().map(|pending_init| pending_init.proc.as_fd()));
+    // Other processes inside must not read our memory or descriptors through /proc.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    // The worker's death closes the link, which ends us; this is for the moments before we look.
+    // The worker's exit closes the link, which ends us; this covers the time before the loop.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let Ok(signals) = Signals::collect(&[SIGCHLD]) else { return 125 };
-    let mut link = Link::new(link);
+    let mut worker_link = WorkerLink::new(worker_link);
     let mut commands = Commands::new(restricted, oom);
-    let mut init = beside.map(Init::new);
-    commands.watch(init.as_ref().map(|init| init.pid));
-    // Who has died before we could hear of it.
+    let mut init = pending_init.map(InitProcess::new);
+    commands.set_init(init.as_ref().map(|init| init.pid));
+    // Children that exited before signals were collected.
     for exited in commands.reap(init.as_ref().map(|init| init.proc().as_fd())) {
-        link.tell(&exited, &[]);
+        worker_link.send(&exited, &[]);
     }
     let mut paused = None;
     let mut listeners = Listeners::default();
     loop {
-        let mut waits =
-            [PollFd::new(link.socket(), PollFlags::IN), PollFd::new(signals.fd(), PollFlags::IN)];
+        let mut waits = [
+            PollFd::new(worker_link.socket(), PollFlags::IN),
+            PollFd::new(signals.fd(), PollFlags::IN),
+        ];
         match poll(&mut waits, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return 125,
         }
-        let [asked, died] = waits.map(|wait| !wait.revents().is_empty());
+        let [requested, died] = waits.map(|wait| !wait.revents().is_empty());
         if died {
             while signals.take().is_some() {}
             let exited = commands.reap(init.as_ref().map(|init| init.proc().as_fd()));
-            exited.iter().for_each(|one| link.tell(one, &[]));
-            // A pause stops them as well, and lets them go on.
+            exited.iter().for_each(|one| worker_link.send(one, &[]));
+            // A pause stops them as well, and resumes them later.
             if paused.is_none() {
-                commands.end_stopped_servers();
+                commands.kill_stopped_servers();
             }
-            // Whoever is left may have something to say; then the worker ends us.
+            // If other processes are left, they may still write output; then the worker kills us.
             let alone = matches!(exited.last(), Some(FromGuest::Exited { alone: true, .. }));
-            if alone && commands.are_over() {
+            if alone && commands.is_main_done() {
                 return 0;
             }
         }
-        if asked {
-            // The worker is gone: so are we, and with PID 1 the kernel ends everything in here.
-            let Some((request, fds)) = link.next() else {
+        if requested {
+            // The worker is gone. When PID 1 exits, the kernel kills everything inside.
+            let Some((request, fds)) = worker_link.next() else {
                 return 0;
             };
-            let inside = Inside { commands: &mut commands, init: init.as_mut() };
-            serve(&mut link, inside, &mut paused, &mut listeners, request, fds);
+            let inside = InsideProcesses { commands: &mut commands, init: init.as_mut() };
+            serve(&mut worker_link, inside, &mut paused, &mut listeners, request, fds);
         }
     }
 }
 
-/// Who is inside.
-struct Inside<'a> {
+/// Processes that the guest manages.
+struct InsideProcesses<'a> {
     commands: &'a mut Commands,
-    init: Option<&'a mut Init>,
+    init: Option<&'a mut InitProcess>,
 }
 
 fn serve(
-    link: &mut Link,
-    Inside { commands, init }: Inside<'_>,
-    paused: &mut Option<Paused>,
+    worker_link: &mut WorkerLink,
+    InsideProcesses { commands, init }: InsideProcesses<'_>,
+    paused: &mut Option<ProcessPause>,
     listeners: &mut Listeners,
     request: ToGuest,
     fds: Vec<OwnedFd>,
 ) {
-    let powerless = commands.are_powerless();
-    let lead = |user: Option<UserRef>, wanted: &Wanted, fds| {
-        links::serve_apart(Who { user: user.as_ref(), powerless }, wanted, fds)
+    let drop_caps = commands.drops_caps();
+    let fork_stream = |user: Option<UserRef>, kind: &StreamKind, fds| {
+        links::fork_server(StreamUser { name: user.as_ref(), drop_caps }, kind, fds)
     };
     match request {
         ToGuest::Exec { id, argv, env, workdir, user, tty, rlimits, last, sweep } => {
             if last {
-                commands.end_with(id);
+                commands.set_main(id);
             }
             if sweep {
-                commands.sweep_after(id);
+                commands.kill_session_after(id);
             }
-            let command = commands::Asked { argv, env, workdir, user, tty, rlimits };
+            let command = commands::SpawnRequest { argv, env, workdir, user, tty, rlimits };
             let (answer, terminal) = commands.start(id, &command, &fds);
-            link.tell(&answer, terminal.as_slice());
+            worker_link.send(&answer, terminal.as_slice());
         }
         ToGuest::Signal { id, signal } => commands.signal(id, signal),
-        ToGuest::SignalAll { signal } => match init.filter(|init| init.is_up()) {
-            // What it started ends when it wants.
+        ToGuest::SignalAll { signal } => match init.filter(|init| init.is_running()) {
+            // The init stops what it has started.
             Some(init) => {
-                init.ask_to_end();
+                init.stop();
                 commands.signal_each(signal);
             }
             None => drop(msb_sys::signal::send(-1, signal)),
         },
         ToGuest::Init(handover) => {
             let failure = match init {
-                Some(init) => init.hand_over(handover),
+                Some(init) => init.start(handover),
                 None => Some(InitFailure::Process { errno: libc::ESRCH }),
             };
-            link.tell(&FromGuest::Init { failure }, &[]);
+            worker_link.send(&FromGuest::Init { failure }, &[]);
         }
         ToGuest::Files { user } => {
-            commands.add_server(files::serve_apart(user.as_ref(), fds));
+            commands.add_server(files::fork_server(user.as_ref(), fds));
         }
-        ToGuest::Sftp { user } => commands.add_server(lead(user, &Wanted::Sftp, fds)),
+        ToGuest::Sftp { user } => commands.add_server(fork_stream(user, &StreamKind::Sftp, fds)),
         ToGuest::Dial { user, to } => {
-            commands.add_server(lead(user, &Wanted::Dial(to), fds));
+            commands.add_server(fork_stream(user, &StreamKind::Dial(to), fds));
         }
         ToGuest::Listen { user, at, id } => {
-            let wanted = match listeners.add(id) {
-                Ok(orders) => Wanted::Listen(at, orders),
-                Err(failure) => Wanted::Refused(failure),
+            let kind = match listeners.add(id) {
+                Ok(accepts) => StreamKind::Listen(at, accepts),
+                Err(failure) => StreamKind::Refused(failure),
             };
-            commands.add_server(lead(user, &wanted, fds));
+            commands.add_server(fork_stream(user, &kind, fds));
         }
         ToGuest::Accept { listener, number } => {
             if !fds.first().is_some_and(|socket| listeners.pass(listener, number, socket)) {
-                commands.add_server(lead(None, &Wanted::Refused(LinkFailure::Gone), fds));
+                commands.add_server(fork_stream(
+                    None,
+                    &StreamKind::Refused(LinkFailure::Gone),
+                    fds,
+                ));
             }
         }
-        // For machines only; the worker asks nobody else.
+        // For microVMs only; the worker does not send this to a jail.
         ToGuest::Layer => drop(fds),
         ToGuest::Pause => {
             let proc = init.map(|init| init.proc().as_fd());
-            *paused = paused.take().or_else(|| Paused::begin(proc));
-            link.tell(&FromGuest::Paused { paused: paused.is_some() }, &[]);
+            *paused = paused.take().or_else(|| ProcessPause::stop_all(proc));
+            worker_link.send(&FromGuest::Paused { paused: paused.is_some() }, &[]);
         }
         ToGuest::Resume => {
             if let Some(paused) = paused.take() {
-                paused.end(init.map(|init| init.proc().as_fd()));
+                paused.resume(init.map(|init| init.proc().as_fd()));
             }
-            link.tell(&FromGuest::Paused { paused: false }, &[]);
+            worker_link.send(&FromGuest::Paused { paused: false }, &[]);
         }
     }
 }

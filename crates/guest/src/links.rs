@@ -1,178 +1,184 @@
-//! Streams that lead into the sandbox, each in a process of its own that becomes the asking user
-//! first, as for files. One frame says whether there is a stream; what follows it is the stream.
+//! Streams into the sandbox: SFTP, connections and listeners. Each runs in a child process that
+//! switches to the requested user first. A `Link` frame reports the result, and the bytes after it
+//! are the stream.
 
 mod dial;
-mod join;
 mod listen;
-mod names;
+mod relay;
+mod resolver;
 
-use crate::machine::PACKET;
 use crate::sftp;
-use crate::users::{self, NoUser};
-use join::{Spoken, join};
+use crate::users::{self, UserError};
+use crate::vm::PACKET;
 pub(crate) use listen::Listeners;
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
 use msb_wire::{FrameKind, LinkFailure, LinkReply, Target, encode};
+use relay::{HostFraming, relay};
 use rustix::fs::Mode;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Who is at a stream's end inside.
+/// The user of a stream inside.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Who<'a> {
-    /// None is root.
-    pub(crate) user: Option<&'a UserRef>,
-    /// Without any capability, as commands are here.
-    pub(crate) powerless: bool,
+pub(crate) struct StreamUser<'a> {
+    /// The user; none is root.
+    pub(crate) name: Option<&'a UserRef>,
+    /// Whether it gets no capabilities, as commands here.
+    pub(crate) drop_caps: bool,
 }
 
-/// What a stream is to be.
+/// What a stream is for.
 #[derive(Debug)]
-pub(crate) enum Wanted {
-    /// SFTP is spoken on it.
+pub(crate) enum StreamKind {
+    /// The SFTP server runs on it.
     Sftp,
-    /// It leads to something that listens.
+    /// It is connected to a listening socket inside.
     Dial(Target),
-    /// It tells of those who connect there. They are joined with what comes on the other end.
+    /// It reports accepted connections, which are relayed over connections that arrive on the
+    /// descriptor.
     Listen(Target, OwnedFd),
-    /// Nothing: it was refused.
+    /// It was refused with this failure.
     Refused(LinkFailure),
 }
 
-/// Why there is none, and what the kernel said.
+/// Why there is no stream, with the errno or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct NoLink {
+struct LinkError {
     failure: LinkFailure,
     errno: i32,
 }
 
-impl NoLink {
+impl LinkError {
     fn new(failure: LinkFailure) -> Self {
         Self { failure, errno: 0 }
     }
 }
 
-/// Serves a stream on the last of these descriptors in a child, whose pid is returned. The child
-/// keeps the others open: the worker sees by them when it has ended.
-pub(crate) fn serve_apart(who: Who<'_>, wanted: &Wanted, mut fds: Vec<OwnedFd>) -> Option<i32> {
+/// Serves a stream on the last of these descriptors in a child, and returns its pid. The child
+/// holds the others until it exits, which the worker notices.
+pub(crate) fn fork_server(
+    user: StreamUser<'_>,
+    kind: &StreamKind,
+    mut fds: Vec<OwnedFd>,
+) -> Option<i32> {
     let socket = fds.pop()?;
     let child = msb_sys::process::fork_child().ok()?;
     if child.is_none() {
-        in_child(who, wanted, socket.as_fd(), &fds, Spoken::Plain);
+        run_child(user, kind, socket.as_fd(), &fds, HostFraming::Plain);
     }
     child
 }
 
-/// The same for the guest of a machine, on a connection that must not be closed first. The child
-/// is made in `group`, where no limit holds.
-pub(crate) fn serve_aside(
-    who: Who<'_>,
-    wanted: &Wanted,
+/// Serves a stream in a microVM. The child must not close the connection first. It is created in
+/// `group`, which has no pids limit.
+pub(crate) fn fork_vm_server(
+    user: StreamUser<'_>,
+    kind: &StreamKind,
     socket: &OwnedFd,
     group: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     if let Fork::Child = msb_sys::process::fork_into(0, group)? {
-        in_child(who, wanted, socket.as_fd(), &[], Spoken::Framed(PACKET));
+        run_child(user, kind, socket.as_fd(), &[], HostFraming::Framed(PACKET));
     }
     Ok(())
 }
 
-/// It may last for days, and keeps nothing else open. Nothing that owns a descriptor is dropped from here
-/// on.
-fn in_child(
-    who: Who<'_>,
-    wanted: &Wanted,
+/// Runs in the child, which may last for days and holds no other descriptors. Values that own a
+/// descriptor must not be dropped from here on.
+fn run_child(
+    user: StreamUser<'_>,
+    kind: &StreamKind,
     socket: BorrowedFd<'_>,
     others: &[OwnedFd],
-    spoken: Spoken,
+    framing: HostFraming,
 ) -> ! {
     let mut kept = vec![socket];
     kept.extend(others.iter().map(AsFd::as_fd));
-    if let Wanted::Listen(_, orders) = wanted {
-        kept.push(orders.as_fd());
+    if let StreamKind::Listen(_, accepts) = kind {
+        kept.push(accepts.as_fd());
     }
     if msb_sys::process::close_others(&kept).is_ok() {
-        answer(who, wanted, socket, spoken);
-        wait_closed(socket, spoken);
+        answer(user, kind, socket, framing);
+        wait_closed(socket, framing);
     }
     msb_sys::process::leave(0);
 }
 
-/// The machine between us and the host drops what it has not passed on when we close first.
-fn wait_closed(socket: BorrowedFd<'_>, spoken: Spoken) {
-    if spoken != Spoken::Plain && rustix::io::ioctl_fionbio(socket, false).is_ok() {
+/// Waits until the host closes a vsock connection: the VMM drops buffered bytes if we close first.
+fn wait_closed(socket: BorrowedFd<'_>, framing: HostFraming) {
+    if framing != HostFraming::Plain && rustix::io::ioctl_fionbio(socket, false).is_ok() {
         let mut buffer = [0; 4096];
         while rustix::io::read(socket, &mut buffer).is_ok_and(|n| n > 0) {}
     }
 }
 
-/// Becomes the user, says whether there is a stream, and is its other end.
-fn answer(who: Who<'_>, wanted: &Wanted, socket: BorrowedFd<'_>, spoken: Spoken) {
+/// Switches to the user, reports whether there is a stream, and serves it.
+fn answer(user: StreamUser<'_>, kind: &StreamKind, socket: BorrowedFd<'_>, framing: HostFraming) {
     msb_sys::signal::reset();
     msb_sys::signal::ignore(msb_sys::signal::SIGPIPE);
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    let failed = |none: NoLink| {
-        tell(socket, &LinkReply::Failed { failure: none.failure, errno: none.errno });
+    let failed = |none: LinkError| {
+        send_reply(socket, &LinkReply::Failed { failure: none.failure, errno: none.errno });
     };
-    let home = match become_user(who) {
+    let home = match become_user(user) {
         Ok(home) => home,
         Err(none) => return failed(none),
     };
-    match wanted {
-        Wanted::Sftp => {
+    match kind {
+        StreamKind::Sftp => {
             msb_sys::process::set_name(c"sftp-server");
-            tell(socket, &LinkReply::Open);
-            let most = match spoken {
-                Spoken::Plain => usize::MAX,
-                Spoken::Framed(most) => most,
+            send_reply(socket, &LinkReply::Open);
+            let max_write = match framing {
+                HostFraming::Plain => usize::MAX,
+                HostFraming::Framed(max_write) => max_write,
             };
-            sftp::serve(socket, most, home);
+            sftp::serve(socket, max_write, home);
         }
-        Wanted::Dial(to) => {
+        StreamKind::Dial(to) => {
             msb_sys::process::set_name(c"msb-dial");
             match dial::dial(to) {
                 Ok(peer) => {
-                    tell(socket, &LinkReply::Open);
-                    let _ = join(socket, spoken, peer.as_fd());
+                    send_reply(socket, &LinkReply::Open);
+                    let _ = relay(socket, framing, peer.as_fd());
                 }
                 Err(none) => failed(none),
             }
         }
-        Wanted::Listen(at, orders) => {
+        StreamKind::Listen(at, accepts) => {
             msb_sys::process::set_name(c"msb-listen");
-            listen::listen(socket, orders.as_fd(), spoken, at);
+            listen::listen(socket, accepts.as_fd(), framing, at);
         }
-        Wanted::Refused(failure) => failed(NoLink::new(*failure)),
+        StreamKind::Refused(failure) => failed(LinkError::new(*failure)),
     }
 }
 
-/// Becomes the user and goes to its home. Returns that, or `/` where there is none.
-fn become_user(who: Who<'_>) -> Result<PathBuf, NoLink> {
-    let found = who.user.filter(|user| !user.is_root()).map(users::find);
+/// Switches to the user and changes to its home. Returns the home, or `/`.
+fn become_user(user: StreamUser<'_>) -> Result<PathBuf, LinkError> {
+    let found = user.name.filter(|user| !user.is_root()).map(users::find);
     let found = found.transpose().map_err(|none| match none {
-        NoUser::Unknown => NoLink::new(LinkFailure::User),
-        NoUser::OnlyRoot => NoLink::new(LinkFailure::OnlyRoot),
+        UserError::Unknown => LinkError::new(LinkFailure::User),
+        UserError::OnlyRoot => LinkError::new(LinkFailure::OnlyRoot),
     })?;
     let home = found.as_ref().map(|found| found.home.clone());
-    let home = home.unwrap_or_else(|| users::Homes::default().of_root());
+    let home = home.unwrap_or_else(|| users::RootHome::default().get());
     let identity = found.as_ref().map(|found| &found.identity);
-    let become_it = match who.powerless {
-        true => msb_sys::process::become_powerless(identity),
+    let switched = match user.drop_caps {
+        true => msb_sys::process::drop_privileges(identity),
         false => identity.map_or(Ok(()), msb_sys::process::become_user),
     };
-    become_it.map_err(|error| NoLink {
+    switched.map_err(|error| LinkError {
         failure: LinkFailure::System,
         errno: error.raw_os_error().unwrap_or(libc::EIO),
     })?;
     let home = [Path::new(&home), Path::new("/")]
         .into_iter()
-        .find(|place| std::env::set_current_dir(place).is_ok());
+        .find(|dir| std::env::set_current_dir(dir).is_ok());
     Ok(home.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// If the other side cannot hear, it is gone, and the next read ends us.
-fn tell(socket: BorrowedFd<'_>, reply: &LinkReply) {
+/// A failure means that the other end is closed, which the next read reports.
+fn send_reply(socket: BorrowedFd<'_>, reply: &LinkReply) {
     let _ = msb_sys::socket::send_all(socket, &encode(FrameKind::Link, reply), &[]);
 }

@@ -1,5 +1,5 @@
-//! The program that a microVM boots: PID 1 and nothing else.
+//! The program that a microVM boots as PID 1.
 
 fn main() {
-    msb_guest::machine::run()
+    msb_guest::vm::run()
 }

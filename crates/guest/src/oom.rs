@@ -1,19 +1,19 @@
-//! Whom the kernel kills first when the sandbox has no memory left.
+//! OOM scores of the guest and its commands.
 //!
-//! A process may raise its score without any right, and lower it again as far as it was. Commands are
-//! started while ours is raised and inherit that, so that one of them dies and not PID 1, with which
-//! the kernel would end all others. The file can only be opened while our memory can be looked into.
+//! A process may raise its own score and lower it back without privileges. Commands are started
+//! while ours is raised and inherit it, so that the OOM killer picks one of them and not PID 1. The
+//! file can only be opened while the process is dumpable.
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How much sooner a command is killed: as if it had half of all memory more.
+/// Added to the score of commands: they count as if they used half of all memory more.
 const RAISE: i32 = 500;
-/// The highest score there is.
-const MOST: i32 = 1000;
+/// The highest score of the kernel.
+const MAX_SCORE: i32 = 1000;
 
-/// Our own score.
+/// The guest's own OOM score.
 #[derive(Debug)]
 pub(crate) struct OomScore {
     file: OwnedFd,
@@ -21,9 +21,10 @@ pub(crate) struct OomScore {
 }
 
 impl OomScore {
-    /// Before anything else runs in here. `proc` is where we see ourselves, if /proc shows others.
-    /// None where there is no such file: then no process is preferred.
-    pub(crate) fn take(proc: Option<BorrowedFd<'_>>) -> Option<Self> {
+    /// Opens the score before anything else runs. `proc` is the guest's own /proc, if the mounted
+    /// one shows another pid namespace. None if there is no such file; then no process is
+    /// preferred.
+    pub(crate) fn open(proc: Option<BorrowedFd<'_>>) -> Option<Self> {
         let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = match proc {
@@ -38,8 +39,8 @@ impl OomScore {
         Some(Self { file, own })
     }
 
-    /// Does something whose children are killed before us.
-    pub(crate) fn raised<T>(own: Option<&Self>, start: impl FnOnce() -> T) -> T {
+    /// Runs `start` with a raised score, which its children inherit.
+    pub(crate) fn with_raised<T>(own: Option<&Self>, start: impl FnOnce() -> T) -> T {
         if let Some(score) = own {
             score.write(higher(score.own));
         }
@@ -56,7 +57,7 @@ impl OomScore {
 }
 
 fn higher(own: i32) -> i32 {
-    own.saturating_add(RAISE).min(MOST)
+    own.saturating_add(RAISE).min(MAX_SCORE)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a command has left behind in its session, ended with it.
+//! Kills what an exited command has left in its session.
 
 use msb_sys::signal::{self, SIGKILL};
 use rustix::fs::{CWD, Dir, Mode, OFlags};
@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 
-/// Each look finds who was born during the one before; a fork bomb that outruns this many is held
-/// by the limit of processes, and ends with the sandbox.
-const LOOKS: usize = 50;
+/// Each round finds processes forked during the last one. A fork bomb that outruns all rounds is
+/// bounded by the pids limit and dies with the sandbox.
+const MAX_ROUNDS: usize = 50;
 
-/// Kills everything in the session of a command that has ended. Whoever has made a session of its
-/// own has left, and stays. `proc` is where to look if /proc shows others: the leader's number and
-/// those that are signalled are ours.
-pub(crate) fn end(leader: i32, proc: Option<BorrowedFd<'_>>) {
-    for _ in 0..LOOKS {
+/// Kills everything in the session of an exited command. Processes in sessions of their own stay.
+/// `proc` is the guest's own /proc, if the mounted one shows another pid namespace; pids are those
+/// of the guest's namespace.
+pub(crate) fn kill(leader: i32, proc: Option<BorrowedFd<'_>>) {
+    for _ in 0..MAX_ROUNDS {
         let mut found = false;
         for pid in members(leader, proc) {
             found = true;
@@ -26,16 +26,16 @@ pub(crate) fn end(leader: i32, proc: Option<BorrowedFd<'_>>) {
     }
 }
 
-/// Those of a session that have not ended.
+/// Live processes of a session.
 fn members(leader: i32, proc: Option<BorrowedFd<'_>>) -> impl Iterator<Item = i32> {
     stats(proc).filter_map(move |(pid, text)| {
         let text = String::from_utf8_lossy(&text);
-        let (state, session) = session(&text)?;
+        let (state, session) = session_of(&text)?;
         (!matches!(state, "Z" | "X") && session == leader).then_some(pid)
     })
 }
 
-/// Every process that is seen there, with what the kernel says of it in a line.
+/// Every process in /proc with its `stat` line.
 pub(crate) fn stats(proc: Option<BorrowedFd<'_>>) -> impl Iterator<Item = (i32, Vec<u8>)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let open = move |path: &str| match proc {
@@ -51,11 +51,11 @@ pub(crate) fn stats(proc: Option<BorrowedFd<'_>>) -> impl Iterator<Item = (i32, 
     })
 }
 
-/// The state and the session of a line of /proc. The name in it may hold anything.
-fn session(stat: &str) -> Option<(&str, i32)> {
+/// State and session from a `stat` line. The name in it may contain anything.
+fn session_of(stat: &str) -> Option<(&str, i32)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
-    // Parent and process group come before it.
+    // Parent pid and process group come before it.
     Some((state, fields.nth(2)?.parse().ok()?))
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn names_with_parentheses_do_not_confuse() {
-        assert_eq!(session("7 (a) b) S 1 2 42 0 -1"), Some(("S", 42)));
-        assert_eq!(session("7 (x) Z 1"), None);
+        assert_eq!(session_of("7 (a) b) S 1 2 42 0 -1"), Some(("S", 42)));
+        assert_eq!(session_of("7 (x) Z 1"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! SFTP, version 3: what `sftp`, `scp`, `sshfs` and their like speak (draft-ietf-secsh-filexfer-02),
-//! with the extensions that OpenSSH's own clients use.
+//! An SFTP server, version 3 (draft-ietf-secsh-filexfer-02), for `sftp`, `scp` and `sshfs`, with
+//! the extensions of OpenSSH.
 //!
-//! Runs in a process of its own that has become the user, inside the sandbox and under its rules,
-//! so that no path can lead out of it. Nothing that arrives is believed, and everything is
-//! bounded: packets, open files, what is kept in memory. Names are bytes.
+//! It runs in a child that has switched to the user, inside the sandbox and under its rules, so no
+//! path can lead out of it. Input is untrusted, and packets, open files and memory are bounded.
+//! Names are bytes.
 
 mod attributes;
 mod extensions;
@@ -16,41 +16,41 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use packet::{MAX_PACKET, Out};
+use packet::{MAX_PACKET, ReplyBuffer};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use session::Session;
+use session::SftpSession;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-/// Two packets of any length, so that there is always room for one behind the end of another.
-const ROOM: usize = 2 * (MAX_PACKET + 4);
-/// Answers are gathered up to here: about as much as a socket takes at once.
+/// Two packets of maximum length, so that one always fits behind the end of another.
+const INPUT_BUFFER: usize = 2 * (MAX_PACKET + 4);
+/// Bytes of replies that are buffered: about as much as a socket takes at once.
 const FLUSH: usize = 192 << 10;
 
-/// Speaks until the other side has gone or breaks the rules. The connection takes no more than
-/// `most` bytes at once.
-pub(crate) fn serve(socket: BorrowedFd<'_>, most: usize, home: PathBuf) {
-    let mut connection = Connection { socket, most, out: Out::default() };
-    let mut session = Session::new(home, socket);
-    // It has gone: there is nobody left to tell.
+/// Serves until the client disconnects or violates the protocol. Writes have at most `max_write`
+/// bytes.
+pub(crate) fn serve(socket: BorrowedFd<'_>, max_write: usize, home: PathBuf) {
+    let mut connection = SftpConnection { socket, max_write, out: ReplyBuffer::default() };
+    let mut session = SftpSession::new(home, socket);
+    // The client has disconnected.
     let _ = connection.run(&mut session);
 }
 
-struct Connection<'a> {
+struct SftpConnection<'a> {
     socket: BorrowedFd<'a>,
-    most: usize,
-    out: Out,
+    max_write: usize,
+    out: ReplyBuffer,
 }
 
-impl Connection<'_> {
-    fn run(&mut self, session: &mut Session<'_>) -> rustix::io::Result<()> {
-        let mut input = vec![0; ROOM];
+impl SftpConnection<'_> {
+    fn run(&mut self, session: &mut SftpSession<'_>) -> rustix::io::Result<()> {
+        let mut input = vec![0; INPUT_BUFFER];
         let (mut start, mut end) = (0, 0);
         loop {
-            while let Some(packet) = match whole(&input[start..end]) {
+            while let Some(packet) = match first_packet(&input[start..end]) {
                 Ok(packet) => packet,
-                Err(TooLong) => return self.flush(),
+                Err(PacketTooLong) => return self.flush(),
             } {
                 start += 4 + packet.len();
                 if !session.answer(packet, &mut self.out) {
@@ -73,7 +73,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits for more, and answers first if there is nothing more yet.
+    /// Reads more input; sends buffered replies before it blocks.
     fn receive(&mut self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         let mut flags = RecvFlags::DONTWAIT;
         loop {
@@ -90,7 +90,7 @@ impl Connection<'_> {
     }
 
     fn flush(&mut self) -> rustix::io::Result<()> {
-        for piece in self.out.bytes().chunks(self.most) {
+        for piece in self.out.bytes().chunks(self.max_write) {
             let mut rest = piece;
             while !rest.is_empty() {
                 match rustix::net::send(self.socket.as_fd(), rest, SendFlags::NOSIGNAL) {
@@ -105,15 +105,15 @@ impl Connection<'_> {
     }
 }
 
-/// A packet that nobody may send; there is no way to find the next.
-struct TooLong;
+/// A packet beyond the maximum length; the next one cannot be found.
+struct PacketTooLong;
 
-/// The packet that these bytes begin with, once it is there.
-fn whole(bytes: &[u8]) -> Result<Option<&[u8]>, TooLong> {
+/// The first complete packet in these bytes.
+fn first_packet(bytes: &[u8]) -> Result<Option<&[u8]>, PacketTooLong> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
     match length {
         1..=MAX_PACKET => Ok(rest.get(..length)),
-        _ => Err(TooLong),
+        _ => Err(PacketTooLong),
     }
 }

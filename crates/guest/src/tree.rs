@@ -1,7 +1,8 @@
-//! Whole trees: in, out, and from one place inside to another.
+//! Trees of files: receiving, sending and copying them.
 
 use crate::files::{
-    Doing, Done, Stream, as_path, create, kind_of, make_parents, open_regular, protocol,
+    FileResult, FrameStream, WithContext, as_path, create, kind_of, make_parents, open_regular,
+    protocol,
 };
 use msb_sys::sparse::{self, Run};
 use msb_wire::{Entry, EntryKind, FrameKind, MAX_CHUNK, Piece};
@@ -12,32 +13,36 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Deeper than any real tree; a hostile one must not use up our stack.
+/// Deeper than any real tree; a hostile one must not overflow our stack.
 pub(crate) const DEPTH_LIMIT: usize = 512;
 
-/// Below this, gathering many files for one write beats sending each from its own pages.
-const SMALL: usize = 64 << 10;
+/// Smaller files are buffered and written together, larger ones are sent by sendfile(2).
+const SENDFILE_MIN: usize = 64 << 10;
 
 /// Entries and bytes of a copy.
 type Count = (u64, u64);
 
-/// Takes a tree in from the client.
-pub(crate) fn take_in(stream: &mut Stream, path: &Path, into: Option<&[u8]>) -> Done<Count> {
-    let root = place_of(path, into);
+/// Receives a tree from the client.
+pub(crate) fn receive(
+    stream: &mut FrameStream,
+    path: &Path,
+    into: Option<&[u8]>,
+) -> FileResult<Count> {
+    let root = target_path(path, into);
     make_parents(&root)?;
     let mut count = (0, 0);
-    // A directory's permissions may forbid writing into it, so they are set last.
+    // Permissions of directories are set last, because they may forbid writing.
     let mut directories: Vec<(PathBuf, Entry)> = Vec::new();
     loop {
         let frame = stream.next()?;
         if frame.kind != FrameKind::Entry {
-            return Err(protocol("take in a tree"));
+            return Err(protocol("receive a tree"));
         }
-        let entry: Entry = frame.value().map_err(|_| protocol("take in a tree"))?;
+        let entry: Entry = frame.value().map_err(|_| protocol("receive a tree"))?;
         if !entry.is_safe() {
-            return Err(protocol("take in a tree"));
+            return Err(protocol("receive a tree"));
         }
-        let place = match entry.path.as_slice() {
+        let entry_path = match entry.path.as_slice() {
             b"" => root.clone(),
             below => root.join(as_path(below)),
         };
@@ -45,37 +50,38 @@ pub(crate) fn take_in(stream: &mut Stream, path: &Path, into: Option<&[u8]>) -> 
         match &entry.kind {
             EntryKind::End => break,
             EntryKind::Directory => {
-                if !place.is_dir() {
-                    fs::create_dir(&place).doing("make directory", &place)?;
+                if !entry_path.is_dir() {
+                    fs::create_dir(&entry_path).doing("make directory", &entry_path)?;
                 }
-                directories.push((place, entry));
+                directories.push((entry_path, entry));
             }
             EntryKind::Symlink(target) => {
-                if fs::symlink_metadata(&place).is_ok_and(|meta| !meta.is_dir()) {
-                    fs::remove_file(&place).doing("replace", &place)?;
+                if fs::symlink_metadata(&entry_path).is_ok_and(|meta| !meta.is_dir()) {
+                    fs::remove_file(&entry_path).doing("replace", &entry_path)?;
                 }
-                std::os::unix::fs::symlink(as_path(target), &place).doing("link", &place)?;
+                std::os::unix::fs::symlink(as_path(target), &entry_path)
+                    .doing("link", &entry_path)?;
             }
-            EntryKind::File => count.1 += take_in_file(stream, &place, &entry)?,
+            EntryKind::File => count.1 += receive_file(stream, &entry_path, &entry)?,
             EntryKind::Other => {}
         }
     }
-    for (place, entry) in directories.into_iter().rev() {
-        finish(&place, entry.mode, entry.modified)?;
+    for (entry_path, entry) in directories.into_iter().rev() {
+        finish(&entry_path, entry.mode, entry.modified)?;
     }
     Ok((count.0 - 1, count.1))
 }
 
-/// Where a copy goes: to the path, or below it by its own name if it is a directory.
-pub(crate) fn place_of(path: &Path, into: Option<&[u8]>) -> PathBuf {
+/// Target of a copy: the path, or a new entry below it if it is a directory.
+pub(crate) fn target_path(path: &Path, into: Option<&[u8]>) -> PathBuf {
     match into {
         Some(name) if path.is_dir() => path.join(as_path(name)),
         _ => path.to_owned(),
     }
 }
 
-fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {
-    let mut file = create(place, entry.mode, false)?;
+fn receive_file(stream: &mut FrameStream, entry_path: &Path, entry: &Entry) -> FileResult<u64> {
+    let mut file = create(entry_path, entry.mode, false)?;
     let mut has_holes = false;
     stream.stream(entry.size, |piece| {
         let written = match piece {
@@ -86,46 +92,52 @@ fn take_in_file(stream: &mut Stream, place: &Path, entry: &Entry) -> Done<u64> {
                 file.seek(SeekFrom::Current(length)).map(drop)
             }
         };
-        written.doing("write", place)
+        written.doing("write", entry_path)
     })?;
     if has_holes {
-        // A hole at the end is not part of the file yet.
-        file.set_len(entry.size).doing("write", place)?;
+        // A hole at the end must be added by its length.
+        file.set_len(entry.size).doing("write", entry_path)?;
     }
-    finish(place, entry.mode, entry.modified)?;
+    finish(entry_path, entry.mode, entry.modified)?;
     Ok(entry.size)
 }
 
-pub(crate) fn finish(place: &Path, mode: u32, modified: i64) -> Done<()> {
-    fs::set_permissions(place, Permissions::from_mode(mode & 0o777)).doing("set mode of", place)?;
+pub(crate) fn finish(entry_path: &Path, mode: u32, modified: i64) -> FileResult<()> {
+    fs::set_permissions(entry_path, Permissions::from_mode(mode & 0o777))
+        .doing("set mode of", entry_path)?;
     let time = Timespec {
         tv_sec: modified.div_euclid(1000),
         tv_nsec: (modified.rem_euclid(1000) * 1_000_000) as _,
     };
     let times = Timestamps { last_access: time, last_modification: time };
-    // A time is a nicety; a file system that has none is no reason to fail a copy.
-    let _ = rustix::fs::utimensat(CWD, place, &times, AtFlags::SYMLINK_NOFOLLOW);
+    // A file system without times must not fail the copy.
+    let _ = rustix::fs::utimensat(CWD, entry_path, &times, AtFlags::SYMLINK_NOFOLLOW);
     Ok(())
 }
 
-/// Gives a tree out to the client.
-pub(crate) fn give_out(stream: &mut Stream, path: &Path) -> Done<Count> {
-    // Only the root is followed if it is a link; what lies below is given as it is.
+/// Sends a tree to the client.
+pub(crate) fn send(stream: &mut FrameStream, path: &Path) -> FileResult<Count> {
+    // Only the root is resolved if it is a symlink; symlinks below are sent as such.
     let root = fs::canonicalize(path).doing("open", path)?;
     let mut count = (0, 0);
-    walk(&root, Path::new(""), 0, &mut |place, below| {
-        give_entry(stream, place, below, &mut count)
+    walk(&root, Path::new(""), 0, &mut |entry_path, below| {
+        send_entry(stream, entry_path, below, &mut count)
     })?;
     let end = Entry { path: Vec::new(), kind: EntryKind::End, mode: 0, size: 0, modified: 0 };
     stream.send(FrameKind::Entry, &end)?;
     Ok(count)
 }
 
-fn give_entry(stream: &mut Stream, place: &Path, below: &Path, count: &mut Count) -> Done<()> {
-    let meta = fs::symlink_metadata(place).doing("look at", place)?;
-    let kind = kind_of(place, &meta);
+fn send_entry(
+    stream: &mut FrameStream,
+    entry_path: &Path,
+    below: &Path,
+    count: &mut Count,
+) -> FileResult<()> {
+    let meta = fs::symlink_metadata(entry_path).doing("stat", entry_path)?;
+    let kind = kind_of(entry_path, &meta);
     let mut file = match kind {
-        EntryKind::File => Some(open_regular(place)?),
+        EntryKind::File => Some(open_regular(entry_path)?),
         _ => None,
     };
     let size = if file.is_some() { meta.len() } else { 0 };
@@ -140,33 +152,39 @@ fn give_entry(stream: &mut Stream, place: &Path, below: &Path, count: &mut Count
     count.0 += 1;
     count.1 += size;
     let Some(file) = &mut file else { return Ok(()) };
-    let has_holes = size >= SMALL as u64 && sparse::has_holes(file).doing("read", place)?;
+    let has_holes =
+        size >= SENDFILE_MIN as u64 && sparse::has_holes(file).doing("read", entry_path)?;
     let mut at = 0;
     while at < size {
         let run = match has_holes {
-            true => sparse::run_at(&*file, at, size).doing("read", place)?,
+            true => sparse::run_at(&*file, at, size).doing("read", entry_path)?,
             false => Run::Data { end: size },
         };
         match run {
             Run::Hole { end } => stream.send(FrameKind::Hole, &(end - at))?,
-            Run::Data { end } => give_bytes(stream, file, place, end - at)?,
+            Run::Data { end } => send_bytes(stream, file, entry_path, end - at)?,
         }
         at = run.end();
     }
     Ok(())
 }
 
-/// Sends so many bytes of a file, from its position on.
-fn give_bytes(stream: &mut Stream, file: &mut File, place: &Path, length: u64) -> Done<()> {
+/// Sends `length` bytes of a file from its position.
+fn send_bytes(
+    stream: &mut FrameStream,
+    file: &mut File,
+    entry_path: &Path,
+    length: u64,
+) -> FileResult<()> {
     let mut left = length;
     while left > 0 {
         let wanted = left.min(MAX_CHUNK as u64) as usize;
-        // It may shrink while we read: the size was promised, so the rest is zeroes.
-        let missing = if wanted < SMALL {
+        // The file may shrink meanwhile. Its size was announced, so the rest is sent as zeroes.
+        let missing = if wanted < SENDFILE_MIN {
             let mut bytes = vec![0; wanted];
             let mut filled = 0;
             while filled < wanted {
-                match file.read(&mut bytes[filled..]).doing("read", place)? {
+                match file.read(&mut bytes[filled..]).doing("read", entry_path)? {
                     0 => break,
                     n => filled += n,
                 }
@@ -176,24 +194,24 @@ fn give_bytes(stream: &mut Stream, file: &mut File, place: &Path, length: u64) -
         } else {
             wanted - stream.send_file(file, wanted)?
         };
-        stream.fill_up(missing)?;
+        stream.zero_fill(missing)?;
         left -= wanted as u64;
     }
     Ok(())
 }
 
-/// Copies a file or tree inside.
-pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
+/// Copies a file or tree inside the sandbox.
+pub(crate) fn copy(from: &Path, to: &Path) -> FileResult<Count> {
     let from = fs::canonicalize(from).doing("open", from)?;
     if to.starts_with(&from) && from.is_dir() {
         return Err(io::Error::from_raw_os_error(libc::EINVAL)).doing("copy into itself", to);
     }
     make_parents(to)?;
     let mut count = (0, 0);
-    walk(&from, Path::new(""), 0, &mut |place, below| {
+    walk(&from, Path::new(""), 0, &mut |entry_path, below| {
         let target = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
-        let meta = fs::symlink_metadata(place).doing("look at", place)?;
-        match kind_of(place, &meta) {
+        let meta = fs::symlink_metadata(entry_path).doing("stat", entry_path)?;
+        match kind_of(entry_path, &meta) {
             EntryKind::Directory if target.is_dir() => {}
             EntryKind::Directory => fs::create_dir(&target).doing("make directory", &target)?,
             EntryKind::Symlink(link) => {
@@ -201,7 +219,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
             }
             EntryKind::File => {
                 let out = create(&target, meta.permissions().mode(), false)?;
-                count.1 += copy_file(&open_regular(place)?, out).doing("copy", place)?;
+                count.1 += copy_file(&open_regular(entry_path)?, out).doing("copy", entry_path)?;
             }
             EntryKind::Other | EntryKind::End => {}
         }
@@ -212,37 +230,37 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Done<Count> {
 }
 
 fn copy_file(mut from: &File, mut to: File) -> io::Result<u64> {
-    // What is there may be a device: only a file has holes.
+    // The target may be a device; only a regular file can have holes.
     match sparse::has_holes(from)? && to.metadata()?.is_file() {
         true => sparse::copy(from, &to),
         false => io::copy(&mut from, &mut to),
     }
 }
 
-/// Visits a directory before what it holds. Links are not followed.
+/// Visits a directory before its entries. Symlinks are not followed.
 fn walk(
-    place: &Path,
+    entry_path: &Path,
     below: &Path,
     depth: usize,
-    visit: &mut dyn FnMut(&Path, &Path) -> Done<()>,
-) -> Done<()> {
-    visit(place, below)?;
-    let meta = fs::symlink_metadata(place).doing("look at", place)?;
+    visit: &mut dyn FnMut(&Path, &Path) -> FileResult<()>,
+) -> FileResult<()> {
+    visit(entry_path, below)?;
+    let meta = fs::symlink_metadata(entry_path).doing("stat", entry_path)?;
     if !meta.is_dir() {
         return Ok(());
     }
     if depth == DEPTH_LIMIT {
-        return Err(io::Error::from_raw_os_error(libc::ELOOP)).doing("descend into", place);
+        return Err(io::Error::from_raw_os_error(libc::ELOOP)).doing("descend into", entry_path);
     }
-    for entry in fs::read_dir(place).doing("list", place)? {
-        let name = entry.doing("list", place)?.file_name();
-        walk(&place.join(&name), &below.join(&name), depth + 1, visit)?;
+    for entry in fs::read_dir(entry_path).doing("list", entry_path)? {
+        let name = entry.doing("list", entry_path)?.file_name();
+        walk(&entry_path.join(&name), &below.join(&name), depth + 1, visit)?;
     }
     Ok(())
 }
 
-/// Where a path leads, as far as there is something; what follows is taken as it is written.
-pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
+/// Resolves the existing part of a path; the rest is normalised as written.
+pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut missing: Vec<Component<'_>> = Vec::new();
     let mut there = path.components();
     let mut real = loop {

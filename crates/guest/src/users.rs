@@ -1,6 +1,6 @@
-//! Users as the image's own /etc/passwd and /etc/group tell them.
+//! Users and groups from the image's /etc/passwd and /etc/group.
 //!
-//! Read by hand: the C library's way would load modules of the image into PID 1.
+//! Parsed here, because the C library would load NSS modules of the image into PID 1.
 
 use msb_spec::UserRef;
 use msb_sys::spawn::Identity;
@@ -8,16 +8,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A user that was found.
-pub(crate) struct User {
+/// Ids and home of a user.
+pub(crate) struct ResolvedUser {
     pub(crate) identity: Identity,
     pub(crate) home: String,
 }
 
-/// Why there is none.
+/// Why a user cannot be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoUser {
-    /// Neither file has it.
+pub(crate) enum UserError {
+    /// No file has an entry for it.
     Unknown,
     /// Only root exists in this sandbox.
     OnlyRoot,
@@ -25,37 +25,37 @@ pub(crate) enum NoUser {
 
 const PASSWD: &str = "/etc/passwd";
 
-/// Files larger than this are not lists of users.
+/// Bytes that are read of a file at most.
 const FILE_LIMIT: usize = 1 << 20;
 
-pub(crate) fn find(user: &UserRef) -> Result<User, NoUser> {
+pub(crate) fn find(user: &UserRef) -> Result<ResolvedUser, UserError> {
     let found = resolve(user, &read(PASSWD), &read("/etc/group"))?;
     if !user.is_root() && only_root() {
-        return Err(NoUser::OnlyRoot);
+        return Err(UserError::OnlyRoot);
     }
     Ok(found)
 }
 
-/// The number of a group, by its name or number.
-pub(crate) fn group(name: &str) -> Result<u32, NoUser> {
+/// The gid of a group by name or number.
+pub(crate) fn group(name: &str) -> Result<u32, UserError> {
     let gid = match name.parse::<u32>() {
         Ok(gid) => gid,
-        Err(_) => group_in(name, &read("/etc/group")).ok_or(NoUser::Unknown)?,
+        Err(_) => group_in(name, &read("/etc/group")).ok_or(UserError::Unknown)?,
     };
-    if gid != 0 && only_root() { Err(NoUser::OnlyRoot) } else { Ok(gid) }
+    if gid != 0 && only_root() { Err(UserError::OnlyRoot) } else { Ok(gid) }
 }
 
-/// Root's home, remembered as long as /etc/passwd is the same file: every Exec asks for it.
+/// Root's home, cached while /etc/passwd is unchanged: every Exec needs it.
 #[derive(Default)]
-pub(crate) struct Homes {
+pub(crate) struct RootHome {
     known: Option<(Stamp, String)>,
 }
 
-/// What changes when a file does.
+/// Identifies a version of a file: device, inode, size and ctime.
 type Stamp = (u64, u64, u64, i64, i64);
 
-impl Homes {
-    pub(crate) fn of_root(&mut self) -> String {
+impl RootHome {
+    pub(crate) fn get(&mut self) -> String {
         let stamp = fs::metadata(PASSWD)
             .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec()))
             .unwrap_or_default();
@@ -71,20 +71,20 @@ impl Homes {
     }
 }
 
-/// Somebody's home, if there is such a user.
+/// The home of a user, if it exists.
 pub(crate) fn home(user: &UserRef) -> Option<String> {
     match user.is_root() {
-        true => Some(Homes::default().of_root()),
+        true => Some(RootHome::default().get()),
         false => resolve(user, &read(PASSWD), "").ok().map(|user| user.home),
     }
 }
 
-/// The names of users by their numbers; the first that has a number is its name.
+/// User names by uid; the first entry of a uid wins.
 pub(crate) fn names() -> HashMap<u32, String> {
     numbered(&read(PASSWD))
 }
 
-/// The same of groups.
+/// Group names by gid; the first entry of a gid wins.
 pub(crate) fn group_names() -> HashMap<u32, String> {
     numbered(&read("/etc/group"))
 }
@@ -100,20 +100,20 @@ fn numbered(file: &str) -> HashMap<u32, String> {
     names
 }
 
-fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
+fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<ResolvedUser, UserError> {
     let by_number = user.user().parse::<u32>().ok();
     let line = entry(passwd, |fields| match by_number {
         Some(_) => fields.get(2) == Some(&user.user()),
         None => fields.first() == Some(&user.user()),
     });
     let number = |field: Option<&&str>| field.and_then(|text| text.parse::<u32>().ok());
-    let uid = by_number.or_else(|| number(line.as_ref()?.get(2))).ok_or(NoUser::Unknown)?;
+    let uid = by_number.or_else(|| number(line.as_ref()?.get(2))).ok_or(UserError::Unknown)?;
     let own_gid = line.as_ref().and_then(|fields| number(fields.get(3)));
     let gid = match user.group() {
         None => own_gid.unwrap_or(0),
         Some(name) => match name.parse::<u32>() {
             Ok(gid) => gid,
-            Err(_) => group_in(name, group).ok_or(NoUser::Unknown)?,
+            Err(_) => group_in(name, group).ok_or(UserError::Unknown)?,
         },
     };
     let name = line.as_ref().and_then(|fields| fields.first().copied());
@@ -126,13 +126,13 @@ fn resolve(user: &UserRef, passwd: &str, group: &str) -> Result<User, NoUser> {
         }));
     }
     groups.dedup();
-    // The kernel takes 65536; an image that names more wants to be noticed, not obeyed.
+    // The kernel takes 65536. An image with more than this is hostile or broken.
     groups.truncate(1024);
     let home = line
         .and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
         .filter(|home| home.starts_with('/'))
         .unwrap_or_else(|| "/".to_owned());
-    Ok(User { identity: Identity { uid, gid, groups }, home })
+    Ok(ResolvedUser { identity: Identity { uid, gid, groups }, home })
 }
 
 fn group_in(name: &str, group: &str) -> Option<u32> {
@@ -148,8 +148,8 @@ fn read(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether the user namespace maps a single id. PID 1's is ours; we may be in no place that /proc
-/// shows.
+/// Whether the user namespace maps a single id. Read from PID 1, because this process may not
+/// appear in the mounted /proc.
 fn only_root() -> bool {
     let map = fs::read_to_string("/proc/1/uid_map").unwrap_or_default();
     let mut counts = map.lines().filter_map(|line| line.split_whitespace().nth(2));
@@ -163,7 +163,7 @@ mod tests {
     const LINES: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/var/www:/bin/sh\n";
     const GROUP: &str = "root:x:0:\nweb:x:33:\ndocker:x:99:web,ann\n";
 
-    fn found(text: &str) -> Result<(u32, u32, Vec<u32>, String), NoUser> {
+    fn found(text: &str) -> Result<(u32, u32, Vec<u32>, String), UserError> {
         resolve(&UserRef::parse(text).unwrap(), LINES, GROUP)
             .map(|u| (u.identity.uid, u.identity.gid, u.identity.groups, u.home))
     }
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused() {
-        assert_eq!(found("eve"), Err(NoUser::Unknown));
-        assert_eq!(found("web:eve"), Err(NoUser::Unknown));
+        assert_eq!(found("eve"), Err(UserError::Unknown));
+        assert_eq!(found("web:eve"), Err(UserError::Unknown));
     }
 }

@@ -1,12 +1,12 @@
-//! Decompresses a layer and does nothing with it, for `cargo xtask bench`: no pull of ours can be
-//! faster than this.
+//! Decompresses a layer and discards it, for `cargo xtask bench`: a lower bound for the time of a
+//! pull.
 
 use flate2::bufread::MultiGzDecoder;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufReader, Read};
 
-/// As large as what unpacking works with.
+/// Same chunk size as in unpacking.
 const CHUNK: usize = 256 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {

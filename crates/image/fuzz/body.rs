@@ -1,10 +1,9 @@
-//! What is fuzzed: bytes from anybody, unpacked as a layer and packed into a disk.
+//! Fuzz body: unpacks arbitrary bytes as a layer and packs them into a disk.
 //!
-//! Shared by the cargo-fuzz target and by `tests/layers.rs`, which runs it on made-up input.
-//! Unlike in a real unpacking no process is locked into the tree, so that a way out would be
-//! seen.
+//! Used by the cargo-fuzz target and by `tests/layers.rs`, which runs it on fixed input. The
+//! process is not confined here, so that an escape from the tree would be noticed.
 
-use msb_image::pack::{Marks, pack};
+use msb_image::pack::{OverlayXattrs, pack};
 use msb_image::unpack::{Bounds, unpack};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, Permissions};
@@ -13,31 +12,31 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tar::{EntryType, Header};
 
-/// Small, so that each is met.
+/// Small limits, so that each of them is reached.
 const BOUNDS: Bounds = Bounds { bytes: 64 << 10, entries: 40, depth: 6 };
 const BLOCK: usize = 512;
-/// What stands beside the tree and must not change.
+/// Name and content of a file next to the tree that must not change.
 const CANARY: &str = "canary";
 
-/// Unpacks the bytes as they are, again with the sums of all headers made right, because few
-/// inputs of a fuzzer would get past those, and at last what they are a recipe of.
-pub(crate) fn meet(bytes: &[u8]) {
-    let mut place = Place::new();
-    place.unpack(bytes);
-    place.unpack(&mended(bytes));
-    let assembled = assembled(bytes);
-    place.unpack(&assembled);
-    packed(&assembled);
+/// Unpacks the bytes as they are, then with correct checksums in all headers, and finally the layer
+/// that they are a recipe for. Few inputs of a fuzzer would have correct checksums.
+pub(crate) fn exercise(bytes: &[u8]) {
+    let mut dir = FuzzDir::new();
+    dir.unpack(bytes);
+    dir.unpack(&with_checksums(bytes));
+    let layer = layer_from_recipe(bytes);
+    dir.unpack(&layer);
+    pack_both_ways(&layer);
 }
 
-/// Packs a layer into a disk, twice, so that it also meets what it brought itself.
-fn packed(bytes: &[u8]) {
-    for marks in [None, Some(Marks::Trusted)] {
-        packed_with(bytes, marks);
+/// Packs a layer twice into one disk, so that it is also merged over itself.
+fn pack_both_ways(bytes: &[u8]) {
+    for marks in [None, Some(OverlayXattrs::Trusted)] {
+        pack_with(bytes, marks);
     }
 }
 
-fn packed_with(bytes: &[u8], marks: Option<Marks>) {
+fn pack_with(bytes: &[u8], marks: Option<OverlayXattrs>) {
     let disk = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC);
     let disk = fs::File::from(disk.expect("a file in memory"));
     let kept = disk.try_clone().expect("the same file");
@@ -48,15 +47,15 @@ fn packed_with(bytes: &[u8], marks: Option<Marks>) {
     }
 }
 
-/// A directory with the tree and a canary; it is gone when it is dropped.
-struct Place {
+/// A directory with the tree and the canary; removed when dropped.
+struct FuzzDir {
     path: PathBuf,
     trees: u32,
 }
 
-impl Place {
+impl FuzzDir {
     fn new() -> Self {
-        // Memory, where there is such a directory: tens of thousands of trees come and go.
+        // Prefer tmpfs: tens of thousands of trees are created and removed.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let thread = format!("{:?}", std::thread::current().id());
@@ -81,25 +80,25 @@ impl Place {
             assert!(contents.entries <= BOUNDS.entries, "more entries than the bound");
         }
         let beside = fs::read_dir(&self.path).expect("the directory").count();
-        assert_eq!(beside, 1 + self.trees as usize, "something beside the tree");
+        assert_eq!(beside, 1 + self.trees as usize, "something next to the tree");
         let canary = self.path.join(CANARY);
         let meta = fs::symlink_metadata(&canary).expect("the canary");
         assert!(meta.is_file() && meta.nlink() == 1 && meta.mode() & 0o7000 == 0);
         assert_eq!(fs::read(&canary).expect("the canary"), CANARY.as_bytes());
-        look(&tree, 0);
+        check_tree(&tree, 0);
         remove(&tree);
         fs::create_dir(&tree).expect("a directory");
     }
 }
 
-impl Drop for Place {
+impl Drop for FuzzDir {
     fn drop(&mut self) {
         remove(&self.path);
     }
 }
 
-/// Nothing in a tree may be more than a layer can bring.
-fn look(directory: &Path, depth: u64) {
+/// Checks that a tree has nothing that a layer must not create.
+fn check_tree(directory: &Path, depth: u64) {
     let _ = fs::set_permissions(directory, Permissions::from_mode(0o700));
     for entry in fs::read_dir(directory).expect("a directory of our own") {
         let path = entry.expect("an entry").path();
@@ -119,18 +118,18 @@ fn look(directory: &Path, depth: u64) {
             assert!(is_ours || !is_bad, "{}", String::from_utf8_lossy(name));
         }
         if kind.is_dir() {
-            look(&path, depth + 1);
+            check_tree(&path, depth + 1);
         }
     }
 }
 
-/// Removes a tree whose directories have been made ours by looking at them.
+/// Removes a tree. `check_tree` has made its directories accessible.
 fn remove(tree: &Path) {
     let _ = fs::remove_dir_all(tree);
 }
 
-/// Every block that says it is a header gets the sum that belongs to it.
-fn mended(bytes: &[u8]) -> Vec<u8> {
+/// Sets the checksum of every block that looks like a header.
+fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for block in bytes.as_chunks_mut::<BLOCK>().0 {
         if &block[257..262] == b"ustar" {
@@ -142,15 +141,15 @@ fn mended(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The bytes as a recipe: of each four one names a piece and the others change one byte of it.
-/// So a fuzzer finds the right order of entries without having to find the format first.
-fn assembled(recipe: &[u8]) -> Vec<u8> {
+/// Builds a layer from a recipe: of four bytes one selects a piece, and the others change one byte
+/// of it. So a fuzzer finds sequences of entries without finding the format first.
+fn layer_from_recipe(recipe: &[u8]) -> Vec<u8> {
     let seeds = seeds();
     let mut layer = Vec::new();
     for [piece, field, at, value] in recipe.as_chunks::<4>().0.iter().take(PIECES) {
         let begin = layer.len();
         layer.extend_from_slice(&seeds[usize::from(*piece) % seeds.len()]);
-        // An odd field leaves the piece as it is.
+        // An odd field leaves the piece unchanged.
         if field % 2 == 0 {
             let at = begin + FIELDS[usize::from(*field / 2) % FIELDS.len()] + usize::from(*at);
             if let Some(byte) = layer.get_mut(at) {
@@ -158,15 +157,15 @@ fn assembled(recipe: &[u8]) -> Vec<u8> {
             }
         }
     }
-    mended(&layer)
+    with_checksums(&layer)
 }
 
-/// A few more than may be unpacked.
+/// A few more than the limit of entries.
 const PIECES: usize = 48;
-/// Where names, modes, owners, sizes, types, targets, devices, prefixes, maps and bodies begin.
+/// Offsets of name, mode, owner, size, type, target, device, prefix, sparse map and body.
 pub(crate) const FIELDS: [usize; 10] = [0, 100, 108, 124, 156, 157, 329, 345, 386, 512];
 
-/// The pieces that attacks are made of; any of them may follow any other.
+/// Pieces that attacks are made of, in any order.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let records = |text: &str| {
         let record = |length: usize| format!("{length} {text}\n");
@@ -220,7 +219,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A header with a body that fills whole blocks.
+/// A header and its body, padded to whole blocks.
 fn entry(kind: EntryType, name: &str, target: &str, body: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -229,7 +228,7 @@ fn entry(kind: EntryType, name: &str, target: &str, body: &[u8]) -> Vec<u8> {
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(1_600_000_000);
-    // Written as they are: the setters refuse what attacks are made of.
+    // Not with the setters, which refuse hostile names.
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
     header.as_mut_bytes()[157..157 + target.len()].copy_from_slice(target.as_bytes());
     header.set_cksum();

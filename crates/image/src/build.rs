@@ -1,40 +1,41 @@
-//! Containerfiles: what they ask for and what becomes of an image.
+//! Containerfiles: parser, build steps and the layers that they produce.
 //!
-//! Nothing here runs anything; the engine does, in sandboxes. What is read from a directory that
-//! is built from, or from the layers of a stage, is read as something that anybody wrote.
+//! No command runs here; the engine runs RUN steps in sandboxes. The build context and the layers
+//! of a stage are untrusted input.
 
-mod archive;
-mod assembly;
+mod add_archive;
+mod build_store;
 mod containerfile;
-pub(crate) mod errand;
-mod folder;
+mod context_dir;
+pub(crate) mod copy_task;
+mod file_tree;
 mod glob;
 mod heredoc;
 mod ignore;
-mod layer;
-mod making;
-mod overlaid;
+mod layer_stack;
+mod lexer;
+mod new_layer;
 mod scope;
-mod stack;
+mod stage_builder;
 mod step;
-mod tape;
+mod tar_writer;
 pub mod time;
-mod tree;
-mod upper;
-mod words;
+mod upper_disk;
+mod upper_packer;
 
-pub use assembly::{Assembly, Copying, Job, Launch, Work, scratch};
-pub use containerfile::CONTAINERFILE_LIMIT;
-pub use errand::Copied;
-pub(crate) use folder::{chosen_attributes, names, open_directory};
-pub use ignore::Ignore;
-pub use making::{Key, Made, Origin, Putting, Scratch, Written, has_scratches};
-pub use scope::{Globals, Scope};
-pub(crate) use stack::{OPAQUE, is_opaque};
-pub(crate) use tree::Attributes;
-pub(crate) use upper::Packer;
-
-pub use step::{
-    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Program, Run, Source, Stage,
-    Step,
+pub use build_store::{
+    CachedStep, CopyOrigin, CopyRequest, ScratchDir, StepKey, UpperLayer, has_scratches,
 };
+pub use containerfile::CONTAINERFILE_LIMIT;
+pub(crate) use context_dir::{chosen_attributes, names, open_directory};
+pub use copy_task::CopyResult;
+pub(crate) use file_tree::Attributes;
+pub use ignore::Ignore;
+pub(crate) use layer_stack::{OPAQUE, is_opaque};
+pub use scope::{Globals, Scope};
+pub use stage_builder::{CopyArgs, RunCommand, RunJob, StageBuilder, StepAction, scratch};
+pub use step::{
+    BuildArg, BuildStage, BuildStep, CommandForm, Containerfile, CopyInstruction, CopySource,
+    Healthcheck, Instruction, RunInstruction, RunProgram,
+};
+pub(crate) use upper_packer::UpperPacker;

@@ -1,31 +1,30 @@
-//! Who we are to a registry: a user and a password, or a token.
+//! Credentials for registries: a user and a password, or a token.
 //!
-//! Own logins are kept in `auth.json` of the state directory, in Docker's format. Where there is
-//! none, the logins of Docker and of podman are used, and the programs that keep them (Docker
-//! calls those credential helpers). A secret is never shown: not by `Debug`, not in an error, not
-//! on a command line.
+//! Logins of msb are stored in `auth.json` of the state directory, in the format of Docker. Without
+//! one, the logins of Docker and podman and their credential helpers are used. A secret is never
+//! printed: not by `Debug`, not in an error, not on a command line.
 
-mod file;
-mod program;
+mod auth_file;
+mod credential_helper;
 
-use file::AuthFile;
+use auth_file::AuthFile;
 use msb_spec::{Error, Result, env};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something that must not be seen. It has no `Display`, and its `Debug` does not show it.
+/// A secret. It has no `Display`, and `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a secret in.
+    /// Wraps the text of a secret.
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The secret itself, for the one who is to be told.
+    /// The text itself, to send it to the registry.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -37,80 +36,86 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a registry is told to let us in.
+/// How to authenticate at a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
     /// A user and a password.
     Password {
-        /// Who.
+        /// Name of the user.
         user: String,
-        /// The password, or what stands for one.
+        /// The password, or an access token in its place.
         secret: Secret,
     },
-    /// A token that is exchanged for one to use, as OAuth2's refresh tokens are.
+    /// A token that is exchanged for an access token, like a refresh token of OAuth2.
     IdentityToken(Secret),
 }
 
-/// One line of a list of logins.
+/// One line of `msb registry ls`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Login {
-    /// Where one is logged in.
+    /// Host of the registry.
     pub registry: String,
-    /// As whom; none for a token, and where a program keeps it.
+    /// The user; none for a token, and if a credential helper has it.
     pub user: Option<String>,
-    /// The program that keeps the secret, if the file does not.
+    /// Name of the credential helper that has the secret, if the file does not.
     pub program: Option<String>,
-    /// The file that says so.
+    /// Path of the file with this login.
     pub file: PathBuf,
 }
 
-/// All logins that can be found.
+/// All logins that msb can use.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The state directory.
+    /// Path of the state directory.
     home: PathBuf,
-    /// Files of others, in the order they are looked at.
-    foreign: Vec<PathBuf>,
-    /// Where programs that keep credentials are searched.
+    /// Files of Docker and podman, in order of preference.
+    other_files: Vec<PathBuf>,
+    /// PATH that credential helpers are searched in.
     path: OsString,
-    /// What is tried before anything is kept.
+    /// Credential that takes precedence, with its registry.
     given: Option<(String, Credential)>,
-    /// Whether logins that are kept are used, and not only what is given.
+    /// Whether stored logins are used in addition to `given`.
     stored: bool,
 }
 
 impl Credentials {
-    /// The logins of a state directory, and those of Docker and podman where the environment
-    /// says they are.
+    /// The logins of a state directory, and those of Docker and podman at the paths that the
+    /// environment sets.
     pub fn open(home: &Path) -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self { home: home.to_owned(), foreign: foreign(variable), path, given: None, stored: true }
+        Self {
+            home: home.to_owned(),
+            other_files: docker_and_podman_files(variable),
+            path,
+            given: None,
+            stored: true,
+        }
     }
 
-    /// No logins at all, but for what is given.
+    /// No stored logins; only a credential that is given later.
     pub(crate) fn none() -> Self {
         Self {
             home: PathBuf::new(),
-            foreign: Vec::new(),
+            other_files: Vec::new(),
             path: OsString::new(),
             given: None,
             stored: false,
         }
     }
 
-    /// The same with a credential for one registry that is not kept yet.
+    /// A copy with a credential for one registry that takes precedence.
     #[must_use]
     pub fn giving(&self, registry: &str, credential: Credential) -> Self {
         Self { given: Some((registry.to_owned(), credential)), ..self.clone() }
     }
 
-    /// The file that our own logins are kept in.
+    /// Path of the file with the logins of msb.
     pub fn own_file(&self) -> PathBuf {
-        self.home.join(file::OWN)
+        self.home.join(auth_file::OWN)
     }
 
-    /// What to tell a registry; none if one is not logged in there.
+    /// The credential for a registry; none if there is no login.
     pub fn find(&self, registry: &str) -> Result<Option<Credential>> {
         if let Some((_, given)) = self.given.as_ref().filter(|(host, _)| host == registry) {
             return Ok(Some(given.clone()));
@@ -130,26 +135,27 @@ impl Credentials {
         Ok(None)
     }
 
-    /// Keeps a user and a password in our own file.
+    /// Stores a user and a password in the file of msb.
     pub fn login(&self, registry: &str, user: &str, secret: &Secret) -> Result<()> {
         if user.is_empty() || user.contains(':') {
-            return Err(Error::invalid(format!("not the name of a user: `{user}`"))
-                .hint("it is not empty and has no `:`, which ends it in what a registry is told"));
+            return Err(Error::invalid(format!("not the name of a user: `{user}`")).hint(
+                "a user name is not empty and has no `:`, which separates it from the password",
+            ));
         }
-        file::change(&self.home, |auths| {
-            file::remove(auths, registry);
-            file::add(auths, registry, user, secret);
+        auth_file::change(&self.home, |auths| {
+            auth_file::remove(auths, registry);
+            auth_file::add(auths, registry, user, secret);
             true
         })?;
         Ok(())
     }
 
-    /// Forgets what our own file has for a registry; false if it has nothing.
+    /// Removes the login of a registry from the file of msb. Returns false if there was none.
     pub fn logout(&self, registry: &str) -> Result<bool> {
-        file::change(&self.home, |auths| file::remove(auths, registry))
+        auth_file::change(&self.home, |auths| auth_file::remove(auths, registry))
     }
 
-    /// Every login, by registry: of several for one, the one that is used.
+    /// Every login, sorted by registry. Of several for one registry, the one that is used.
     pub fn list(&self) -> Result<Vec<Login>> {
         let mut logins: Vec<Login> = Vec::new();
         for file in self.files() {
@@ -163,16 +169,17 @@ impl Credentials {
         Ok(logins)
     }
 
-    /// The files that there are, ours first.
+    /// The existing files, the one of msb first.
     fn files(&self) -> impl Iterator<Item = Result<AuthFile>> {
         let own = AuthFile::own(&self.home).transpose();
-        let foreign = self.foreign.iter().filter_map(|path| AuthFile::foreign(path).transpose());
-        own.into_iter().chain(foreign)
+        let others = self.other_files.iter().filter_map(|path| AuthFile::foreign(path).transpose());
+        own.into_iter().chain(others)
     }
 
     fn in_file(&self, file: &AuthFile, registry: &str) -> Result<Option<Credential>> {
         if let Some(program) = file.program(registry) {
-            let found = program::ask(program, registry, &self.path, program::LIMIT)?;
+            let found =
+                credential_helper::get(program, registry, &self.path, credential_helper::LIMIT)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -184,8 +191,8 @@ impl Credentials {
     }
 }
 
-/// Where Docker and podman keep their logins, the one that is used first in front.
-fn foreign(variable: impl Fn(&'static str) -> Option<OsString>) -> Vec<PathBuf> {
+/// Paths of the logins of Docker and podman, in order of preference.
+fn docker_and_podman_files(variable: impl Fn(&'static str) -> Option<OsString>) -> Vec<PathBuf> {
     let home = variable("HOME").map(PathBuf::from);
     let below_home = |path: &str| home.as_ref().map(|home| home.join(path));
     let docker = variable(env::DOCKER_CONFIG).map(PathBuf::from);
@@ -202,16 +209,16 @@ fn foreign(variable: impl Fn(&'static str) -> Option<OsString>) -> Vec<PathBuf> 
     [docker].into_iter().chain(podman).flatten().collect()
 }
 
-/// What Docker calls its own registry in its files and to programs.
+/// Key of docker.io in files and for credential helpers.
 const DOCKER_KEY: &str = "https://index.docker.io/v1/";
 const DOCKER: &str = "docker.io";
 
-/// What a registry is called in a file, and by programs that keep credentials.
+/// Key of a registry in files and for credential helpers.
 fn key_of(registry: &str) -> &str {
     if registry == DOCKER { DOCKER_KEY } else { registry }
 }
 
-/// The registry that a key means; none for one that is about some of its repositories only.
+/// The registry of a key; none for a key that names a repository.
 fn registry_of(key: &str) -> Option<String> {
     let rest = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
     let (host, path) = rest.unwrap_or(key).split_once('/').unwrap_or((rest.unwrap_or(key), ""));

@@ -1,57 +1,57 @@
-//! From an image reference to layers that are ready to mount.
+//! Images: turns an image reference into layers that can be mounted.
 //!
-//! What comes from a user or an image is checked here; what leaves here can be mounted.
+//! References, manifests, archives and settings are untrusted input and are checked in this crate.
+//! Types that leave it are safe to mount.
 
-mod acl;
-mod acquire;
-mod apart;
-mod blank;
+mod add_layer;
+mod blank_disk;
 pub mod build;
 mod credentials;
 mod disks;
 mod ensure;
-mod host;
-mod layout;
+mod fetch_layers;
+mod helper_process;
+mod host_image;
+mod implied_dirs;
+mod live_copy;
 mod load;
-mod make;
 mod manifest;
-mod mend;
 mod owners;
 pub mod pack;
+mod posix_acl;
 mod progress;
+mod prune;
 mod pull;
 mod registry;
 mod save;
-mod seal;
 mod settings;
-mod sparse;
+mod sparse_digest;
 mod squash;
 mod store;
-mod twin;
+mod tree_digest;
 pub mod unpack;
-mod usage;
 
-pub use apart::{APART_ARGUMENT, Following, clear, serve, squash};
-pub use blank::blank_disk;
+pub use blank_disk::blank_disk;
 pub use credentials::{Credential, Credentials, Login, Secret};
-pub use ensure::Wish;
-pub use load::Load;
+pub use ensure::EnsureOptions;
+pub use helper_process::{IMAGE_HELPER_ARGUMENT, LiveCopy, clear, serve, squash};
+pub use live_copy::{IdShift, copy_file};
+pub use load::LoadOptions;
 pub use manifest::{ImageConfig, RootfsIds, WireConfig};
-pub use msb_spec::{History, Prune, Pruned, RunConfig, Space};
+pub use msb_spec::{History, Prune, PruneReport, RunConfig, Space};
 pub use owners::Owners;
-pub use pack::Marks;
-pub use progress::{Progress, Step, Unwatched};
-pub use pull::Pull;
-pub use registry::{PullFor, Reach, check_login};
-pub use seal::{FileDigest, Seal, seal};
+pub use pack::OverlayXattrs;
+pub use progress::{NoProgress, Progress, ProgressEvent};
+pub use prune::{InUse, Share};
+pub use pull::PullOptions;
+pub use registry::{PullFor, RegistryOptions, check_login};
 pub use settings::{
     ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile, ServerSettings,
     Settings,
 };
-pub use sparse::digest_of_sparse;
-pub use store::{Adding, Image, Layer, Store, digest_of};
-pub use twin::{Shift, copy_file};
-pub use usage::{InUse, Share};
+pub use sparse_digest::digest_of_sparse;
+pub use store::{AddLock, Image, Layer, Store, digest_of};
+pub use tree_digest::{FileDigest, TreeDigest, digest_tree};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};
 use std::fs;
@@ -60,26 +60,26 @@ use std::path::Path;
 
 /// An image that is ready to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prepared {
-    /// In the order they are mounted.
+pub struct PreparedImage {
+    /// The overlays to mount, in this order.
     pub overlays: Vec<Overlay>,
-    /// The reference with its path made absolute and its alias followed.
+    /// The reference, with an absolute path and with its alias resolved.
     pub image: ImageRef,
-    /// Which image behind the name, if it has a digest.
+    /// Digest of the manifest; none for a directory, a disk or `host`.
     pub digest: Option<Digest>,
-    /// How the image wants to be run.
+    /// Command, environment and user that the image config sets.
     pub config: RunConfig,
-    /// Whether its files belong to others than root.
+    /// Whether some file has an owner other than root.
     pub owners: bool,
-    /// Directories that the image wants on PATH beyond the usual ones.
+    /// Directories that the image adds to PATH.
     pub path: Vec<String>,
-    /// Its layers, lowest first, of which [`Store::disk`] makes a disk; none if it is no image of
-    /// the store.
+    /// Its layers, lowest first; [`Store::disk`] packs them into a disk. Empty if the image is not
+    /// in the store.
     pub layers: Vec<Layer>,
 }
 
-impl Prepared {
-    /// An image that says nothing about itself.
+impl PreparedImage {
+    /// An image without a config and without layers in the store.
     fn plain(overlays: Vec<Overlay>, image: ImageRef) -> Self {
         let config = RunConfig::default();
         let (path, layers) = (Vec::new(), Vec::new());
@@ -87,8 +87,9 @@ impl Prepared {
     }
 }
 
-impl Prepared {
-    /// Whether a layer has this directory. Only a guess: another layer may have removed it.
+impl PreparedImage {
+    /// Whether some layer has this directory. An upper layer may have removed it, so this is a
+    /// hint.
     pub fn has_directory(&self, path: &str) -> bool {
         use rustix::fs::{Mode, OFlags, ResolveFlags};
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -103,17 +104,17 @@ impl Prepared {
     }
 }
 
-/// The image that is the host's own programs; `cache` is where derived layers are kept.
-pub fn host_image(cache: &Path) -> Result<Prepared> {
-    host::prepare(cache).map_err(|error| error.at(Stage::Image))
+/// The `host` image: the programs of this host. Derived layers are kept in `cache`.
+pub fn host_image(cache: &Path, progress: &dyn Progress) -> Result<PreparedImage> {
+    host_image::prepare(cache, progress).map_err(|error| error.at(Stage::Image))
 }
 
-/// An image that is a directory or a disk, for a microVM. A disk is `PATH[:fstype=NAME]`.
-pub fn path_image(path: &Path) -> Result<(Prepared, MachineBase)> {
+/// A directory or a disk image as root filesystem of a microVM. `PATH[:fstype=NAME]` for a disk.
+pub fn path_image(path: &Path) -> Result<(PreparedImage, MachineBase)> {
     disk_or_directory(path).map_err(|error| error.at(Stage::Image))
 }
 
-fn disk_or_directory(path: &Path) -> Result<(Prepared, MachineBase)> {
+fn disk_or_directory(path: &Path) -> Result<(PreparedImage, MachineBase)> {
     let text = path.to_string_lossy();
     let (file, asked) = match text.rsplit_once(":fstype=") {
         Some((file, fstype)) if !path.exists() => (Path::new(file), Some(fstype)),
@@ -139,10 +140,10 @@ fn disk_or_directory(path: &Path) -> Result<(Prepared, MachineBase)> {
         })?,
     };
     let base = MachineBase::Image { path: found.clone(), fstype: fstype.to_owned() };
-    Ok((Prepared::plain(Vec::new(), ImageRef::Path(found)), base))
+    Ok((PreparedImage::plain(Vec::new(), ImageRef::Path(found)), base))
 }
 
-/// The file system of a disk, by its mark.
+/// The file system on a disk, by its magic number.
 fn file_system(path: &Path) -> Option<&'static str> {
     let mut start = Vec::new();
     fs::File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;
@@ -151,17 +152,17 @@ fn file_system(path: &Path) -> Option<&'static str> {
     ext4.then_some("ext4").or(erofs.then_some("erofs"))
 }
 
-/// Where an ext file system has its mark.
+/// Bytes of the ext2/3/4 magic number.
 const EXT: std::ops::Range<usize> = 0x438..0x43a;
-/// Where an EROFS has it.
+/// Bytes of the EROFS magic number.
 const EROFS: std::ops::Range<usize> = 1024..1028;
 
-/// An image that is a directory.
-pub fn directory_image(path: &Path) -> Result<Prepared> {
+/// A directory of the host as image.
+pub fn directory_image(path: &Path) -> Result<PreparedImage> {
     directory(path).map_err(|error| error.at(Stage::Image))
 }
 
-fn directory(path: &Path) -> Result<Prepared> {
+fn directory(path: &Path) -> Result<PreparedImage> {
     let shown = path.display();
     let found = fs::canonicalize(path).map_err(|error| {
         Error::new(Kind::NotFound, format!("no root filesystem at `{shown}`")).cause(error)
@@ -171,9 +172,9 @@ fn directory(path: &Path) -> Result<Prepared> {
             Some(format) => Error::unsupported(format!(
                 "a {format} disk image needs a microVM: `{shown}`"
             ))
-            .cause("isolation `process` does not mount a disk that others have written")
+            .cause("isolation `process` does not mount untrusted disk images")
             .hint(
-                "`--isolation vm` takes it where there is one; a directory or an image runs here",
+                "`--isolation vm` mounts it on hosts with KVM; here, use a directory or an image",
             ),
             None => Error::invalid(format!("neither a directory nor a disk image: `{shown}`"))
                 .hint("`msb load -i` reads images that were saved to a file"),
@@ -184,14 +185,14 @@ fn directory(path: &Path) -> Result<Prepared> {
     }
     if found == Path::new("/") {
         return Err(Error::invalid("`/` cannot be an image")
-            .hint("`host` shows the host's programs without its files"));
+            .hint("the image `host` has the host's programs without its files"));
     }
     let lower = Lower::of_image(found.clone());
     let overlays = vec![Overlay { at: "/".to_owned(), lowers: vec![lower] }];
-    Ok(Prepared::plain(overlays, ImageRef::Path(found)))
+    Ok(PreparedImage::plain(overlays, ImageRef::Path(found)))
 }
 
-/// What a disk image is, by its first bytes.
+/// The format of a disk image, by its first bytes.
 fn disk_format(path: &Path) -> Option<&'static str> {
     let mut start = Vec::new();
     fs::File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;

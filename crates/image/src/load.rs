@@ -1,39 +1,39 @@
-//! Images from files: what `docker save` writes, OCI archives and OCI layout directories.
+//! Loads images from files: archives of `docker save`, OCI archives and OCI layout directories.
 //!
-//! An archive is read once, so it may come from a pipe: each file in it goes to a place aside
-//! under its digest. Names in the archive are keys of a map and never paths.
+//! An archive is read once, so it may come from a pipe. Each file in it is written to a temporary
+//! directory and found by digest. Names in the archive are map keys and never paths of the host.
 
-mod layout;
+mod image_layout;
 
-use crate::acquire::Source;
+use crate::fetch_layers::BlobSource;
 use crate::manifest::ImageManifest;
 use crate::manifest::{
     Descriptor, ImageConfig, Index, Manifest, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST,
 };
 use crate::progress::Progress;
-use crate::pull::{Chosen, check_size, verified};
+use crate::pull::{ChosenManifest, check_size, verified};
 use crate::registry::PullFor;
 use crate::store::{Image, Store, digest_of};
-use layout::Layout;
+use image_layout::ImageLayout;
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// How tools note the name of an image in a layout, in the order they are believed.
+/// Annotations with the name of an image, in order of preference.
 const NAME: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
-/// What to read, and what to make of it.
+/// Options of `msb load`.
 #[derive(Debug, Clone, Default)]
-pub struct Load {
-    /// The name that the image gets, whatever it says itself.
+pub struct LoadOptions {
+    /// Name for the image, instead of the one in the archive.
     pub name: Option<Reference>,
-    /// For which platform; this machine's if it is not said.
+    /// Platform to select; the host's by default.
     pub platform: Option<Platform>,
 }
 
-/// One image in `manifest.json`, as Docker writes it.
+/// One image in `manifest.json` of Docker.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct DockerImage {
@@ -43,29 +43,34 @@ struct DockerImage {
 }
 
 impl Store {
-    /// Reads every image of an archive, compressed or not.
+    /// Loads every image of an archive, compressed or not.
     pub fn load_archive(
         &self,
         archive: &mut dyn Read,
-        load: &Load,
+        load: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Vec<Image>> {
-        let layout = Layout::spool(self, archive)?;
+        let layout = ImageLayout::spool(self, archive)?;
         self.load(&layout, load, progress)
     }
 
-    /// Reads every image of an OCI layout.
+    /// Loads every image of an OCI layout directory.
     pub fn load_directory(
         &self,
         directory: &Path,
-        load: &Load,
+        load: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Vec<Image>> {
-        let layout = Layout::directory(directory)?;
+        let layout = ImageLayout::directory(directory)?;
         self.load(&layout, load, progress)
     }
 
-    fn load(&self, layout: &Layout, load: &Load, progress: &dyn Progress) -> Result<Vec<Image>> {
+    fn load(
+        &self,
+        layout: &ImageLayout,
+        load: &LoadOptions,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Image>> {
         let limit = self.settings().image_limits.manifest.0;
         if let Some(text) = layout.text("index.json", limit)? {
             return self.load_oci(layout, &text, load, progress);
@@ -73,26 +78,26 @@ impl Store {
         if let Some(text) = layout.text("manifest.json", limit)? {
             return self.load_docker(layout, &text, load, progress);
         }
-        Err(Error::invalid("there is no image in it")
-            .cause("it has neither an `index.json` nor a `manifest.json`")
-            .hint("`docker save`, `podman save` and `skopeo copy` write files that can be read"))
+        Err(Error::invalid("no image found")
+            .cause("there is neither an `index.json` nor a `manifest.json`")
+            .hint("`docker save`, `podman save` and `skopeo copy` write readable archives"))
     }
 
     fn load_oci(
         &self,
-        layout: &Layout,
+        layout: &ImageLayout,
         text: &[u8],
-        load: &Load,
+        load: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Vec<Image>> {
         let limits = &self.settings().image_limits;
         let Manifest::Index(index) = Manifest::parse(text, limits)? else {
-            return Err(Error::invalid("its `index.json` is not a list of images"));
+            return Err(Error::invalid("`index.json` is not a list of images"));
         };
         let platform = load.platform.clone().unwrap_or_else(Platform::host);
-        let named = named(&index, load, &platform)?;
+        let named_images = named_images(&index, load, &platform)?;
         let mut images = Vec::new();
-        for (name, one) in named {
+        for (name, one) in named_images {
             let fetch = |digest: &Digest| layout.blob_text(digest, limits.manifest.0);
             let text = fetch(&one.digest)?;
             check_size(&text, &one)?;
@@ -111,31 +116,32 @@ impl Store {
         Ok(images)
     }
 
-    /// Docker's own format: layers by name, not by digest. It gets a manifest like any other.
+    /// Loads the format of `docker save`: layers by name, not by digest. Writes an OCI manifest for
+    /// it.
     fn load_docker(
         &self,
-        layout: &Layout,
+        layout: &ImageLayout,
         text: &[u8],
-        load: &Load,
+        load: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<Vec<Image>> {
         let limits = &self.settings().image_limits;
         let listed: Vec<DockerImage> = serde_json::from_slice(text)
-            .map_err(|error| Error::invalid("its `manifest.json` cannot be read").cause(error))?;
+            .map_err(|error| Error::invalid("`manifest.json` cannot be read").cause(error))?;
         if load.name.is_some() && listed.len() != 1 {
-            return Err(several(listed.len()));
+            return Err(one_name_for_many(listed.len()));
         }
         let mut images = Vec::new();
         for one in listed {
             let config = layout.text(&one.config, limits.manifest.0)?;
-            let config = config.ok_or_else(|| lacking(&one.config))?;
+            let config = config.ok_or_else(|| missing_part(&one.config))?;
             let parsed = ImageConfig::parse(&config, one.layers.len())?;
             let wanted = load.platform.clone().unwrap_or_else(|| parsed.platform());
             if !parsed.platform().satisfies(&wanted) {
                 return Err(Error::new(Kind::NotFound, format!("the image is not for {wanted}")));
             }
             let layers = one.layers.iter().map(|name| {
-                let (digest, size) = layout.digest(name).ok_or_else(|| lacking(name))?;
+                let (digest, size) = layout.digest(name).ok_or_else(|| missing_part(name))?;
                 Ok(descriptor(OCI_LAYER, digest, size))
             });
             let manifest = ImageManifest {
@@ -145,12 +151,12 @@ impl Store {
                 layers: layers.collect::<Result<_>>()?,
             };
             let text = serde_json::to_vec(&manifest).expect("our own types always serialise");
-            // Read again, so that the same rules hold for it as for any other.
+            // Parse it again, so that the limits for manifests apply.
             let Manifest::Image(manifest) = Manifest::parse(&text, limits)? else {
-                return Err(Error::invalid("its `manifest.json` cannot be read"));
+                return Err(Error::invalid("`manifest.json` cannot be read"));
             };
             let digest = digest_of(&text);
-            let chosen = Chosen { text, digest, manifest, index: None };
+            let chosen = ChosenManifest { text, digest, manifest, index: None };
             let tags = one.repo_tags.unwrap_or_default();
             let names = match &load.name {
                 Some(name) => vec![name.clone()],
@@ -168,8 +174,12 @@ impl Store {
     }
 }
 
-/// The images of a layout with the names they get.
-fn named(index: &Index, load: &Load, platform: &Platform) -> Result<Vec<(Reference, Descriptor)>> {
+/// The images of a layout and the names that they get.
+fn named_images(
+    index: &Index,
+    load: &LoadOptions,
+    platform: &Platform,
+) -> Result<Vec<(Reference, Descriptor)>> {
     let own = |one: &Descriptor| {
         NAME.iter().find_map(|key| Reference::parse(one.annotations.get(*key)?).ok())
     };
@@ -177,11 +187,11 @@ fn named(index: &Index, load: &Load, platform: &Platform) -> Result<Vec<(Referen
         return match index.manifests.as_slice() {
             [one] => Ok(vec![(name.clone(), one.clone())]),
             _ => {
-                // One image for several platforms, laid out flat, is still one image.
+                // Several manifests with one name are one image for several platforms.
                 let same = |one: &Descriptor| own(one) == own(&index.manifests[0]);
                 match !index.manifests.is_empty() && index.manifests.iter().all(same) {
                     true => Ok(vec![(name.clone(), index.choose(platform)?.clone())]),
-                    false => Err(several(index.manifests.len())),
+                    false => Err(one_name_for_many(index.manifests.len())),
                 }
             }
         };
@@ -206,7 +216,7 @@ fn named(index: &Index, load: &Load, platform: &Platform) -> Result<Vec<(Referen
     images.into_iter().map(pick).collect()
 }
 
-impl Source for Layout {
+impl BlobSource for ImageLayout {
     fn open(&self, blob: &Descriptor, from: u64) -> Result<(u64, Box<dyn Read + '_>)> {
         self.blob(&blob.digest, from).map(|stream| (from, stream))
     }
@@ -216,7 +226,7 @@ impl Source for Layout {
     }
 
     fn offer(&self, digest: &Digest, place: &Path) {
-        self.give(digest, place);
+        self.link_blob(digest, place);
     }
 }
 
@@ -230,15 +240,15 @@ fn descriptor(media_type: &str, digest: Digest, size: u64) -> Descriptor {
     }
 }
 
-fn lacking(name: &str) -> Error {
-    Error::invalid("a part of the image is not in it").cause(msb_spec::shown(name))
+fn missing_part(name: &str) -> Error {
+    Error::invalid("a file of the image is missing in the archive").cause(msb_spec::shown(name))
 }
 
 fn unnamed() -> Error {
-    Error::invalid("the image in it has no name").hint("`-t NAME` gives it one")
+    Error::invalid("the image in the archive has no name").hint("`-t NAME` gives it one")
 }
 
-fn several(count: usize) -> Error {
-    Error::invalid(format!("there are {count} images in it, and one name for them"))
-        .hint("without `-t` each keeps its own name")
+fn one_name_for_many(count: usize) -> Error {
+    Error::invalid(format!("{count} images were found, and only one name is given"))
+        .hint("without `-t` each image keeps its own name")
 }

@@ -1,7 +1,7 @@
-//! Manifests, indexes and configs: what registries and archives say about an image, checked.
+//! Parses and checks manifests, indexes and configs of images.
 //!
-//! Both vocabularies are read, Docker's and the OCI's; they differ in media types only. Whatever
-//! is not understood is refused here, before anything is fetched because of it.
+//! Media types of Docker and of OCI are accepted; the formats are the same otherwise. Unknown media
+//! types are refused here, before anything is downloaded.
 
 use crate::settings::ImageLimits;
 use crate::unpack::exceeded;
@@ -17,7 +17,7 @@ pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+
 pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 pub(crate) const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// Media types of layers that can be unpacked. What is compressed how is found by looking.
+/// Media types of layers. The compression is detected from the data.
 const LAYERS: [&str; 8] = [
     OCI_LAYER,
     OCI_LAYER_GZIP,
@@ -29,7 +29,7 @@ const LAYERS: [&str; 8] = [
     "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
 ];
 
-/// A blob as a manifest names it. Where else it might be fetched from is not looked at.
+/// A blob as a manifest names it. `urls` of other hosts are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -42,7 +42,7 @@ pub(crate) struct Descriptor {
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
-/// A manifest, or a list of manifests for several platforms.
+/// A manifest, or an index of manifests for several platforms.
 #[derive(Debug, Clone)]
 pub(crate) enum Manifest {
     Image(ImageManifest),
@@ -60,7 +60,7 @@ pub(crate) struct ImageManifest {
     pub(crate) layers: Vec<Descriptor>,
 }
 
-/// Manifests for several platforms, or of several images in a layout.
+/// An index: manifests for several platforms, or of several images in a layout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Index {
@@ -71,7 +71,7 @@ pub(crate) struct Index {
 }
 
 impl Manifest {
-    /// Reads a manifest of either sort; which one is told by what is in it.
+    /// Parses a manifest or an index; its fields decide which.
     pub(crate) fn parse(text: &[u8], limits: &ImageLimits) -> Result<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -85,10 +85,10 @@ impl Manifest {
         let either: Either = read(text)?;
         if either.schema_version != 2 {
             return Err(Error::unsupported(format!(
-                "the image has a manifest of version {}",
+                "the image has a manifest of schema version {}",
                 either.schema_version
             ))
-            .hint("it was pushed with a tool of before 2017; push it again with a newer one"));
+            .hint("it was pushed with a tool from before 2017; push it again with a newer one"));
         }
         let image = either.config.is_some() && either.layers.is_some();
         let media_type = either.media_type.unwrap_or_default();
@@ -99,8 +99,8 @@ impl Manifest {
                 Ok(Self::Image(manifest))
             }
             (false, true, "" | OCI_INDEX | DOCKER_INDEX) => Ok(Self::Index(read(text)?)),
-            // What could be read in two ways would be one thing for us and another for others.
-            _ => Err(Error::invalid("the manifest is neither an image nor a list of images")),
+            // A document that is both would mean one thing to msb and another to other tools.
+            _ => Err(Error::invalid("the manifest is neither an image nor an index")),
         }
     }
 }
@@ -117,12 +117,14 @@ impl ImageManifest {
         for layer in &self.layers {
             if !LAYERS.contains(&layer.media_type.as_str()) {
                 let shown = msb_spec::shown(&layer.media_type);
-                return Err(Error::unsupported(format!("the image has a layer of type `{shown}`"))
-                    .cause("it holds something other than files")
-                    .hint("this is an artifact or an encrypted image, which cannot be run"));
+                return Err(Error::unsupported(format!(
+                    "the image has a layer with the media type `{shown}`"
+                ))
+                .cause("it holds something other than files")
+                .hint("this is an artifact or an encrypted image, which cannot be run"));
             }
             if layer.digest == self.config.digest {
-                return Err(Error::invalid("a layer of the image is its config"));
+                return Err(Error::invalid("a layer of the image is its own config"));
             }
             if layer.size > limits.bytes.0 {
                 return Err(exceeded("bytes", limits.bytes));
@@ -136,7 +138,7 @@ impl ImageManifest {
 }
 
 impl Index {
-    /// The image for a platform.
+    /// The manifest for a platform.
     pub(crate) fn choose(&self, wanted: &Platform) -> Result<&Descriptor> {
         let images: Vec<(&Descriptor, Option<&Platform>)> = self
             .manifests
@@ -153,7 +155,7 @@ impl Index {
         if let Some((one, _)) = images.iter().find(|(_, platform)| fits(*platform)) {
             return Ok(one);
         }
-        // A list of one that does not say for what is for whoever asks.
+        // A single manifest without a platform fits all.
         if let [(one, None)] = images.as_slice() {
             return Ok(one);
         }
@@ -164,103 +166,103 @@ impl Index {
             .collect();
         there.dedup();
         there.truncate(16);
-        Err(Error::new(Kind::NotFound, format!("the image is not there for {wanted}"))
-            .hint(format!("it is there for {}", there.join(", "))))
+        Err(Error::new(Kind::NotFound, format!("the image does not exist for {wanted}"))
+            .hint(format!("it exists for {}", there.join(", "))))
     }
 }
 
-/// The config blob of an image: how to run it and how it was made.
+/// The config blob of an image: how to run it and how it was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageConfig {
-    /// When it was made, as its tool wrote it.
+    /// Time of the build in RFC 3339, as the builder wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
-    /// By whom.
+    /// Name of the author, free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// For which processors.
+    /// CPU architecture, as in `amd64`.
     pub architecture: String,
-    /// For which system.
+    /// Operating system, as in `linux`.
     pub os: String,
-    /// Which of several.
+    /// Variant of the architecture, as in `v7`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
-    /// How to run it.
+    /// Command, environment and other settings to run it.
     #[serde(default)]
     pub config: WireConfig,
-    /// Its layers, decompressed.
+    /// The layers by diff id.
     pub rootfs: RootfsIds,
-    /// How it was made.
+    /// One entry for each build step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<History>,
 }
 
-/// The layers of an image by what they are when decompressed.
+/// The layers of an image by diff id: the digest of the uncompressed tar.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootfsIds {
-    /// Always `layers`.
+    /// The constant text `layers`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// From the lowest up.
+    /// Diff ids, from the lowest layer up.
     pub diff_ids: Vec<Digest>,
 }
 
-/// How to run an image, with the field names of the specification. Any of them may be null.
+/// Run settings of an image, with the field names of the specification. Any of them may be null.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct WireConfig {
-    /// Who runs commands.
+    /// User that runs commands, as `USER[:GROUP]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Ports, as keys.
+    /// Ports, as keys such as `80/tcp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed_ports: Option<BTreeMap<String, serde_json::Value>>,
-    /// `NAME=VALUE`.
+    /// Environment variables as `NAME=VALUE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
-    /// Put before every command.
+    /// Arguments that precede every command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<Vec<String>>,
-    /// Runs if nothing else is asked for.
+    /// Command that runs by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cmd: Option<Vec<String>>,
-    /// Directories, as keys.
+    /// Mount points of volumes, as keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volumes: Option<BTreeMap<String, serde_json::Value>>,
-    /// Where commands start.
+    /// Working directory of commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// What its makers noted.
+    /// Labels of the image author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
-    /// What ends it gently.
+    /// Signal that asks the main process to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
-    /// What shell forms were written for; Docker's own.
+    /// Shell for shell forms; an extension of Docker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<Vec<String>>,
-    /// How to tell that it is well; Docker's own.
+    /// Health check of the image; an extension of Docker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<serde_json::Value>,
-    /// Instructions for images made from it; Docker's own.
+    /// ONBUILD instructions for derived images; an extension of Docker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_build: Option<Vec<String>>,
 }
 
 impl ImageConfig {
-    /// Reads a config and checks it against its manifest's layers.
+    /// Parses a config. Fails if it does not have this number of layers.
     pub(crate) fn parse(text: &[u8], layers: usize) -> Result<Self> {
         let config: Self = read(text).map_err(|error| error.under("the image has a bad config"))?;
         if config.rootfs.diff_ids.len() != layers {
             return Err(Error::invalid("the image has a bad config").cause(format!(
-                "it speaks of {} layers and the manifest of {layers}",
+                "it has {} layers and the manifest has {layers}",
                 config.rootfs.diff_ids.len()
             )));
         }
         Ok(config)
     }
 
-    /// What it is for.
+    /// The platform that the image was built for.
     pub fn platform(&self) -> Platform {
         Platform {
             os: self.os.clone(),
@@ -269,7 +271,7 @@ impl ImageConfig {
         }
     }
 
-    /// How to run it.
+    /// The run settings, with null as empty.
     pub fn run(&self) -> RunConfig {
         let config = self.config.clone();
         let keys = |map: Option<BTreeMap<String, serde_json::Value>>| {

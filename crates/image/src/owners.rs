@@ -1,4 +1,4 @@
-//! Who the files of unpacked layers can belong to, which depends on who runs msb.
+//! Id mapping of unpacked layers. It depends on the user that runs msb.
 
 use msb_spec::{Error, IdRange, Result};
 use msb_sys::process::{self, Fork};
@@ -7,39 +7,40 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Whose files a layer can hold. Layers of one kind are of no use to another.
+/// Which owners the files of a layer can have on the host. Each mapping has its own layer
+/// directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owners {
-    /// msb runs as root: ids are stored as the image has them, and shifted when mounted.
+    /// msb runs as root: ids are stored as in the image, and mapped when mounted.
     All,
-    /// Root is this user, the others are ids that /etc/subuid and /etc/subgid grant.
+    /// Root maps to this user. Other ids map to the ranges in /etc/subuid and /etc/subgid.
     Granted {
-        /// The host user.
+        /// Host uid that root maps to.
         uid: u32,
-        /// The host group.
+        /// Host gid that root maps to.
         gid: u32,
-        /// Host ids of users 1 and up.
+        /// Host uids for ids from 1 up.
         uids: IdRange,
-        /// Host ids of groups 1 and up.
+        /// Host gids for ids from 1 up.
         gids: IdRange,
     },
-    /// Everything belongs to this user.
+    /// All files belong to this user.
     Single {
-        /// The host user.
+        /// Host uid of all files.
         uid: u32,
-        /// The host group.
+        /// Host gid of all files.
         gid: u32,
     },
 }
 
 impl Owners {
-    /// Whether files can belong to anybody but root.
+    /// Whether files can have owners other than root.
     pub fn many(&self) -> bool {
         !matches!(self, Self::Single { .. })
     }
 
-    /// The name of the directory that holds such layers.
+    /// Name of the directory with layers of this mapping.
     pub(crate) fn directory(&self) -> String {
         match self {
             Self::All => "root".to_owned(),
@@ -53,13 +54,13 @@ impl Owners {
         }
     }
 
-    /// Runs `work` where these ids exist and we are root over them, and ends the process with
-    /// what it returns. The caller has one thread.
+    /// Runs `work` as root of a user namespace with this mapping. Returns its exit code. The
+    /// process must have one thread.
     pub fn within(&self, work: impl FnOnce() -> i32) -> Result<i32> {
         match self {
             Self::All => Ok(work()),
             Self::Single { uid, gid } => {
-                let failed = |error| Error::host("cannot make a user namespace", error);
+                let failed = |error| Error::host("cannot create a user namespace", error);
                 process::unshare(process::USER_NAMESPACE).map_err(failed)?;
                 fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
                 fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(failed)?;
@@ -67,16 +68,16 @@ impl Owners {
                 Ok(work())
             }
             Self::Granted { uid, gid, uids, gids } => {
-                let failed = |error| Error::host("cannot make a user namespace", error);
+                let failed = |error| Error::host("cannot create a user namespace", error);
                 let (ours, theirs) = msb_sys::socket::pair().map_err(failed)?;
                 match process::fork_into(process::USER_NAMESPACE, None).map_err(failed)? {
                     Fork::Child => {
                         drop(ours);
                         let kill = Some(rustix::process::Signal::KILL);
                         let _ = rustix::process::set_parent_process_death_signal(kill);
-                        let told =
+                        let message =
                             msb_sys::socket::receive(theirs.as_fd(), &mut [0], &mut Vec::new());
-                        let ready = matches!(told, Ok(1)) && process::become_root().is_ok();
+                        let ready = matches!(message, Ok(1)) && process::become_root().is_ok();
                         process::leave(if ready { work() } else { UNMAPPED })
                     }
                     Fork::Parent { pid, pidfd } => {
@@ -100,12 +101,12 @@ impl Owners {
     }
 }
 
-/// How a child tells that it has no ids.
+/// Exit code of a child whose ids were not mapped.
 const UNMAPPED: i32 = 112;
 
 fn map(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
     process::map_granted(tool, pid, own, range.start, range.count).map_err(|error| {
-        Error::host(format!("`{tool}` did not map ids"), error)
+        Error::host(format!("`{tool}` failed to map ids"), error)
             .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids")
     })
 }

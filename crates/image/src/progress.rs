@@ -1,68 +1,70 @@
-//! What a long job tells whoever watches it.
+//! Progress events of pulls, loads and builds.
 
 use msb_spec::Digest;
 
-/// Something that happened while images were fetched or unpacked.
+/// An event while images are fetched or unpacked.
 #[derive(Debug, Clone, Copy)]
-pub enum Step<'a> {
-    /// A registry is asked.
+pub enum ProgressEvent<'a> {
+    /// A registry is contacted.
     Asking {
-        /// Which.
+        /// URL of the registry or mirror.
         registry: &'a str,
     },
-    /// A layer is to be fetched, this large.
+    /// The layers of the `host` image are derived, once for each change of the host's programs.
+    HostImage,
+    /// A layer will be fetched.
     Layer {
-        /// Which.
+        /// Digest of the blob.
         digest: &'a Digest,
-        /// Compressed bytes.
+        /// Size of the blob in bytes.
         size: u64,
     },
-    /// A disk is to be made of layers, this large.
+    /// A disk will be packed from layers.
     Disk {
-        /// Which.
+        /// Digest that names the disk.
         digest: &'a Digest,
-        /// Compressed bytes of its layers.
+        /// Size of all blobs in bytes.
         size: u64,
     },
-    /// So many of its bytes are here.
+    /// Some bytes of a layer or disk were processed.
     Bytes {
-        /// Which.
+        /// Digest of the blob or disk.
         digest: &'a Digest,
-        /// Since its start.
+        /// Bytes so far, from its start.
         done: u64,
     },
-    /// Another process fetches it, and we wait for that.
+    /// Another process fetches or packs it.
     Waiting {
-        /// Which.
+        /// Digest of the blob or disk.
         digest: &'a Digest,
     },
-    /// All its bytes are here and its last files are being written.
+    /// All bytes have arrived; the last files are being written.
     Unpacking {
-        /// Which.
+        /// Digest of the blob.
         digest: &'a Digest,
     },
-    /// It is ready.
+    /// A layer or disk is complete.
     Ready {
-        /// Which.
+        /// Digest of the blob or disk.
         digest: &'a Digest,
     },
-    /// The connection broke and is made again.
+    /// The connection broke; the transfer is retried.
     Again {
-        /// Which.
+        /// Digest of the blob.
         digest: &'a Digest,
     },
 }
 
-/// Whoever watches. Called from several threads.
+/// Receives progress events. Called from several threads.
 pub trait Progress: Sync {
-    /// Something happened.
-    fn step(&self, step: Step<'_>);
+    /// Handles one event; must not block for long.
+    fn step(&self, step: ProgressEvent<'_>);
 }
 
-/// Nobody watches.
+/// Discards all events; for callers without a display.
 #[derive(Debug, Clone, Copy)]
-pub struct Unwatched;
+pub struct NoProgress;
 
-impl Progress for Unwatched {
-    fn step(&self, _: Step<'_>) {}
+impl Progress for NoProgress {
+    fn step(&self, _: ProgressEvent<'_>) {}
 }

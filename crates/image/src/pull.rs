@@ -1,28 +1,30 @@
-//! From a name to an image that is here.
+//! Pulls an image from its registry or a mirror into the store.
 
-use crate::acquire::{Source, Wanted};
+use crate::fetch_layers::{BlobSource, LayerRequest};
 use crate::manifest::{Descriptor, ImageConfig, ImageManifest, Manifest, OCI_MANIFEST};
-use crate::progress::{Progress, Step};
-use crate::registry::{PullFor, Reach, Registry, is_unreachable, unreachable_hint};
-use crate::store::{Image, Store, boot, digest_of, now_ms};
+use crate::progress::{Progress, ProgressEvent};
+use crate::registry::{
+    PullFor, RegistryEndpoint, RegistryOptions, is_unreachable, unreachable_hint,
+};
+use crate::store::{Image, Store, boot_id, digest_of, now_ms};
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result};
 use std::io::Read;
 
-/// What is wanted beyond the name.
+/// Options of a pull, beyond the name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pull {
-    /// For which platform; this machine's if it is not said.
+pub struct PullOptions {
+    /// Platform to select; the host's by default.
     pub platform: Option<Platform>,
-    /// How the registry is reached.
-    pub reach: Reach,
+    /// How to connect to the registry.
+    pub reach: RegistryOptions,
 }
 
-/// An index may name an index, as some builders make them; more is a loop.
+/// Most nested indexes. Some builders write an index of indexes; more is a loop.
 const INDEX_DEPTH: u32 = 3;
 
-/// A manifest that was chosen, as it is.
+/// The manifest for the selected platform, with its bytes.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenManifest {
     pub(crate) text: Vec<u8>,
     pub(crate) digest: Digest,
     pub(crate) manifest: ImageManifest,
@@ -30,43 +32,43 @@ pub(crate) struct Chosen {
 }
 
 impl Store {
-    /// Fetches an image, or what of it is not here yet. The name is taken as it is: aliases have
-    /// been followed.
+    /// Pulls an image, or the missing parts of it. `reference` is used as is: the caller has
+    /// resolved aliases.
     pub fn pull(
         &self,
         reference: &Reference,
-        pull: &Pull,
+        pull: &PullOptions,
         progress: &dyn Progress,
     ) -> Result<Image> {
-        let about = |error: Error| {
+        let pull_failed = |error: Error| {
             unreachable_hint(error, reference).under(format!("cannot pull `{}`", reference.short()))
         };
-        self.pull_from_registry(reference, pull, progress).map_err(about)
+        self.pull_from_registry(reference, pull, progress).map_err(pull_failed)
     }
 
     fn pull_from_registry(
         &self,
         reference: &Reference,
-        pull: &Pull,
+        pull: &PullOptions,
         progress: &dyn Progress,
     ) -> Result<Image> {
         let host = reference.registry();
         let credentials = pull.reach.credentials(self.home(), host);
-        let places = Registry::places(host, self.settings(), &pull.reach, &credentials)?;
+        let endpoints = RegistryEndpoint::all(host, self.settings(), &pull.reach, &credentials)?;
         let mut failure: Option<Error> = None;
-        for place in &places {
-            progress.step(Step::Asking { registry: place.shown() });
-            let error = match self.pull_from(place, reference, pull, progress) {
+        for endpoint in &endpoints {
+            progress.step(ProgressEvent::Asking { registry: endpoint.url() });
+            let error = match self.pull_from(endpoint, reference, pull, progress) {
                 Ok(Some(image)) => return Ok(image),
                 Ok(None) => {
-                    Error::new(Kind::NotFound, format!("{} has no such image", place.shown()))
+                    Error::new(Kind::NotFound, format!("{} has no such image", endpoint.url()))
                         .hint("private images need `msb registry login`")
                 }
                 Err(error) => error,
             };
-            // A mirror may fail in any way; the registry itself only by not being there with one
-            // scheme, which leaves the other.
-            if !is_unreachable(&error) && (place.is(host) || !may_be_elsewhere(&error)) {
+            // After a mirror fails in any way the next endpoint is tried. For the registry itself
+            // only the other scheme is tried, and only if it was unreachable.
+            if !is_unreachable(&error) && (endpoint.is_host(host) || !may_try_next(&error)) {
                 return Err(error);
             }
             failure = Some(match failure {
@@ -74,20 +76,20 @@ impl Store {
                 _ => error,
             });
         }
-        Err(failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to ask")))
+        Err(failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to contact")))
     }
 
-    /// Fetches an image from one place; none if it has no such image.
+    /// Pulls an image from one endpoint; none if that has no such image.
     fn pull_from(
         &self,
-        place: &Registry,
+        endpoint: &RegistryEndpoint,
         reference: &Reference,
-        pull: &Pull,
+        pull: &PullOptions,
         progress: &dyn Progress,
     ) -> Result<Option<Image>> {
         let repository = reference.repository();
         let limit = self.settings().image_limits.manifest.0;
-        let fetch = |what: &str| place.manifest(repository, what, limit);
+        let fetch = |what: &str| endpoint.manifest(repository, what, limit);
         let wanted = match (reference.digest(), reference.tag()) {
             (Some(digest), _) => digest.to_string(),
             (None, tag) => tag.unwrap_or("latest").to_owned(),
@@ -98,39 +100,39 @@ impl Store {
         let platform = pull.platform.clone().unwrap_or_else(Platform::host);
         let chosen = self.choose(text, reference.digest(), &platform, |digest| {
             fetch(&digest.to_string())?.ok_or_else(|| {
-                Error::invalid(format!("{} lacks a part of the image", place.shown()))
+                Error::invalid(format!("{} does not have a blob of the image", endpoint.url()))
             })
         })?;
-        let tags = pull.reach.pull_for;
-        self.check_tag(reference, &chosen.digest, tags)?;
+        let pull_for = pull.reach.pull_for;
+        self.check_tag(reference, &chosen.digest, pull_for)?;
         let blob = &chosen.manifest.config;
         let config = match self.read_blob(&blob.digest) {
             Ok(here) => verified(here.as_slice(), blob)?,
-            Err(_) => verified(place.blob(repository, &blob.digest, 0)?.1, blob)?,
+            Err(_) => verified(endpoint.blob(repository, &blob.digest, 0)?.1, blob)?,
         };
-        let source = Remote { place, repository };
-        self.complete(reference, chosen, &config, &source, tags, progress).map(Some)
+        let source = RegistrySource { endpoint, repository };
+        self.complete(reference, chosen, &config, &source, pull_for, progress).map(Some)
     }
 
-    /// Finds the image of a platform behind a manifest, whose digest must be this one if it was
-    /// asked for. `fetch` gets further manifests.
+    /// Selects the manifest for a platform, through indexes. `expected` is the digest that the
+    /// caller named. `fetch` gets further manifests.
     pub(crate) fn choose(
         &self,
         text: Vec<u8>,
-        asked: Option<&Digest>,
+        expected: Option<&Digest>,
         platform: &Platform,
         fetch: impl Fn(&Digest) -> Result<Vec<u8>>,
-    ) -> Result<Chosen> {
+    ) -> Result<ChosenManifest> {
         let limits = &self.settings().image_limits;
         let (mut text, mut digest, mut index) = (text, None, None);
-        if let Some(asked) = asked {
-            check_digest(&text, asked)?;
+        if let Some(expected) = expected {
+            check_digest(&text, expected)?;
         }
         for _ in 0..INDEX_DEPTH {
             let found = digest.take().unwrap_or_else(|| digest_of(&text));
             match Manifest::parse(&text, limits)? {
                 Manifest::Image(manifest) => {
-                    return Ok(Chosen { text, digest: found, manifest, index });
+                    return Ok(ChosenManifest { text, digest: found, manifest, index });
                 }
                 Manifest::Index(list) => {
                     let one = list.choose(platform)?;
@@ -146,28 +148,28 @@ impl Store {
                 }
             }
         }
-        Err(Error::invalid("the image is a list of lists without end"))
+        Err(Error::invalid("the image is an index that is nested too deep"))
     }
 
-    /// Brings everything of a chosen image here and gives it its name.
+    /// Fetches all layers of the chosen image and stores its record under the name.
     pub(crate) fn complete(
         &self,
         reference: &Reference,
-        chosen: Chosen,
+        chosen: ChosenManifest,
         config: &[u8],
-        source: &dyn Source,
-        tags: PullFor,
+        source: &dyn BlobSource,
+        pull_for: PullFor,
         progress: &dyn Progress,
     ) -> Result<Image> {
-        let Chosen { text, digest, manifest, index } = chosen;
+        let ChosenManifest { text, digest, manifest, index } = chosen;
         let parsed = ImageConfig::parse(config, manifest.layers.len())?;
         let platform = parsed.platform();
         check_config(&parsed)?;
-        let wanted: Vec<Wanted> = manifest
+        let wanted: Vec<LayerRequest> = manifest
             .layers
             .iter()
             .zip(&parsed.rootfs.diff_ids)
-            .map(|(blob, diff_id)| Wanted { blob: blob.clone(), diff_id: diff_id.clone() })
+            .map(|(blob, diff_id)| LayerRequest { blob: blob.clone(), diff_id: diff_id.clone() })
             .collect();
         let _adding = self.adding()?;
         let layers = self.acquire(&wanted, source, progress)?;
@@ -177,10 +179,10 @@ impl Store {
             .iter()
             .any(|layer| self.contents(&layer.diff_id).is_none_or(|contents| contents.owners));
         let diff_ids: Vec<&Digest> = parsed.rootfs.diff_ids.iter().collect();
-        let mended = self.mend(&diff_ids)?;
+        let implied_dirs = self.make_implied_dirs(&diff_ids)?;
         let image = Image {
             version: crate::store::RECORD_VERSION,
-            mended,
+            implied_dirs,
             reference: reference.clone(),
             digest,
             index,
@@ -191,36 +193,36 @@ impl Store {
             owners,
             created: parsed.created.as_deref().and_then(milliseconds),
             pulled: now_ms(),
-            boot: Some(boot()),
+            boot: Some(boot_id()),
         };
-        // Once more: the layers may have taken minutes.
-        self.check_tag(reference, &image.digest, tags)?;
+        // Check again: fetching the layers may have taken minutes.
+        self.check_tag(reference, &image.digest, pull_for)?;
         self.write_record(&image)?;
         Ok(image)
     }
 
-    /// Whether this caller's pull may give the name to this image.
-    fn check_tag(&self, name: &Reference, digest: &Digest, tags: PullFor) -> Result<()> {
-        if tags.may_replace_tags() || name.digest().is_some() {
+    /// Fails if this caller must not move the tag to another image.
+    fn check_tag(&self, name: &Reference, digest: &Digest, pull_for: PullFor) -> Result<()> {
+        if pull_for.may_replace_tags() || name.digest().is_some() {
             return Ok(());
         }
         match self.find(name)? {
             Some(here) if here.digest != *digest => Err(Error::new(
                 Kind::Denied,
-                format!("image `{}` is here already, and others use it", name.short()),
+                format!("image `{}` is stored already, and other clients use it", name.short()),
             )
             .cause(format!("the registry has {digest} now"))
-            .hint("pull it by its digest; the operator of the server can pull the tag again")),
+            .hint("pull it by digest; the operator of the server can pull the tag again")),
             _ => Ok(()),
         }
     }
 
-    /// Unpacks the layers of an image that is here for other owners, from its blobs.
+    /// Unpacks the layers of a stored image from its blobs, for the id mapping of this user.
     pub fn unpack_again(&self, image: &Image, progress: &dyn Progress) -> Result<()> {
-        let wanted: Vec<Wanted> = image
+        let wanted: Vec<LayerRequest> = image
             .layers
             .iter()
-            .map(|layer| Wanted {
+            .map(|layer| LayerRequest {
                 blob: Descriptor {
                     media_type: layer.media_type.clone(),
                     digest: layer.digest.clone(),
@@ -232,20 +234,20 @@ impl Store {
             })
             .collect();
         let _adding = self.adding()?;
-        self.acquire(&wanted, &Nowhere, progress)?;
-        self.mend(&image.diff_ids()).map(drop)
+        self.acquire(&wanted, &StoredOnly, progress)?;
+        self.make_implied_dirs(&image.diff_ids()).map(drop)
     }
 }
 
-/// The registry that has an image's blobs.
-struct Remote<'a> {
-    place: &'a Registry,
+/// Blobs of one repository at a registry.
+struct RegistrySource<'a> {
+    endpoint: &'a RegistryEndpoint,
     repository: &'a str,
 }
 
-impl Source for Remote<'_> {
+impl BlobSource for RegistrySource<'_> {
     fn open(&self, blob: &Descriptor, from: u64) -> Result<(u64, Box<dyn Read + '_>)> {
-        let (start, stream) = self.place.blob(self.repository, &blob.digest, from)?;
+        let (start, stream) = self.endpoint.blob(self.repository, &blob.digest, from)?;
         Ok((start, stream))
     }
 
@@ -254,12 +256,12 @@ impl Source for Remote<'_> {
     }
 }
 
-/// Blobs that must be here already.
-struct Nowhere;
+/// A source for images whose blobs must be stored already.
+struct StoredOnly;
 
-impl Source for Nowhere {
+impl BlobSource for StoredOnly {
     fn open(&self, blob: &Descriptor, _: u64) -> Result<(u64, Box<dyn Read + '_>)> {
-        Err(Error::new(Kind::State, "a part of the image is missing")
+        Err(Error::new(Kind::State, "a blob of the image is missing")
             .cause(&blob.digest)
             .hint("`msb pull` fetches it again"))
     }
@@ -269,7 +271,7 @@ impl Source for Nowhere {
     }
 }
 
-/// Reads a small blob that must be what its descriptor says.
+/// Reads a small blob and compares its size and digest with the descriptor.
 pub(crate) fn verified(stream: impl Read, blob: &Descriptor) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     stream
@@ -277,7 +279,7 @@ pub(crate) fn verified(stream: impl Read, blob: &Descriptor) -> Result<Vec<u8>> 
         .read_to_end(&mut text)
         .map_err(|error| Error::host("cannot read the config of the image", error))?;
     if text.len() as u64 != blob.size || digest_of(&text) != blob.digest {
-        return Err(Error::invalid("the config of the image is not what its manifest says")
+        return Err(Error::invalid("the config of the image does not match its manifest")
             .cause(format!("wanted {}", blob.digest)));
     }
     Ok(text)
@@ -288,7 +290,7 @@ fn check_digest(text: &[u8], wanted: &Digest) -> Result<()> {
     if found == *wanted {
         return Ok(());
     }
-    Err(Error::invalid("the manifest of the image is not the one asked for")
+    Err(Error::invalid("the manifest of the image does not have the requested digest")
         .cause(format!("wanted {wanted}"))
         .cause(format!("got {found}")))
 }
@@ -297,22 +299,22 @@ pub(crate) fn check_size(text: &[u8], wanted: &Descriptor) -> Result<()> {
     if text.len() as u64 == wanted.size {
         return Ok(());
     }
-    Err(Error::invalid("a manifest of the image is not as large as its list says")
+    Err(Error::invalid("a manifest of the image does not have the size in the index")
         .cause(format!("wanted {}", wanted.digest)))
 }
 
-/// What becomes environment and arguments must be able to.
+/// Checks that environment and arguments can be passed to execve(2).
 fn check_config(config: &ImageConfig) -> Result<()> {
     let run = config.run();
     let texts = run.env.iter().chain(&run.entrypoint).chain(&run.cmd).chain(&run.shell);
     if texts.chain([&run.workdir, &run.user]).any(|text| text.contains('\0')) {
         return Err(Error::invalid("the image has a bad config")
-            .cause("a word in it has a zero byte, which no program can be given"));
+            .cause("an argument or variable contains a NUL byte"));
     }
     for variable in &run.env {
         if variable.starts_with('=') || !variable.contains('=') {
             return Err(Error::invalid("the image has a bad config").cause(format!(
-                "not a variable: `{}`",
+                "not an environment variable: `{}`",
                 msb_spec::shown(&variable.chars().take(64).collect::<String>())
             )));
         }
@@ -320,8 +322,8 @@ fn check_config(config: &ImageConfig) -> Result<()> {
     Ok(())
 }
 
-/// What a mirror could not give is asked of the next place; what is wrong is wrong everywhere.
-fn may_be_elsewhere(error: &Error) -> bool {
+/// Whether another endpoint may succeed. Invalid data is invalid everywhere.
+fn may_try_next(error: &Error) -> bool {
     matches!(error.kind(), Kind::Host | Kind::NotFound | Kind::Protocol)
 }
 
@@ -330,22 +332,14 @@ fn with_causes(error: Error, before: &Error) -> Error {
     before.causes().iter().fold(error, Error::cause)
 }
 
-/// `2024-05-01T12:00:00.5Z` as milliseconds since 1970; none for what cannot be read.
+/// Parses `2024-05-01T12:00:00.5Z` to milliseconds since 1970, in whole seconds; none if it is
+/// malformed or before 1970.
 pub(crate) fn milliseconds(text: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || day > 31 {
-        return None;
-    }
-    // Days since 1970 in a calendar whose years begin in March, so that February is last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1;
-    let seconds = ((days.checked_sub(719_468)? * 24 + hour) * 60 + minute) * 60 + second;
-    seconds.checked_mul(1000)
+    let ms = u64::try_from(msb_spec::clock::read(text)?).ok()?;
+    Some(ms / 1000 * 1000)
 }
 
-/// The media type that an image's manifest is sent with.
+/// The media type that a manifest is sent with.
 pub(crate) fn manifest_type(manifest: &ImageManifest) -> &str {
     manifest.media_type.as_deref().unwrap_or(OCI_MANIFEST)
 }

@@ -1,12 +1,11 @@
-//! Speaks to a registry as the OCI distribution specification says, over ureq.
+//! Client of the OCI distribution API, over ureq.
 //!
-//! A registry is not trusted: manifests are read up to a limit, blobs are verified by whoever
-//! reads them, credentials go to the registry they are for and to the token server that it names
-//! over TLS, and other addresses that a manifest suggests are not asked. For whom it is asked decides
-//! which addresses are connected to, see `public_only`. Blocking, because a handful of transfers do not
-//! need more.
+//! The registry is not trusted. Manifests are read up to a limit and blobs are verified by their
+//! reader. Credentials are sent to the registry that they are for and to the token server that it
+//! names over TLS. Other URLs in a manifest are ignored. `public_only` decides which addresses may
+//! be connected to. The client is blocking: a few parallel transfers do not need more.
 
-mod access;
+mod auth;
 mod public_only;
 
 pub use public_only::PullFor;
@@ -14,8 +13,8 @@ pub use public_only::PullFor;
 use crate::credentials::{Credential, Credentials};
 use crate::manifest::{DOCKER_INDEX, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use crate::settings::{Mirror, Settings};
-use crate::store::unusable;
-use access::Access;
+use crate::store::storage_error;
+use auth::AuthCache;
 use msb_spec::{Digest, Error, Kind, Reference, Result};
 use public_only::PublicResolver;
 use rustix::fs::{Mode, OFlags};
@@ -28,24 +27,24 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
-/// How a registry is to be reached, beyond what the settings say.
+/// How to connect to a registry, beyond the settings file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// Plain http, or TLS that nobody vouches for, will do.
+pub struct RegistryOptions {
+    /// Allows plain HTTP and TLS without a verified certificate.
     pub insecure: bool,
-    /// A file of certificates that vouch for it.
+    /// PEM file with additional CA certificates.
     pub ca: Option<PathBuf>,
-    /// Asked before it.
+    /// Mirrors that are tried before the registry.
     pub mirrors: Vec<Mirror>,
-    /// Who we are there, and not to its mirrors.
+    /// Credential for the registry; never sent to mirrors.
     pub login: Option<Credential>,
-    /// For whom it is asked.
+    /// On behalf of which caller the connection is made.
     pub pull_for: PullFor,
 }
 
-impl Reach {
-    /// The logins that this way to a registry may use. A client that turns verification off, or
-    /// names who vouches, could have the operator's passwords sent to a server of its own.
+impl RegistryOptions {
+    /// The credentials that may be used. A client that turns off TLS verification or brings its own
+    /// CA could otherwise redirect the operator's passwords to its own server.
     pub(crate) fn credentials(&self, home: &Path, host: &str) -> Credentials {
         let own_trust = self.insecure || self.ca.is_some();
         let credentials = match self.pull_for {
@@ -61,37 +60,37 @@ impl Reach {
     }
 }
 
-/// One place that answers for a registry: itself or a mirror, with one scheme.
+/// One endpoint of a registry: itself or a mirror, with one URL scheme.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct RegistryEndpoint {
     agent: Agent,
-    /// `https://host:port`.
+    /// URL prefix, as in `https://host:port`.
     base: String,
-    /// Whose credentials are used.
+    /// Host that credentials are looked up for.
     host: String,
-    access: Access,
+    auth: AuthCache,
 }
 
-/// A connection that is not made within this never will be.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A registry that says nothing for this long has gone.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
-/// Less than this within [`SILENCE_LIMIT`] is no transfer: slower than any modem, and a registry
-/// that sends a byte now and then would otherwise hold us for ever.
-pub(crate) const PACE: u64 = 16 << 10;
-/// Certificates that somebody has named; a whole distribution's are a quarter of this.
-const LARGEST_BUNDLE: u64 = 1 << 20;
-/// Where a distribution keeps the certificates that it trusts.
-const BUNDLES: [&str; 4] = [
+/// Longest wait for a DNS answer or a TCP connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the next bytes of a response.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Fewest bytes within [`IDLE_TIMEOUT`]. A registry that sends one byte now and then would
+/// otherwise hold the transfer forever.
+pub(crate) const MIN_BYTES: u64 = 16 << 10;
+/// Largest CA file that is read. The bundle of a distribution is a quarter of this.
+const CA_FILE_LIMIT: u64 = 1 << 20;
+/// CA bundles of common distributions.
+const SYSTEM_CA_FILES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
-/// What a registry says about a failure is shown, but not a page of it.
-const COMPLAINT_LIMIT: u64 = 16 << 10;
+/// Largest error body that is read for its message.
+const ERROR_BODY_LIMIT: u64 = 16 << 10;
 
-/// Whether a host is this machine, where other tools try plain http too.
+/// Whether a host is this machine. Other tools try plain HTTP there, too.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -101,48 +100,56 @@ fn is_loopback(host: &str) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The host that a registry is reached at: of one its name is not its address.
+/// The address of a registry host: that of docker.io differs from its name.
 fn address_of(host: &str) -> &str {
     if host == "docker.io" { "registry-1.docker.io" } else { host }
 }
 
-/// Which connections a place may cause.
-struct Network {
-    /// None is the usual one: any address.
+/// Which addresses an endpoint may connect to.
+struct ConnectPolicy {
+    /// Resolver that filters addresses; none allows all.
     resolver: Option<PublicResolver>,
-    /// Whether a proxy of the environment is used. It resolves names itself, so what is judged
-    /// here would not be what it connects to.
-    proxied: bool,
+    /// Whether a proxy of the environment is used. A proxy resolves names itself, so the filter
+    /// would not see the address that it connects to.
+    uses_proxy: bool,
 }
 
-impl Network {
+impl ConnectPolicy {
     fn new(pull_for: PullFor, settings: &Settings, host: &str, trusted: bool) -> Self {
-        let place = trusted.then(|| address_of(host));
+        let endpoint = trusted.then(|| address_of(host));
         match pull_for {
-            PullFor::Operator => Self { resolver: None, proxied: true },
-            PullFor::Client | PullFor::NamespaceClient => {
-                Self { resolver: Some(PublicResolver::new(settings, place)), proxied: trusted }
-            }
+            PullFor::Operator => Self { resolver: None, uses_proxy: true },
+            PullFor::Client | PullFor::NamespaceClient => Self {
+                resolver: Some(PublicResolver::new(settings, endpoint)),
+                uses_proxy: trusted,
+            },
         }
     }
 }
 
-impl Registry {
-    /// The places that may have an image of this registry, in the order they are asked.
-    pub(crate) fn places(
+impl RegistryEndpoint {
+    /// All endpoints for a registry, in the order in which they are tried.
+    pub(crate) fn all(
         host: &str,
         settings: &Settings,
-        reach: &Reach,
+        reach: &RegistryOptions,
         credentials: &Credentials,
     ) -> Result<Vec<Self>> {
-        let settled = settings.registry(host);
-        let mut places = Vec::new();
+        let configured = settings.registry(host);
+        let mut endpoints = Vec::new();
         for mirror in &reach.mirrors {
-            places.push(Self::mirror(mirror, reach.pull_for, host, settings, reach, credentials)?);
+            endpoints.push(Self::mirror(
+                mirror,
+                reach.pull_for,
+                host,
+                settings,
+                reach,
+                credentials,
+            )?);
         }
-        // The operator has named these, and with them where they are.
-        for mirror in &settled.mirrors {
-            places.push(Self::mirror(
+        // The operator has named these in the settings, so any address is allowed.
+        for mirror in &configured.mirrors {
+            endpoints.push(Self::mirror(
                 mirror,
                 PullFor::Operator,
                 host,
@@ -151,17 +158,17 @@ impl Registry {
                 credentials,
             )?);
         }
-        places.extend(Self::itself(host, settings, reach, credentials)?);
-        Ok(places)
+        endpoints.extend(Self::direct(host, settings, reach, credentials)?);
+        Ok(endpoints)
     }
 
-    /// A mirror of a registry. `named_by` is who has named it.
+    /// A mirror of a registry. `named_by` is the caller that has configured it.
     fn mirror(
         mirror: &Mirror,
         named_by: PullFor,
         of: &str,
         settings: &Settings,
-        reach: &Reach,
+        reach: &RegistryOptions,
         credentials: &Credentials,
     ) -> Result<Self> {
         let own = settings.registry(mirror.host());
@@ -169,28 +176,28 @@ impl Registry {
         let ca = reach.ca.clone().or(own.ca).or_else(|| settings.registry(of).ca);
         let scheme = if mirror.is_tls() { "https" } else { "http" };
         let trusted = named_by.trusts(settings, mirror.host());
-        let network = Network::new(reach.pull_for, settings, mirror.host(), trusted);
-        Self::new(scheme, mirror.host(), insecure, ca, network, credentials)
+        let policy = ConnectPolicy::new(reach.pull_for, settings, mirror.host(), trusted);
+        Self::new(scheme, mirror.host(), insecure, ca, policy, credentials)
     }
 
-    /// The registry itself, without its mirrors.
-    pub(crate) fn itself(
+    /// The registry itself, without its mirrors: https, and http where allowed.
+    pub(crate) fn direct(
         host: &str,
         settings: &Settings,
-        reach: &Reach,
+        reach: &RegistryOptions,
         credentials: &Credentials,
     ) -> Result<Vec<Self>> {
-        let settled = settings.registry(host);
-        let insecure = reach.insecure || settled.insecure;
-        let ca = reach.ca.clone().or(settled.ca);
+        let configured = settings.registry(host);
+        let insecure = reach.insecure || configured.insecure;
+        let ca = reach.ca.clone().or(configured.ca);
         let trusted = reach.pull_for.trusts(settings, host);
-        let network = || Network::new(reach.pull_for, settings, host, trusted);
-        let https = Self::new("https", host, insecure, ca.clone(), network(), credentials)?;
-        let mut places = vec![https];
+        let policy = || ConnectPolicy::new(reach.pull_for, settings, host, trusted);
+        let https = Self::new("https", host, insecure, ca.clone(), policy(), credentials)?;
+        let mut endpoints = vec![https];
         if insecure || (is_loopback(host) && trusted) {
-            places.push(Self::new("http", host, insecure, ca, network(), credentials)?);
+            endpoints.push(Self::new("http", host, insecure, ca, policy(), credentials)?);
         }
-        Ok(places)
+        Ok(endpoints)
     }
 
     fn new(
@@ -198,26 +205,27 @@ impl Registry {
         host: &str,
         insecure: bool,
         ca: Option<PathBuf>,
-        network: Network,
+        policy: ConnectPolicy,
         credentials: &Credentials,
     ) -> Result<Self> {
         let address = address_of(host);
-        let tls = TlsConfig::builder().root_certs(roots(ca)?).disable_verification(insecure);
+        let tls =
+            TlsConfig::builder().root_certs(root_certificates(ca)?).disable_verification(insecure);
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .https_only(scheme == "https" && !insecure)
-            .timeout_resolve(Some(CONNECT_LIMIT))
-            .timeout_connect(Some(CONNECT_LIMIT))
-            .timeout_recv_response(Some(SILENCE_LIMIT))
-            .timeout_per_read(Some(SILENCE_LIMIT))
-            .timeout_per_write(Some(SILENCE_LIMIT))
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(IDLE_TIMEOUT))
+            .timeout_per_read(Some(IDLE_TIMEOUT))
+            .timeout_per_write(Some(IDLE_TIMEOUT))
             .max_redirects(5)
             .user_agent(concat!("msb/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls.build());
-        if !network.proxied {
+        if !policy.uses_proxy {
             config = config.proxy(None);
         }
-        let agent = match network.resolver {
+        let agent = match policy.resolver {
             Some(resolver) => {
                 Agent::with_parts(config.build(), DefaultConnector::default(), resolver)
             }
@@ -228,21 +236,21 @@ impl Registry {
             agent,
             base: format!("{scheme}://{address}"),
             host: host.to_owned(),
-            access: Access::new(credentials.clone()),
+            auth: AuthCache::new(credentials.clone()),
         })
     }
 
-    /// Whether it is the registry itself and not a mirror of it.
-    pub(crate) fn is(&self, host: &str) -> bool {
+    /// Whether this endpoint is the registry itself and not a mirror.
+    pub(crate) fn is_host(&self, host: &str) -> bool {
         self.host == host
     }
 
-    /// How it is spoken of: with its scheme, since that may be what is wrong.
-    pub(crate) fn shown(&self) -> &str {
+    /// URL for messages. It includes the scheme, which may be the problem.
+    pub(crate) fn url(&self) -> &str {
         &self.base
     }
 
-    /// A manifest by tag or digest, as it is. None if the registry has no such image.
+    /// Gets a manifest by tag or digest, unparsed; none if it does not exist.
     pub(crate) fn manifest(
         &self,
         repository: &str,
@@ -252,15 +260,16 @@ impl Registry {
         let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ");
         let url = format!("{}/v2/{repository}/manifests/{what}", self.base);
         let scope = format!("repository:{repository}:pull");
-        let response = self.ask(&scope, &Method::GET, &url, &[("Accept", &accept)])?;
+        let response = self.request(&scope, &Method::GET, &url, &[("Accept", &accept)])?;
         match response.status() {
             StatusCode::OK => read_bounded(response, limit).map(Some),
             StatusCode::NOT_FOUND => Ok(None),
-            _ => Err(self.complaint(response)),
+            _ => Err(self.error_from(response)),
         }
     }
 
-    /// The bytes of a blob from an offset on, if the registry can; from the start if not.
+    /// Gets a blob from an offset. A registry without range requests starts at 0; the first value
+    /// says where.
     pub(crate) fn blob(
         &self,
         repository: &str,
@@ -272,53 +281,57 @@ impl Registry {
         let range = format!("bytes={from}-");
         let wanted = [("Range", range.as_str())];
         let headers = if from > 0 { wanted.as_slice() } else { &[] };
-        let response = self.ask(&scope, &Method::GET, &url, headers)?;
+        let response = self.request(&scope, &Method::GET, &url, headers)?;
         let start = match response.status() {
             StatusCode::OK => 0,
             StatusCode::PARTIAL_CONTENT => from,
             StatusCode::NOT_FOUND => {
-                return Err(Error::invalid(format!("{} lacks a part of the image", self.base))
-                    .cause(digest));
+                return Err(Error::invalid(format!(
+                    "{} does not have a blob of the image",
+                    self.base
+                ))
+                .cause(digest));
             }
-            _ => return Err(self.complaint(response)),
+            _ => return Err(self.error_from(response)),
         };
-        Ok((start, Box::new(Paced::new(response))))
+        Ok((start, Box::new(MinRateReader::new(response))))
     }
 
-    /// Whether a blob is there already.
+    /// Whether the registry has a blob.
     pub(crate) fn has_blob(&self, repository: &str, digest: &Digest) -> Result<bool> {
         let url = format!("{}/v2/{repository}/blobs/{digest}", self.base);
-        let response = self.ask(&push_scope(repository), &Method::HEAD, &url, &[])?;
+        let response = self.request(&push_scope(repository), &Method::HEAD, &url, &[])?;
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(self.complaint(response)),
+            _ => Err(self.error_from(response)),
         }
     }
 
-    /// Sends a blob in one piece.
+    /// Uploads a blob in one request.
     pub(crate) fn upload(&self, repository: &str, digest: &Digest, path: &Path) -> Result<()> {
         let scope = push_scope(repository);
         let url = format!("{}/v2/{repository}/blobs/uploads/", self.base);
-        let begun = self.ask(&scope, &Method::POST, &url, &[("Content-Length", "0")])?;
+        let begun = self.request(&scope, &Method::POST, &url, &[("Content-Length", "0")])?;
         if begun.status() != StatusCode::ACCEPTED {
-            return Err(self.complaint(begun));
+            return Err(self.error_from(begun));
         }
-        let location = begun.headers().get("Location").and_then(|place| place.to_str().ok());
-        let place = self.place(location.unwrap_or_default())?;
-        let with = if place.contains('?') { '&' } else { '?' };
-        let place = format!("{place}{with}digest={digest}");
-        let open = || File::open(path).map_err(|error| unusable(path, error));
-        let size = open()?.metadata().map_err(|error| unusable(path, error))?.len().to_string();
+        let header = begun.headers().get("Location").and_then(|value| value.to_str().ok());
+        let location = self.upload_url(header.unwrap_or_default())?;
+        let with = if location.contains('?') { '&' } else { '?' };
+        let location = format!("{location}{with}digest={digest}");
+        let open = || File::open(path).map_err(|error| storage_error(path, error));
+        let size =
+            open()?.metadata().map_err(|error| storage_error(path, error))?.len().to_string();
         let headers = [("Content-Type", "application/octet-stream"), ("Content-Length", &size)];
-        let response = self.ask_with(&scope, &Method::PUT, &place, &headers, open)?;
+        let response = self.request_with_body(&scope, &Method::PUT, &location, &headers, open)?;
         match response.status() {
             StatusCode::CREATED => Ok(()),
-            _ => Err(self.complaint(response)),
+            _ => Err(self.error_from(response)),
         }
     }
 
-    /// Sends a manifest, which makes the image whole.
+    /// Uploads a manifest, which publishes the image.
     pub(crate) fn put_manifest(
         &self,
         repository: &str,
@@ -329,25 +342,25 @@ impl Registry {
         let url = format!("{}/v2/{repository}/manifests/{what}", self.base);
         let headers = [("Content-Type", media_type)];
         let scope = push_scope(repository);
-        let response = self.ask_with(&scope, &Method::PUT, &url, &headers, || Ok(text))?;
+        let response = self.request_with_body(&scope, &Method::PUT, &url, &headers, || Ok(text))?;
         match response.status() {
             StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED => Ok(()),
-            _ => Err(self.complaint(response)),
+            _ => Err(self.error_from(response)),
         }
     }
 
-    /// Asks whether our credentials are good.
+    /// Checks the credentials with a request to `/v2/`.
     pub(crate) fn check(&self) -> Result<()> {
         let url = format!("{}/v2/", self.base);
-        let response = self.ask("", &Method::GET, &url, &[])?;
+        let response = self.request("", &Method::GET, &url, &[])?;
         match response.status() {
             StatusCode::OK => Ok(()),
-            _ => Err(self.complaint(response)),
+            _ => Err(self.error_from(response)),
         }
     }
 
-    /// Where an upload goes on: only at the registry that we speak to.
-    fn place(&self, location: &str) -> Result<String> {
+    /// The URL to continue an upload at; must be on this registry.
+    fn upload_url(&self, location: &str) -> Result<String> {
         if location.starts_with('/') && !location.starts_with("//") {
             return Ok(format!("{}{location}", self.base));
         }
@@ -355,23 +368,24 @@ impl Registry {
         if ours.is_some_and(|rest| rest.starts_with('/')) {
             return Ok(location.to_owned());
         }
-        Err(Error::new(Kind::Protocol, format!("{} sends uploads elsewhere", self.base))
+        Err(Error::new(Kind::Protocol, format!("{} redirects uploads to another host", self.base))
             .cause(msb_spec::shown(location)))
     }
 
-    /// What a registry says when it does not do what was asked.
-    fn complaint(&self, response: Response<Body>) -> Error {
+    /// Converts an HTTP error status to an error with the message of the registry.
+    fn error_from(&self, response: Response<Body>) -> Error {
         let status = response.status();
-        let said = read_bounded(response, COMPLAINT_LIMIT).unwrap_or_default();
+        let said = read_bounded(response, ERROR_BODY_LIMIT).unwrap_or_default();
         let said = first_error(&said);
         let error = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Error::new(Kind::Host, format!("{} does not let us in", self.base))
-                    .hint(format!("`msb registry login {}` keeps a user and a password", self.host))
-            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::new(
+                Kind::Host,
+                format!("{} denied access", self.base),
+            )
+            .hint(format!("`msb registry login {}` stores a user and a password", self.host)),
             StatusCode::TOO_MANY_REQUESTS => {
-                Error::new(Kind::Host, format!("{} wants us to slow down", self.base))
-                    .hint(format!("`msb registry login {}` often allows more", self.host))
+                Error::new(Kind::Host, format!("{} limits the request rate", self.base))
+                    .hint(format!("`msb registry login {}` often raises the limit", self.host))
             }
             _ => Error::new(Kind::Host, format!("{} answered with {status}", self.base)),
         };
@@ -379,21 +393,21 @@ impl Registry {
     }
 }
 
-/// Asks a registry, not its mirrors, whether it lets these credentials in. The first place that
-/// answers decides: a password that was refused over TLS is not sent again without.
+/// Checks credentials at a registry, not at its mirrors. The first endpoint that responds decides:
+/// a password that was refused over TLS is not sent again over HTTP.
 pub fn check_login(
     host: &str,
     settings: &Settings,
-    reach: &Reach,
+    reach: &RegistryOptions,
     credentials: &Credentials,
 ) -> Result<()> {
-    let mut failure = Error::new(Kind::NotFound, "no registry to ask");
-    for place in Registry::itself(host, settings, reach, credentials)? {
-        match place.answers() {
+    let mut failure = Error::new(Kind::NotFound, "no registry to contact");
+    for endpoint in RegistryEndpoint::direct(host, settings, reach, credentials)? {
+        match endpoint.ping() {
             Ok(()) => {
-                return place.check().map_err(|error| match error.advice() {
+                return endpoint.check().map_err(|error| match error.advice() {
                     Some(_) => error.hint(
-                        "check the user and the password; many registries want a token instead",
+                        "check the user and the password; many registries expect a token instead",
                     ),
                     None => error,
                 });
@@ -408,7 +422,7 @@ fn push_scope(repository: &str) -> String {
     format!("repository:{repository}:pull,push")
 }
 
-/// The first of the errors that a registry lists.
+/// The message of the first error in a response body.
 fn first_error(text: &[u8]) -> String {
     let value: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     let first = &value["errors"][0];
@@ -416,30 +430,30 @@ fn first_error(text: &[u8]) -> String {
     msb_spec::shown(said).chars().take(300).collect()
 }
 
-/// A body that fails if it comes too slowly.
-struct Paced {
+/// Response body that fails if data arrives too slowly.
+struct MinRateReader {
     body: ureq::BodyReader<'static>,
-    /// How long we have waited for `got` bytes.
+    /// Time spent waiting for `got` bytes.
     waited: Duration,
     got: u64,
 }
 
-impl Paced {
+impl MinRateReader {
     fn new(response: Response<Body>) -> Self {
         let body = response.into_body().into_with_config().limit(u64::MAX).reader();
         Self { body, waited: Duration::ZERO, got: 0 }
     }
 }
 
-impl Read for Paced {
+impl Read for MinRateReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let begun = Instant::now();
         let n = self.body.read(into)?;
-        // What we do between two reads is not the registry's fault.
+        // Only time inside `read` counts, not what the caller does between reads.
         self.waited += begun.elapsed();
         self.got += n as u64;
-        if self.waited >= SILENCE_LIMIT {
-            if n > 0 && self.got < PACE {
+        if self.waited >= IDLE_TIMEOUT {
+            if n > 0 && self.got < MIN_BYTES {
                 let said = format!("{} bytes in {} seconds", self.got, self.waited.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, said));
             }
@@ -451,31 +465,31 @@ impl Read for Paced {
 
 fn read_bounded(response: Response<Body>, limit: u64) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    Paced::new(response)
+    MinRateReader::new(response)
         .take(limit + 1)
         .read_to_end(&mut text)
-        .map_err(|error| Error::host("the registry broke off", error))?;
+        .map_err(|error| Error::host("the registry closed the connection", error))?;
     if text.len() as u64 > limit {
         return Err(crate::unpack::exceeded("manifest", msb_spec::Bytes(limit)));
     }
     Ok(text)
 }
 
-/// A file that somebody has named, who need not be whom it belongs to.
-fn bundle(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe that nobody writes would never open.
+/// Reads a CA file. The path comes from a client, so it may be any file.
+fn read_ca_file(path: &Path) -> io::Result<Vec<u8>> {
+    // NONBLOCK: opening a FIFO without a writer would hang.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = Vec::new();
-    file.take(LARGEST_BUNDLE).read_to_end(&mut text)?;
+    file.take(CA_FILE_LIMIT).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// Who vouches for registries: whoever vouches on this machine, and who was named.
-fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
+/// CA certificates: those of the system, and those in `ca`.
+fn root_certificates(ca: Option<PathBuf>) -> Result<RootCerts> {
     let mut certificates: Vec<Certificate<'static>> = Vec::new();
     let mut add = |text: &[u8]| {
         let before = certificates.len();
@@ -486,16 +500,16 @@ fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
         }
         certificates.len() > before
     };
-    let system = BUNDLES.iter().find_map(|path| fs::read(path).ok());
+    let system = SYSTEM_CA_FILES.iter().find_map(|path| fs::read(path).ok());
     let found = system.is_some_and(|text| add(&text));
     if let Some(path) = ca {
         let about = |cause: String| {
             Error::invalid(format!("cannot use the certificates in `{}`", path.display()))
                 .cause(cause)
         };
-        let text = bundle(&path).map_err(|error| about(error.to_string()))?;
+        let text = read_ca_file(&path).map_err(|error| about(error.to_string()))?;
         if !add(&text) {
-            return Err(about("there is no certificate in it".to_owned()));
+            return Err(about("there is no certificate in the file".to_owned()));
         }
     } else if !found {
         return Ok(RootCerts::WebPki);
@@ -503,22 +517,22 @@ fn roots(ca: Option<PathBuf>) -> Result<RootCerts> {
     Ok(RootCerts::new_with_certs(&certificates))
 }
 
-/// Whether nothing answered, or nothing that speaks as we do.
+/// Whether the connection failed, or the peer does not speak this protocol.
 pub(crate) fn is_unreachable(error: &Error) -> bool {
     error.kind() == Kind::Host && error.message().starts_with(UNREACHABLE)
 }
 
-/// How such an error begins.
+/// Prefix of the message of such an error.
 const UNREACHABLE: &str = "cannot reach ";
 
-/// What to do about a name that cannot be had because nothing answers.
+/// Adds a hint how to get an image without a registry.
 pub(crate) fn unreachable_hint(error: Error, name: &Reference) -> Error {
     if error.advice().is_some() || !is_unreachable(&error) {
         return error;
     }
     let short = name.short();
     error.hint(format!(
-        "without a registry: `msb load` reads `{short}` from a file, `msb image bootstrap` makes \
+        "without a registry: `msb load` reads `{short}` from a file, `msb image bootstrap` builds \
          an image from the host's packages, and `host` needs none"
     ))
 }

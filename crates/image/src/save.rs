@@ -1,11 +1,11 @@
-//! Images to files and registries, with the digests they have here.
+//! Saves images to files and pushes them to registries, with unchanged digests.
 
 use crate::ImageConfig;
 use crate::manifest::{Descriptor, Index, Manifest, OCI_INDEX, OCI_MANIFEST};
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, ProgressEvent};
 use crate::pull::manifest_type;
-use crate::registry::{Reach, Registry, is_unreachable};
-use crate::store::{Image, Store, unusable};
+use crate::registry::{RegistryEndpoint, RegistryOptions, is_unreachable};
+use crate::store::{Image, Store, storage_error};
 use msb_spec::{Digest, Error, Kind, Reference, Result};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -14,45 +14,42 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// What tools look for to know a layout.
+/// Content of `oci-layout`, which marks an OCI layout.
 const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 
-/// Where a saved image goes.
-trait Sink {
+/// Target of a saved image: a tar stream or a directory.
+trait ImageSink {
     fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()>;
 
     fn make_directory(&mut self, name: &str) -> io::Result<()>;
 }
 
 impl Store {
-    /// Writes images as one tar that is an OCI archive and a docker archive at once.
+    /// Writes images as one tar that is both an OCI archive and an archive of `docker save`.
     pub fn save_archive(&self, images: &[Image], out: &mut dyn Write) -> Result<()> {
         let mut archive = tar::Builder::new(out);
-        self.save(images, &mut Tar(&mut archive))?;
-        archive.finish().map_err(unwritten)
+        self.save(images, &mut TarSink(&mut archive))?;
+        archive.finish().map_err(write_error)
     }
 
-    /// Writes images as an OCI layout into a directory that is new or empty.
+    /// Writes images as an OCI layout. The directory must be new or without an `index.json`.
     pub fn save_directory(&self, images: &[Image], directory: &Path) -> Result<()> {
-        let about =
+        let push_failed =
             |error| Error::host(format!("cannot write to `{}`", directory.display()), error);
-        fs::create_dir_all(directory).map_err(about)?;
+        fs::create_dir_all(directory).map_err(push_failed)?;
         if directory.join("index.json").exists() {
             let shown = directory.display();
-            return Err(Error::new(
-                Kind::Exists,
-                format!("there is an image in `{shown}` already"),
-            ));
+            return Err(Error::new(Kind::Exists, format!("`{shown}` contains an image already")));
         }
-        self.save(images, &mut Directory(directory))
+        self.save(images, &mut DirectorySink(directory))
     }
 
-    fn save(&self, images: &[Image], sink: &mut dyn Sink) -> Result<()> {
+    fn save(&self, images: &[Image], sink: &mut dyn ImageSink) -> Result<()> {
         for name in ["blobs/", "blobs/sha256/"] {
-            sink.make_directory(name).map_err(unwritten)?;
+            sink.make_directory(name).map_err(write_error)?;
         }
         let mut put = |name: &str, text: &[u8]| {
-            sink.put(name, text.len() as u64, &mut &*text).map_err(unwritten)
+            sink.put(name, text.len() as u64, &mut &*text).map_err(write_error)
         };
         put("oci-layout", LAYOUT)?;
         let mut manifests = Vec::new();
@@ -95,23 +92,23 @@ impl Store {
         Ok(())
     }
 
-    fn save_blob(&self, digest: &Digest, sink: &mut dyn Sink) -> Result<()> {
+    fn save_blob(&self, digest: &Digest, sink: &mut dyn ImageSink) -> Result<()> {
         let (file, size) = self.open_blob(digest)?;
-        let mut stream = Hashed { file, hash: Sha256::new() };
+        let mut stream = HashingReader { file, hash: Sha256::new() };
         let name = format!("blobs/sha256/{}", digest.hex());
-        sink.put(&name, size, &mut stream).map_err(unwritten)?;
+        sink.put(&name, size, &mut stream).map_err(write_error)?;
         stream.check(digest)
     }
 
     fn open_blob(&self, digest: &Digest) -> Result<(File, u64)> {
         let path = self.blob(digest);
         let file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::new(Kind::State, "a part of the image is missing")
+            io::ErrorKind::NotFound => Error::new(Kind::State, "a blob of the image is missing")
                 .cause(digest)
                 .hint("`msb pull` fetches it again"),
-            _ => unusable(&path, error),
+            _ => storage_error(&path, error),
         })?;
-        let size = file.metadata().map_err(|error| unusable(&path, error))?.len();
+        let size = file.metadata().map_err(|error| storage_error(&path, error))?.len();
         Ok((file, size))
     }
 
@@ -122,67 +119,69 @@ impl Store {
         }
     }
 
-    /// Sends an image to a registry under another name, or its own.
+    /// Pushes an image to a registry, under the name `to`.
     pub fn push(
         &self,
         image: &Image,
         to: &Reference,
-        reach: &Reach,
+        reach: &RegistryOptions,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let about = |error: Error| error.under(format!("cannot push to `{}`", to.short()));
+        let push_failed = |error: Error| error.under(format!("cannot push to `{}`", to.short()));
         let credentials = reach.credentials(self.home(), to.registry());
-        let places =
-            Registry::itself(to.registry(), self.settings(), reach, &credentials).map_err(about)?;
+        let endpoints =
+            RegistryEndpoint::direct(to.registry(), self.settings(), reach, &credentials)
+                .map_err(push_failed)?;
         let mut failure = None;
-        for place in &places {
-            match self.push_to(place, image, to, progress) {
+        for endpoint in &endpoints {
+            match self.push_to(endpoint, image, to, progress) {
                 Ok(()) => return Ok(()),
                 Err(error) if is_unreachable(&error) => failure = Some(error),
-                Err(error) => return Err(about(error)),
+                Err(error) => return Err(push_failed(error)),
             }
         }
-        let failure = failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to ask"));
-        Err(about(failure))
+        let failure =
+            failure.unwrap_or_else(|| Error::new(Kind::NotFound, "no registry to contact"));
+        Err(push_failed(failure))
     }
 
     fn push_to(
         &self,
-        place: &Registry,
+        endpoint: &RegistryEndpoint,
         image: &Image,
         to: &Reference,
         progress: &dyn Progress,
     ) -> Result<()> {
-        progress.step(Step::Asking { registry: place.shown() });
+        progress.step(ProgressEvent::Asking { registry: endpoint.url() });
         let repository = to.repository();
         let text = self.read_blob(&image.digest)?;
         let media_type = self.media_type(&text)?;
-        // What was damaged here since it came must not go out under a good name.
+        // Blobs are verified before the upload: a damaged blob must not be published.
         for layer in &image.layers {
-            progress.step(Step::Layer { digest: &layer.digest, size: layer.size });
+            progress.step(ProgressEvent::Layer { digest: &layer.digest, size: layer.size });
         }
         let parts = image.layers.iter().map(|layer| &layer.digest);
         for digest in parts.chain([&image.config_digest]) {
-            if !place.has_blob(repository, digest)? {
+            if !endpoint.has_blob(repository, digest)? {
                 self.verify_blob(digest)?;
-                place.upload(repository, digest, &self.blob(digest))?;
+                endpoint.upload(repository, digest, &self.blob(digest))?;
             }
-            progress.step(Step::Ready { digest });
+            progress.step(ProgressEvent::Ready { digest });
         }
         let digest = image.digest.to_string();
         let what = to.tag().unwrap_or(&digest);
-        place.put_manifest(repository, what, &media_type, &text)
+        endpoint.put_manifest(repository, what, &media_type, &text)
     }
 
     fn verify_blob(&self, digest: &Digest) -> Result<()> {
         let (file, _) = self.open_blob(digest)?;
-        let mut stream = Hashed { file, hash: Sha256::new() };
+        let mut stream = HashingReader { file, hash: Sha256::new() };
         io::copy(&mut stream, &mut io::sink())
-            .map_err(|error| unusable(&self.blob(digest), error))?;
+            .map_err(|error| storage_error(&self.blob(digest), error))?;
         stream.check(digest)
     }
 
-    /// Adds an image whose layers are here already.
+    /// Adds an image whose layers are stored already.
     pub fn add_image(
         &self,
         reference: &Reference,
@@ -212,10 +211,10 @@ impl Store {
             .iter()
             .any(|layer| self.contents(&layer.diff_id).is_none_or(|contents| contents.owners));
         let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
-        let mended = self.mend(&diff_ids)?;
+        let implied_dirs = self.make_implied_dirs(&diff_ids)?;
         let image = Image {
             version: crate::store::RECORD_VERSION,
-            mended,
+            implied_dirs,
             reference: reference.clone(),
             digest,
             index: None,
@@ -226,31 +225,31 @@ impl Store {
             owners,
             created: config.created.as_deref().and_then(crate::pull::milliseconds),
             pulled: crate::store::now_ms(),
-            boot: Some(crate::store::boot()),
+            boot: Some(crate::store::boot_id()),
         };
         self.write_record(&image)?;
         Ok(image)
     }
 }
 
-/// A file whose digest is taken while it is read.
-struct Hashed {
+/// Hashes a file while it is read.
+struct HashingReader {
     file: File,
     hash: Sha256,
 }
 
-impl Hashed {
+impl HashingReader {
     fn check(self, wanted: &Digest) -> Result<()> {
         if Digest::of_bytes(self.hash.finalize().into()) == *wanted {
             return Ok(());
         }
-        Err(Error::new(Kind::State, "a part of the image was damaged on this disk")
+        Err(Error::new(Kind::State, "a blob of the image was damaged on disk")
             .cause(wanted)
             .hint("`msb image rm` and `msb pull` fetch it again"))
     }
 }
 
-impl Read for Hashed {
+impl Read for HashingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read(into)?;
         self.hash.update(&into[..n]);
@@ -258,9 +257,9 @@ impl Read for Hashed {
     }
 }
 
-struct Tar<'a, 'b>(&'a mut tar::Builder<&'b mut dyn Write>);
+struct TarSink<'a, 'b>(&'a mut tar::Builder<&'b mut dyn Write>);
 
-impl Sink for Tar<'_, '_> {
+impl ImageSink for TarSink<'_, '_> {
     fn put(&mut self, name: &str, size: u64, stream: &mut dyn Read) -> io::Result<()> {
         let mut header = header(0o644);
         header.set_size(size);
@@ -275,7 +274,7 @@ impl Sink for Tar<'_, '_> {
     }
 }
 
-/// A header that belongs to whoever saves: tools give files back to their owner.
+/// A tar header with the ids of this process: tools restore the owner.
 fn header(mode: u32) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_mode(mode);
@@ -285,9 +284,9 @@ fn header(mode: u32) -> tar::Header {
     header
 }
 
-struct Directory<'a>(&'a Path);
+struct DirectorySink<'a>(&'a Path);
 
-impl Sink for Directory<'_> {
+impl ImageSink for DirectorySink<'_> {
     fn put(&mut self, name: &str, _: u64, stream: &mut dyn Read) -> io::Result<()> {
         let mut file = File::create(self.0.join(name))?;
         io::copy(stream, &mut file).map(drop)
@@ -298,6 +297,6 @@ impl Sink for Directory<'_> {
     }
 }
 
-fn unwritten(error: io::Error) -> Error {
+fn write_error(error: io::Error) -> Error {
     Error::host("cannot write the image", error)
 }

@@ -1,8 +1,8 @@
-//! `config.toml` of the state directory: what names mean, how registries are reached, how large an
-//! image may be, which sandboxes may have children, and what those of a name are.
+//! `config.toml` in the state directory: image aliases, registries, image limits, spawn policies,
+//! sandbox profiles and server limits.
 //!
-//! Everything in it is parsed when it is read, so that a mistake is told with its line before
-//! anything is done. No file means the defaults; a word that means nothing is an error.
+//! The file is parsed completely when it is read. An error names its line. A missing file means the
+//! defaults; an unknown key is an error.
 
 use msb_spec::{Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SpawnPolicy};
 use serde::de::{MapAccess, Visitor};
@@ -15,62 +15,61 @@ use std::marker::PhantomData;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-/// What the user has settled about images.
+/// The parsed settings file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    #[serde(deserialize_with = "once")]
+    #[serde(deserialize_with = "unique_keys")]
     aliases: BTreeMap<Alias, Reference>,
-    #[serde(deserialize_with = "once")]
-    registries: BTreeMap<Host, RegistrySettings>,
-    /// How large an image may be.
+    #[serde(deserialize_with = "unique_keys")]
+    registries: BTreeMap<RegistryHost, RegistrySettings>,
+    /// Size limits of images.
     pub image_limits: ImageLimits,
-    #[serde(deserialize_with = "once")]
-    spawn: BTreeMap<Whose, SpawnPolicy>,
-    /// What sandboxes of these names are, for those who make them by name alone.
-    #[serde(deserialize_with = "once")]
+    #[serde(deserialize_with = "unique_keys")]
+    spawn: BTreeMap<SpawnSubject, SpawnPolicy>,
+    /// Profiles for sandboxes that are created by name alone.
+    #[serde(deserialize_with = "unique_keys")]
     pub profile: BTreeMap<Name, SandboxProfile>,
-    /// How sandboxes are served to others.
+    /// Settings of `msb serve`.
     pub server: ServerSettings,
 }
 
-/// How sandboxes are served to others.
+/// Settings of `msb serve`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSettings {
-    /// The most that clients may ask for.
+    /// Upper limits for requests of clients.
     pub ceiling: Ceiling,
 }
 
-/// What the sandbox of a name is, where that differs from what is usual.
+/// Settings for the sandbox with a certain name. Unset fields keep the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxProfile {
-    /// Its processors.
+    /// Number of CPUs, possibly fractional.
     pub cpus: Option<Cpus>,
-    /// Its memory.
+    /// Memory limit in bytes.
     pub memory: Option<Bytes>,
-    /// Whether it is a microVM, or nothing.
+    /// Whether it must be a microVM.
     pub virtualization: bool,
 }
 
-/// How one registry is reached.
+/// How to connect to one registry.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegistrySettings {
-    /// Plain http, or TLS that nobody vouches for, will do.
+    /// Allows plain HTTP and TLS without a verified certificate.
     pub insecure: bool,
-    /// A file of certificates that vouch for it, beside the usual ones.
+    /// PEM file with CA certificates, in addition to those of the system.
     pub ca: Option<PathBuf>,
-    /// Where to ask first, in order.
+    /// Mirrors that are tried first, in this order.
     pub mirrors: Vec<Mirror>,
-    /// Whether clients of the server may use it wherever it is: at a private address, or through a
-    /// proxy. For them others have to be at a public one.
+    /// Whether clients of the server may use it at any address, also a private one or through a
+    /// proxy. Other registries must have a public address.
     pub trusted: bool,
 }
 
-/// How large an image may be before it is refused. A limit that was reached is told by its name
-/// here, as in `image_limits.bytes`.
+/// Size limits of images. An error names the limit by its key, as in `image_limits.bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageLimits {
@@ -80,7 +79,8 @@ pub struct ImageLimits {
     /// Files, links and directories of all layers together. Ten times a large node_modules; each
     /// costs an inode and some memory, whatever its size.
     pub entries: NonZeroU64,
-    /// Components of a path. Real trees stay below 50; recursion over more is somebody's stack.
+    /// Components of a path. Real trees stay below 50; each level costs stack or a descriptor in
+    /// code that recurses.
     pub depth: NonZeroU64,
     /// Layers of an image. Docker makes no more than 127, and the kernel stacks no more than
     /// 500 in one overlay.
@@ -105,7 +105,7 @@ impl Default for ImageLimits {
     }
 }
 
-/// A registry that has the same as another: `https://host` or `http://host:port`.
+/// A mirror of a registry: `https://host` or `http://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Mirror {
@@ -114,7 +114,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Parses a URL of a scheme and a host; credentials, paths and questions are not for it.
+    /// Parses a URL with a scheme and a host. Credentials, paths and queries are refused.
     pub fn parse(text: &str) -> Result<Self> {
         let tls = text.strip_prefix("https://").map(|rest| (true, rest));
         let found = tls.or_else(|| text.strip_prefix("http://").map(|rest| (false, rest)));
@@ -123,19 +123,19 @@ impl Mirror {
             Some(Self { tls, host })
         });
         host.ok_or_else(|| {
-            // Whatever it is, it may hold a password before its host.
-            let told = text.rsplit('@').next().unwrap_or_default();
-            Error::invalid(format!("not the URL of a mirror: `{}`", msb_spec::shown(told)))
+            // The text before `@` may be a password.
+            let shown = text.rsplit('@').next().unwrap_or_default();
+            Error::invalid(format!("not the URL of a mirror: `{}`", msb_spec::shown(shown)))
                 .hint("it looks like `https://mirror.example` or `http://127.0.0.1:5001`")
         })
     }
 
-    /// Whether it is asked with TLS.
+    /// Whether the mirror is contacted over TLS.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// The host, with its port if it is not the usual one.
+    /// The host, with a port if it is not the default.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -161,24 +161,24 @@ impl std::str::FromStr for Mirror {
     }
 }
 
-/// The name of a registry as a key of the file.
+/// A registry host as key of a table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Host(String);
+struct RegistryHost(String);
 
-impl fmt::Display for Host {
+impl fmt::Display for RegistryHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Host {
+impl<'de> Deserialize<'de> for RegistryHost {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         msb_spec::registry(&text).map(Self).map_err(serde::de::Error::custom)
     }
 }
 
-/// What a user types and means something else by.
+/// An image name that stands for another one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Alias(Reference);
 
@@ -195,21 +195,21 @@ impl<'de> Deserialize<'de> for Alias {
         let name = Reference::parse(&text).map_err(serde::de::Error::custom)?;
         match name.digest() {
             _ if text == "host" => Err(wrong("the built-in image cannot be an alias")),
-            Some(_) => Err(wrong("a digest says which image, it cannot be an alias")),
+            Some(_) => Err(wrong("a reference with a digest cannot be an alias")),
             None => Ok(Self(name)),
         }
     }
 }
 
-/// Whose children a policy is about.
+/// The sandboxes that a spawn policy applies to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
+enum SpawnSubject {
     Name(Name),
-    /// `label:KEY=VALUE`.
+    /// Sandboxes with this label, as `label:KEY=VALUE`.
     Label(String, String),
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for SpawnSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "{name}"),
@@ -218,7 +218,7 @@ impl fmt::Display for Whose {
     }
 }
 
-impl<'de> Deserialize<'de> for Whose {
+impl<'de> Deserialize<'de> for SpawnSubject {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         match text.strip_prefix("label:").map(|label| label.split_once('=')) {
@@ -229,16 +229,16 @@ impl<'de> Deserialize<'de> for Whose {
     }
 }
 
-/// A table in which no two keys mean the same: TOML itself only refuses those that are written
-/// the same, and of `docker.io` and `index.docker.io` one would win silently.
-fn once<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+/// A table without equivalent keys. TOML refuses only identical keys; of `docker.io` and
+/// `index.docker.io` one would silently win.
+fn unique_keys<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     D: Deserializer<'de>,
     K: Deserialize<'de> + Ord + fmt::Display,
     V: Deserialize<'de>,
 {
-    struct Entries<K, V>(PhantomData<(K, V)>);
-    impl<'de, K, V> Visitor<'de> for Entries<K, V>
+    struct UniqueKeys<K, V>(PhantomData<(K, V)>);
+    impl<'de, K, V> Visitor<'de> for UniqueKeys<K, V>
     where
         K: Deserialize<'de> + Ord + fmt::Display,
         V: Deserialize<'de>,
@@ -258,29 +258,29 @@ where
             Ok(map)
         }
     }
-    from.deserialize_map(Entries(PhantomData))
+    from.deserialize_map(UniqueKeys(PhantomData))
 }
 
-/// The label that the server gives to sandboxes of a namespace; no client of one can set it.
+/// Label of sandboxes of a namespace. The server sets it; clients cannot.
 pub const NAMESPACE_LABEL: &str = "msb.namespace";
 
-/// Its name in the state directory.
+/// File name in the state directory.
 const FILE: &str = "config.toml";
 
-/// Thousands of registries fit; more is not somebody's settings.
+/// Largest settings file that is read.
 const SIZE_LIMIT: u64 = 1 << 20;
 
 impl Settings {
-    /// Reads the file of a state directory.
+    /// Reads the settings of a state directory.
     pub fn read(home: &Path) -> Result<Self> {
         let path = home.join(FILE);
         let about = |error: Error| error.under(format!("cannot use `{}`", path.display()));
-        let Some(text) = text_of(&path).map_err(about)? else {
+        let Some(text) = read_text(&path).map_err(about)? else {
             return Ok(Self::default());
         };
         let mut settings = Self::parse(&text).map_err(about)?;
-        for (whose, policy) in &settings.spawn {
-            policy.check().map_err(|error| about(error.under(format!("spawn.{whose}"))))?;
+        for (subject, policy) in &settings.spawn {
+            policy.check().map_err(|error| about(error.under(format!("spawn.{subject}"))))?;
         }
         for registry in settings.registries.values_mut() {
             registry.ca = registry.ca.take().map(|ca| home.join(ca));
@@ -288,7 +288,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The settings that a text of TOML makes.
+    /// Parses settings from TOML text.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -297,8 +297,8 @@ impl Settings {
         })
     }
 
-    /// What a sandbox of a client may have made for it. Clients choose labels, so that of those only
-    /// the one counts that the server sets: the namespace.
+    /// The spawn policy of a sandbox of a client. Clients choose their labels, so only the
+    /// namespace label counts.
     pub fn client_spawn(
         &self,
         name: &Name,
@@ -309,36 +309,35 @@ impl Settings {
         self.spawn(name, &labels.collect())
     }
 
-    /// What a sandbox may have made for it, by its name or else by a label.
+    /// The spawn policy of a sandbox, by its name or else by a label.
     pub fn spawn(&self, name: &Name, labels: &BTreeMap<String, String>) -> Option<&SpawnPolicy> {
-        let labelled = |whose: &Whose| match whose {
-            Whose::Name(_) => false,
-            Whose::Label(key, value) => labels.get(key) == Some(value),
+        let labelled = |subject: &SpawnSubject| match subject {
+            SpawnSubject::Name(_) => false,
+            SpawnSubject::Label(key, value) => labels.get(key) == Some(value),
         };
-        let by_label = || self.spawn.iter().find(|(whose, _)| labelled(whose));
-        let by_name = self.spawn.get_key_value(&Whose::Name(name.clone()));
+        let by_label = || self.spawn.iter().find(|(subject, _)| labelled(subject));
+        let by_name = self.spawn.get_key_value(&SpawnSubject::Name(name.clone()));
         by_name.or_else(by_label).map(|(_, policy)| policy)
     }
 
-    /// What a name means: another image if it is an alias, itself if not. What an alias means is
-    /// not looked up again.
+    /// Resolves an alias, once. Other names are returned as they are.
     pub fn meant<'a>(&'a self, name: &'a Reference) -> &'a Reference {
         self.aliases.get(&Alias(name.clone())).unwrap_or(name)
     }
 
-    /// The registries that clients may use wherever they are, by the host of a [`Reference`].
+    /// Hosts of the registries that clients may use at any address.
     pub fn trusted_registries(&self) -> impl Iterator<Item = &str> {
         self.registries.iter().filter(|(_, it)| it.trusted).map(|(host, _)| host.0.as_str())
     }
 
-    /// How a registry is reached, by the host of a [`Reference`].
+    /// Settings of a registry, by the host of a [`Reference`].
     pub fn registry(&self, host: &str) -> RegistrySettings {
-        self.registries.get(&Host(host.to_owned())).cloned().unwrap_or_default()
+        self.registries.get(&RegistryHost(host.to_owned())).cloned().unwrap_or_default()
     }
 }
 
-/// What is in the file; none if there is no file.
-fn text_of(path: &Path) -> Result<Option<String>> {
+/// The text of the file; none if it does not exist.
+fn read_text(path: &Path) -> Result<Option<String>> {
     let mut text = String::new();
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -423,7 +422,7 @@ manifest = 4096
 
     #[test]
     fn a_mistake_is_told_with_its_line() {
-        for (text, told) in [
+        for (text, expected) in [
             ("aliasses = 1", "line 1: unknown field `aliasses`"),
             ("[aliases]\npython = 'No Such'", "line 2: not the name of an image: `No Such`"),
             ("[aliases]\n'A B' = 'x'", "line 2: not the name of an image: `A B`"),
@@ -446,7 +445,7 @@ manifest = 4096
             ("\n\nx", "line 3: "),
         ] {
             let error = Settings::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with(told), "{text:?}: {error}");
+            assert!(error.starts_with(expected), "{text:?}: {error}");
         }
     }
 

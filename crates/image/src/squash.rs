@@ -1,11 +1,10 @@
-//! Several layers become one that shows the same.
+//! Merges several overlay layers into one equivalent layer.
 //!
-//! Layers are as overlayfs writes them: a device of no number hides what lies below, and so does a
-//! directory that is marked opaque. Whatever the layers hide may be in an image below all of them,
-//! so that the one hides it as well.
+//! The layers are in the format of overlayfs: a character device 0/0 is a whiteout, and an opaque
+//! directory hides the lower ones. Whiteouts are kept, because an image below may have the file.
 
 use crate::build::{OPAQUE, is_opaque, names, open_directory};
-use crate::twin::{Shift, Twin, link};
+use crate::live_copy::{IdShift, TwoPassCopy, link};
 use msb_spec::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, XattrFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -14,71 +13,74 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Longer paths are walked step by step: the kernel takes no more than a page at once.
-const LONGEST: usize = 4000;
+/// Longest path for one system call; longer paths are opened component by component.
+const PATH_LIMIT: usize = 4000;
 
-/// Makes one layer of several, topmost first, each with the ids that it was written with.
+/// Merges layers, topmost first, into `into`. Each may have its own id mapping. Returns files and
+/// bytes.
 pub(crate) fn squash(
     layers: Vec<OwnedFd>,
-    shifts: &[Option<Shift>],
+    shifts: &[Option<IdShift>],
     into: BorrowedFd<'_>,
 ) -> Result<(u64, u64)> {
     let shifts = shifts.iter().copied().chain(std::iter::repeat(None));
-    let layers = layers.into_iter().zip(shifts).map(|(root, shift)| (root, Twin::new(shift)));
+    let layers =
+        layers.into_iter().zip(shifts).map(|(root, shift)| (root, TwoPassCopy::new(shift)));
     let mut squash =
-        Squash { layers: layers.collect(), into, links: HashMap::new(), copied: (0, 0) };
+        Squasher { layers: layers.collect(), into, links: HashMap::new(), totals: (0, 0) };
     let all = (0..squash.layers.len()).collect();
-    let root = Merged { path: PathBuf::new(), layers: all, open: true, hidden: false };
-    squash.all(root).map_err(|Broken(path, error)| {
+    let root = MergedDir { path: PathBuf::new(), layers: all, open: true, hidden: false };
+    squash.all(root).map_err(|SquashError(path, error)| {
         Error::host(format!("cannot copy `{}`", path.display()), error)
     })?;
-    Ok(squash.copied)
+    Ok(squash.totals)
 }
 
-struct Squash<'a> {
-    layers: Vec<(OwnedFd, Twin)>,
+struct Squasher<'a> {
+    layers: Vec<(OwnedFd, TwoPassCopy)>,
     into: BorrowedFd<'a>,
-    /// Files that have several names: the layer, the file, and the first of its names.
+    /// Hard links: path of the first one, by layer and inode.
     links: HashMap<(usize, u64), PathBuf>,
-    copied: (u64, u64),
+    totals: (u64, u64),
 }
 
-/// A directory that shows what it is in several layers.
-struct Merged {
+/// A directory that several layers contribute to.
+struct MergedDir {
     path: PathBuf,
-    /// Those that it is in, topmost first.
+    /// Indexes of these layers, topmost first.
     layers: Vec<usize>,
-    /// Whether what lower layers have there shows through.
+    /// Whether lower layers and the image below are visible in it.
     open: bool,
-    /// Whether it lies in one that nothing shows through.
+    /// Whether a parent directory is not `open`.
     hidden: bool,
 }
 
-struct Broken(PathBuf, io::Error);
+struct SquashError(PathBuf, io::Error);
 
-impl Squash<'_> {
-    fn all(&mut self, root: Merged) -> std::result::Result<(), Broken> {
+impl Squasher<'_> {
+    fn all(&mut self, root: MergedDir) -> std::result::Result<(), SquashError> {
         let (mut pending, mut made) = (vec![root], Vec::new());
         while let Some(directory) = pending.pop() {
             let below = self.directory(&directory);
-            pending.extend(below.map_err(|error| Broken(directory.path.clone(), error))?);
+            pending.extend(below.map_err(|error| SquashError(directory.path.clone(), error))?);
             made.push(directory);
         }
-        // What is put into a directory stamps it: those that hold others come last.
+        // Adding entries changes the mtime, so metadata is set bottom up.
         for directory in made.iter().rev() {
-            self.describe(directory).map_err(|error| Broken(directory.path.clone(), error))?;
+            self.copy_metadata(directory)
+                .map_err(|error| SquashError(directory.path.clone(), error))?;
         }
         Ok(())
     }
 
-    /// Copies what is in a directory; the directories in it are left for later.
-    fn directory(&mut self, at: &Merged) -> io::Result<Vec<Merged>> {
-        let target = reach(self.into, &at.path)?;
+    /// Merges the entries of a directory. Returns its subdirectories.
+    fn directory(&mut self, at: &MergedDir) -> io::Result<Vec<MergedDir>> {
+        let target = open_deep(self.into, &at.path)?;
         let closed = at.hidden || !at.open;
-        // None is something else than a directory, which hides all that is below.
-        let mut found: BTreeMap<OsString, Option<Merged>> = BTreeMap::new();
+        // `None` is not a directory; it hides everything below.
+        let mut found: BTreeMap<OsString, Option<MergedDir>> = BTreeMap::new();
         for &index in &at.layers {
-            let source = reach(self.layers[index].0.as_fd(), &at.path)?;
+            let source = open_deep(self.layers[index].0.as_fd(), &at.path)?;
             for name in names(source.as_fd(), Path::new(""))? {
                 let stat = rustix::fs::statat(&source, &name, AtFlags::SYMLINK_NOFOLLOW)?;
                 let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -95,17 +97,23 @@ impl Squash<'_> {
                     None if is_directory => {
                         rustix::fs::mkdirat(&target, &name, Mode::RWXU)?;
                         let (path, open) = (at.path.join(&name), !opaque()?);
-                        let merged = Merged { path, layers: vec![index], open, hidden: closed };
+                        let merged = MergedDir { path, layers: vec![index], open, hidden: closed };
                         found.insert(name, Some(merged));
                     }
                     None => {
-                        let nothing = FileType::from_raw_mode(stat.st_mode)
+                        let whiteout = FileType::from_raw_mode(stat.st_mode)
                             == FileType::CharacterDevice
                             && stat.st_rdev == 0;
-                        // Where nothing shows through there is nothing to hide.
-                        if !(nothing && closed) {
+                        // No whiteout is needed where nothing below is visible.
+                        if !(whiteout && closed) {
                             let path = at.path.join(&name);
-                            self.leaf(index, source.as_fd(), target.as_fd(), &path, &stat)?;
+                            self.non_directory(
+                                index,
+                                source.as_fd(),
+                                target.as_fd(),
+                                &path,
+                                &stat,
+                            )?;
                         }
                         found.insert(name, None);
                     }
@@ -115,7 +123,7 @@ impl Squash<'_> {
         Ok(found.into_values().flatten().collect())
     }
 
-    fn leaf(
+    fn non_directory(
         &mut self,
         index: usize,
         from: BorrowedFd<'_>,
@@ -131,22 +139,22 @@ impl Squash<'_> {
             }
             self.links.insert((index, stat.st_ino), path.to_owned());
         }
-        self.copied.0 += 1;
-        let twin = &self.layers[index].1;
+        self.totals.0 += 1;
+        let copy = &self.layers[index].1;
         match is_file {
-            true => self.copied.1 += twin.file(from, into, name, stat)?,
-            false => twin.special(from, into, name, stat)?,
+            true => self.totals.1 += copy.file(from, into, name, stat)?,
+            false => copy.special(from, into, name, stat)?,
         }
         Ok(())
     }
 
-    /// A directory is as its topmost layer has it.
-    fn describe(&self, at: &Merged) -> io::Result<()> {
+    /// Copies the metadata of a directory from its topmost layer.
+    fn copy_metadata(&self, at: &MergedDir) -> io::Result<()> {
         let Some(&top) = at.layers.first() else { return Ok(()) };
-        let (root, twin) = &self.layers[top];
-        let source = reach(root.as_fd(), &at.path)?;
-        let target = reach(self.into, &at.path)?;
-        twin.describe(source.as_fd(), target.as_fd(), &rustix::fs::fstat(&source)?)?;
+        let (root, copy) = &self.layers[top];
+        let source = open_deep(root.as_fd(), &at.path)?;
+        let target = open_deep(self.into, &at.path)?;
+        copy.copy_metadata(source.as_fd(), target.as_fd(), &rustix::fs::fstat(&source)?)?;
         if !at.open && !at.hidden {
             rustix::fs::fsetxattr(&target, OPAQUE, b"y", XattrFlags::empty())?;
         }
@@ -154,9 +162,9 @@ impl Squash<'_> {
     }
 }
 
-/// Opens a directory however deep it lies.
-fn reach(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    if path.as_os_str().len() <= LONGEST {
+/// Opens a directory at any depth.
+fn open_deep(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    if path.as_os_str().len() <= PATH_LIMIT {
         return open_directory(root, path);
     }
     let mut at = open_directory(root, Path::new(""))?;
@@ -178,7 +186,10 @@ mod tests {
         fn new(name: &str) -> Self {
             let path =
                 std::env::temp_dir().join(format!("msb-squash-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
+            msb_log::debug_on_failure!(
+                fs::remove_dir_all(&path),
+                "cannot remove a temporary directory"
+            );
             fs::create_dir_all(path.join("into")).unwrap();
             Self(path)
         }
@@ -189,7 +200,7 @@ mod tests {
             fs::write(&path, path.strip_prefix(&self.0).unwrap().to_str().unwrap()).unwrap();
         }
 
-        fn nothing(&self, path: &str) {
+        fn whiteout(&self, path: &str) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
@@ -201,35 +212,38 @@ mod tests {
             rustix::fs::setxattr(&path, OPAQUE, b"y", XattrFlags::empty()).unwrap();
         }
 
-        /// What came of layers `1` on `2` on `3`: where each file is from, and what hides.
+        /// The result for layers `1`, `2` and `3`: origin of each file, and whiteouts.
         fn squashed(&self) -> Vec<String> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let open =
                 |name: &str| rustix::fs::open(self.0.join(name), flags, Mode::empty()).unwrap();
             squash(["1", "2", "3"].map(open).into(), &[], open("into").as_fd()).unwrap();
             let root = self.0.join("into");
-            let (mut told, mut pending) = (Vec::new(), vec![root.clone()]);
+            let (mut lines, mut pending) = (Vec::new(), vec![root.clone()]);
             while let Some(path) = pending.pop() {
                 let name = path.strip_prefix(&root).unwrap().display().to_string();
                 let meta = fs::symlink_metadata(&path).unwrap();
                 if meta.is_dir() {
                     let mark = rustix::fs::getxattr(&path, OPAQUE, &mut [0; 4][..]);
-                    told.push(format!("{name}/{}", if mark.is_ok() { " opaque" } else { "" }));
+                    lines.push(format!("{name}/{}", if mark.is_ok() { " opaque" } else { "" }));
                     pending.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
                 } else if meta.is_file() {
-                    told.push(format!("{name} = {}", fs::read_to_string(&path).unwrap()));
+                    lines.push(format!("{name} = {}", fs::read_to_string(&path).unwrap()));
                 } else {
-                    told.push(format!("{name} hides"));
+                    lines.push(format!("{name} hides"));
                 }
             }
-            told.sort();
-            told
+            lines.sort();
+            lines
         }
     }
 
     impl Drop for Layers {
         fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            msb_log::debug_on_failure!(
+                fs::remove_dir_all(&self.0),
+                "cannot remove a temporary directory"
+            );
         }
     }
 
@@ -239,12 +253,12 @@ mod tests {
         for path in ["1/a", "2/a", "3/a", "3/b", "2/d/x", "3/d/y", "3/gone", "3/o/old", "3/t"] {
             layers.file(path);
         }
-        layers.nothing("1/gone");
-        layers.nothing("2/d/z");
+        layers.whiteout("1/gone");
+        layers.whiteout("2/d/z");
         layers.opaque("2/o");
         layers.file("1/o/new");
-        layers.nothing("1/o/less");
-        // A file became a directory, and a directory a file.
+        layers.whiteout("1/o/less");
+        // A file replaces a directory, and a directory a file.
         layers.file("1/t/in");
         layers.file("1/f");
         layers.file("2/f/in");

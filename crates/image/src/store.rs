@@ -1,16 +1,17 @@
-//! Images on this machine: names, blobs and unpacked layers below the state directory.
+//! The image store: names, blobs and unpacked layers in the state directory.
 //!
-//! Files only, no database: a name is one small file, so that `run` reads one file to know all
-//! about an image. Everything is made aside and shown whole, and read back as if anybody could
-//! have written it.
+//! There is no database. Each image name has one JSON record, so `run` reads one file to know an
+//! image. Files are written to a temporary path and renamed. Everything that is read back is
+//! checked, as if it were untrusted.
 
-use crate::apart::{Apart, AtWork, Task};
+use crate::helper_process::{Helper, HelperTask, RunningHelper};
 use crate::manifest::ImageConfig;
 use crate::owners::Owners;
 use crate::settings::Settings;
-use crate::unpack::{Bounds, Contents};
+use crate::unpack::{Bounds, LayerContents};
+pub(crate) use msb_spec::clock::now as now_ms;
 use msb_spec::{Digest, Error, Kind, Platform, Reference, Result, RunConfig, env};
-use msb_sys::lock::Held;
+use msb_sys::lock::LockGuard;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File};
@@ -18,51 +19,53 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// A layer of an image.
+/// One layer of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Of the blob, as it is transferred.
+    /// Digest of the blob, as it is transferred.
     pub digest: Digest,
-    /// Of what it holds, decompressed.
+    /// Digest of the uncompressed tar.
     pub diff_id: Digest,
-    /// How its manifest calls it.
+    /// Media type in the manifest.
     pub media_type: String,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub size: u64,
-    /// Bytes of its files.
+    /// Size of the unpacked files in bytes.
     pub unpacked: u64,
 }
 
-/// An image that is here.
+/// The record of a stored image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
-    /// Of the form that this is written in.
+    /// Format of the record; see [`RECORD_VERSION`].
     pub(crate) version: u32,
-    /// Its name.
+    /// Name of the image, with its registry.
     pub reference: Reference,
-    /// Of its manifest.
+    /// Digest of the manifest.
     pub digest: Digest,
-    /// Of the list of platforms that it was chosen from.
+    /// Digest of the index that the manifest was selected from.
     pub index: Option<Digest>,
-    /// What it is for.
+    /// Platform of the image.
     pub platform: Platform,
-    /// Of its config.
+    /// Digest of the config blob.
     pub config_digest: Digest,
-    /// How to run it.
+    /// Run settings from the config.
     pub config: RunConfig,
-    /// From the lowest up.
+    /// Layers, from the lowest up.
     pub layers: Vec<Layer>,
-    /// Whether any file belongs to somebody other than root.
+    /// Whether some file has an owner other than root.
     pub owners: bool,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of the build, in milliseconds since 1970.
     pub created: Option<u64>,
-    /// When it came here.
+    /// Time of the pull, in milliseconds since 1970.
     pub pulled: u64,
-    /// Whether it has one more layer, of directories that its own only imply.
-    pub mended: bool,
-    /// The boot that its layers were unpacked in; none once they were seen to have outlived it.
+    /// Whether there is an additional layer of implied directories.
+    #[serde(rename = "mended")]
+    pub implied_dirs: bool,
+    /// Boot id of the host when the layers were unpacked; none once they were verified after a
+    /// reboot.
     pub boot: Option<String>,
 }
 
@@ -72,42 +75,43 @@ impl Image {
     }
 }
 
-/// Images on this machine.
+/// The image store of a state directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     home: PathBuf,
-    apart: Apart,
+    helper: Helper,
     settings: Settings,
 }
 
-/// Held while something is added, so that what is not named yet is not taken for rubbish.
+/// Shared lock that is held while blobs or layers are added. It keeps `prune` from removing what no
+/// image names yet.
 #[derive(Debug)]
-pub struct Adding {
-    _lock: Held,
+pub struct AddLock {
+    _lock: LockGuard,
 }
 
-/// Longer than any removal of rubbish takes.
+/// Longest wait for a running `prune`.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Store {
-    /// Opens the images of a state directory. `program` is the `msb` executable.
+    /// Opens the store of a state directory. `program` is the path of `msb`.
     pub fn open(home: &Path, owners: Owners, program: PathBuf) -> Result<Self> {
         let settings = Settings::read(home)?;
-        Ok(Self { home: home.to_owned(), apart: Apart { program, owners }, settings })
+        Ok(Self { home: home.to_owned(), helper: Helper { program, owners }, settings })
     }
 
-    /// What the user has settled.
+    /// The settings file of the state directory.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The state directory.
+    /// Path of the state directory.
     pub(crate) fn home(&self) -> &Path {
         &self.home
     }
 
-    pub(crate) fn apart(&self) -> &Apart {
-        &self.apart
+    pub(crate) fn helper(&self) -> &Helper {
+        &self.helper
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
@@ -115,14 +119,14 @@ impl Store {
         Bounds { bytes: limits.bytes.0, entries: limits.entries.get(), depth: limits.depth.get() }
     }
 
-    /// The image of this name, if it is here. An alias is not followed.
+    /// The image with this name. Aliases are not resolved.
     pub fn find(&self, reference: &Reference) -> Result<Option<Image>> {
-        let path = self.record(reference);
+        let path = self.record_path(reference);
         let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(|error| unusable(&path, error))?,
+            file => file.map_err(|error| storage_error(&path, error))?,
         };
-        // A name without a file behind it is what a power cut leaves.
+        // A power loss can leave an empty file.
         if file.metadata().is_ok_and(|meta| meta.len() == 0) {
             return Ok(None);
         }
@@ -133,17 +137,16 @@ impl Store {
         Ok(Some(image))
     }
 
-    /// Every image, sorted by name. What cannot be read is not one.
+    /// All images, sorted by name. Unreadable records are skipped.
     pub fn list(&self) -> Vec<Image> {
         let mut images: Vec<Image> =
             self.records().iter().filter_map(|path| read_record(File::open(path).ok()?)).collect();
-        images.retain(|image| self.record(&image.reference).exists());
+        images.retain(|image| self.record_path(&image.reference).exists());
         images.sort_by(|a, b| a.reference.cmp(&b.reference));
         images
     }
 
-    /// The same, or an error if a file cannot be read: whoever removes what no image needs must
-    /// know all of them.
+    /// All images; fails if a record cannot be read. For callers that remove what no image needs.
     pub(crate) fn list_all(&self) -> Result<Vec<Image>> {
         for path in self.records() {
             let empty = fs::metadata(&path).is_ok_and(|meta| meta.len() == 0);
@@ -160,41 +163,41 @@ impl Store {
         paths.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect()
     }
 
-    /// When an image was last used, in milliseconds since 1970.
+    /// Time of the last use, in milliseconds since 1970.
     pub fn used(&self, reference: &Reference) -> Option<u64> {
-        let changed = fs::metadata(self.record(reference)).ok()?.modified().ok()?;
+        let changed = fs::metadata(self.record_path(reference)).ok()?.modified().ok()?;
         let since = changed.duration_since(UNIX_EPOCH).ok()?;
         u64::try_from(since.as_millis()).ok()
     }
 
-    /// Notes that an image is used now.
+    /// Sets the time of the last use to now.
     pub fn touch(&self, reference: &Reference) {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         let none = rustix::fs::AtFlags::empty();
-        let _ = rustix::fs::utimensat(rustix::fs::CWD, self.record(reference), &times, none);
+        let _ = rustix::fs::utimensat(rustix::fs::CWD, self.record_path(reference), &times, none);
     }
 
-    /// The directories of an image's layers, topmost first; none if one is not unpacked yet for
-    /// whoever runs msb now.
+    /// Layer directories of an image, topmost first; none if a layer is not unpacked for the id
+    /// mapping of this user.
     pub fn layers_of(&self, image: &Image) -> Option<Vec<PathBuf>> {
-        let trees = self.stacked(&image.diff_ids(), image.mended);
+        let trees = self.layer_paths(&image.diff_ids(), image.implied_dirs);
         trees.iter().all(|tree| tree.is_dir()).then_some(trees)
     }
 
-    /// The directories of layers that are here but belong to no image yet, topmost first.
+    /// Layer directories of stored layers that need not belong to an image, topmost first.
     pub fn trees(&self, layers: &[Layer]) -> Result<Vec<PathBuf>> {
         let diff_ids: Vec<&Digest> = layers.iter().map(|layer| &layer.diff_id).collect();
-        let mended = self.mend(&diff_ids)?;
-        Ok(self.stacked(&diff_ids, mended))
+        let implied_dirs = self.make_implied_dirs(&diff_ids)?;
+        Ok(self.layer_paths(&diff_ids, implied_dirs))
     }
 
-    fn stacked(&self, diff_ids: &[&Digest], mended: bool) -> Vec<PathBuf> {
+    fn layer_paths(&self, diff_ids: &[&Digest], implied_dirs: bool) -> Vec<PathBuf> {
         let own = diff_ids.iter().rev().map(|diff_id| self.tree(diff_id));
-        let mended = mended.then(|| self.mended(diff_ids).join("fs"));
+        let implied_dirs = implied_dirs.then(|| self.implied_dirs_path(diff_ids).join("fs"));
         let mut trees: Vec<PathBuf> = Vec::new();
-        for tree in mended.into_iter().chain(own) {
-            // The kernel takes no layer twice; the upper of two hides the lower.
+        for tree in implied_dirs.into_iter().chain(own) {
+            // overlayfs refuses a directory twice. The upper one hides the lower one.
             if !trees.contains(&tree) {
                 trees.push(tree);
             }
@@ -202,69 +205,68 @@ impl Store {
         trees
     }
 
-    /// Whether the layers of an image need no look. What was written before the machine went down
-    /// may not have reached the disk: it is not waited for when a layer is unpacked, because that
-    /// takes longer than unpacking it.
-    pub(crate) fn is_settled(&self, image: &Image) -> bool {
-        image.boot.as_ref().is_none_or(|then| *then == boot())
+    /// Whether the layers need no verification. Unpacking does not sync, because that would take
+    /// longer than unpacking. So after a reboot files may be missing or truncated.
+    pub(crate) fn is_checked(&self, image: &Image) -> bool {
+        image.boot.as_ref().is_none_or(|then| *then == boot_id())
     }
 
-    /// Looks at the layers of an image that were unpacked before the machine was last started.
-    pub(crate) fn settle(&self, image: &Image) -> Result<()> {
-        let mut settled = true;
+    /// Verifies the layers of an image that were unpacked before the last reboot.
+    pub(crate) fn recheck_layers(&self, image: &Image) -> Result<()> {
+        let mut checked = true;
         for layer in &image.layers {
-            let whole = self.whole_contents(&layer.diff_id)?;
-            settled &= whole.is_some_and(|contents| contents.boot.is_none());
+            let verified = self.verified_contents(&layer.diff_id)?;
+            checked &= verified.is_some_and(|contents| contents.boot.is_none());
         }
-        let boot = (!settled).then(boot);
+        let boot = (!checked).then(boot_id);
         self.write_record(&Image { boot, ..image.clone() })
     }
 
-    /// What was found when a layer was unpacked, if all of it is still there. What is not whole
-    /// is removed, and will be unpacked again.
-    pub(crate) fn whole_contents(&self, diff_id: &Digest) -> Result<Option<Contents>> {
+    /// Contents of an unpacked layer, if it is complete. An incomplete one is removed, and will be
+    /// unpacked again.
+    pub(crate) fn verified_contents(&self, diff_id: &Digest) -> Result<Option<LayerContents>> {
         let path = self.layer(diff_id);
         let Some(contents) = self.contents(diff_id) else {
             return if path.exists() { self.discard_layer(&path).map(|()| None) } else { Ok(None) };
         };
-        if contents.boot.as_ref().is_none_or(|then| *then == boot()) {
+        if contents.boot.as_ref().is_none_or(|then| *then == boot_id()) {
             return Ok(Some(contents));
         }
-        let measured = self.apart.start(&self.tree(diff_id), Task::Measure);
-        let measured: Result<(u64, u64)> = measured.and_then(AtWork::answer);
+        let measured = self.helper.start(&self.tree(diff_id), HelperTask::Measure);
+        let measured: Result<(u64, u64)> = measured.and_then(RunningHelper::reply);
         if !measured.is_ok_and(|tree| tree == contents.tree) {
             return self.discard_layer(&path).map(|()| None);
         }
-        let contents = Contents { boot: None, ..contents };
+        let contents = LayerContents { boot: None, ..contents };
         let text = serde_json::to_vec(&contents).expect("our own types always serialise");
-        self.write_aside(&path.join("layer.json"), &text)?;
+        self.write_atomic(&path.join("layer.json"), &text)?;
         Ok(Some(contents))
     }
 
-    /// Removes a layer: first its name, so that nobody finds half of it.
+    /// Removes a layer. It is renamed first, so that other processes never see a part of it.
     pub(crate) fn discard_layer(&self, path: &Path) -> Result<()> {
-        let gone = path.with_file_name(passing("gone"));
-        fs::rename(path, &gone).map_err(|error| unusable(path, error))?;
+        let gone = path.with_file_name(temp_name("gone"));
+        fs::rename(path, &gone).map_err(|error| storage_error(path, error))?;
         self.remove_tree(&gone)
     }
 
-    /// The config of an image, whole.
+    /// The complete config of an image.
     pub fn config(&self, image: &Image) -> Result<ImageConfig> {
         let text = self.read_blob(&image.config_digest)?;
         ImageConfig::parse(&text, image.layers.len())
     }
 
-    /// Gives an image another name too, or its name to another image.
+    /// Stores an image under another name. An existing name is moved.
     pub fn tag(&self, image: &Image, reference: &Reference) -> Result<Image> {
         let named = Image { reference: reference.clone(), ..image.clone() };
         self.write_record(&named)?;
         Ok(named)
     }
 
-    /// Takes a name away. Blobs and layers stay until they are pruned.
+    /// Removes a name. Blobs and layers stay until `prune`.
     pub fn forget(&self, reference: &Reference) -> Result<()> {
-        let path = self.record(reference);
-        fs::remove_file(&path).map_err(|error| unusable(&path, error))
+        let path = self.record_path(reference);
+        fs::remove_file(&path).map_err(|error| storage_error(&path, error))
     }
 
     pub(crate) fn images(&self) -> PathBuf {
@@ -279,13 +281,13 @@ impl Store {
         self.home.join("partial")
     }
 
-    /// The directory of all layers, of whatever owners.
+    /// Directory of the layers of all id mappings.
     pub(crate) fn all_layers(&self) -> PathBuf {
         self.home.join("layers")
     }
 
     pub(crate) fn layers(&self) -> PathBuf {
-        self.all_layers().join(self.apart.owners.directory())
+        self.all_layers().join(self.helper.owners.directory())
     }
 
     pub(crate) fn blob(&self, digest: &Digest) -> PathBuf {
@@ -296,78 +298,82 @@ impl Store {
         self.layers().join(diff_id.hex())
     }
 
-    /// The files of a layer.
+    /// Path of the unpacked files of a layer.
     pub(crate) fn tree(&self, diff_id: &Digest) -> PathBuf {
         self.layer(diff_id).join("fs")
     }
 
-    fn record(&self, reference: &Reference) -> PathBuf {
+    fn record_path(&self, reference: &Reference) -> PathBuf {
         let name = Digest::of_bytes(Sha256::digest(reference.to_string()).into());
         self.images().join(format!("{}.json", &name.hex()[..32]))
     }
 
     pub(crate) fn write_record(&self, image: &Image) -> Result<()> {
         let text = serde_json::to_vec(image).expect("our own types always serialise");
-        self.write_aside(&self.record(&image.reference), &text)
+        self.write_atomic(&self.record_path(&image.reference), &text)
     }
 
-    /// What was found when a layer was unpacked.
-    pub(crate) fn contents(&self, diff_id: &Digest) -> Option<Contents> {
+    /// What was recorded when a layer was unpacked.
+    pub(crate) fn contents(&self, diff_id: &Digest) -> Option<LayerContents> {
         let file = File::open(self.layer(diff_id).join("layer.json")).ok()?;
         let mut text = Vec::new();
         file.take(RECORD_LIMIT).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// A blob that is held in memory: a manifest or a config.
+    /// Reads a manifest or config blob into memory and verifies its digest.
     pub(crate) fn read_blob(&self, digest: &Digest) -> Result<Vec<u8>> {
         let path = self.blob(digest);
         let missing = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => Error::new(Kind::State, "a part of the image is missing")
+            io::ErrorKind::NotFound => Error::new(Kind::State, "a blob of the image is missing")
                 .cause(digest)
                 .hint("`msb pull` fetches it again"),
-            _ => unusable(&path, error),
+            _ => storage_error(&path, error),
         };
         let mut text = Vec::new();
         let limit = self.settings.image_limits.manifest.0;
         File::open(&path).map_err(missing)?.take(limit).read_to_end(&mut text).map_err(missing)?;
         if digest_of(&text) != *digest {
             let _ = fs::remove_file(&path);
-            return Err(Error::new(Kind::State, "a part of the image is damaged")
+            return Err(Error::new(Kind::State, "a blob of the image is damaged")
                 .cause(digest)
                 .hint("`msb pull` fetches it again"));
         }
         Ok(text)
     }
 
-    /// Keeps a manifest or a config.
+    /// Stores a manifest or config blob.
     pub(crate) fn put_blob(&self, text: &[u8]) -> Result<Digest> {
         let digest = digest_of(text);
         let path = self.blob(&digest);
         if !path.exists() {
-            self.write_aside(&path, text)?;
+            self.write_atomic(&path, text)?;
         }
         Ok(digest)
     }
 
-    /// Holds off those who look for rubbish, for as long as what is returned is kept.
-    pub fn adding(&self) -> Result<Adding> {
+    /// Takes the shared lock for adding blobs or layers; `prune` waits for it.
+    pub fn adding(&self) -> Result<AddLock> {
         let lock = self.lock_file()?;
         let since = Instant::now();
-        while !msb_sys::lock::try_share(&lock).map_err(|error| unusable(&self.home, error))? {
+        while !msb_sys::lock::try_share(&lock).map_err(|error| storage_error(&self.home, error))? {
             if since.elapsed() > LOCK_LIMIT {
-                return Err(Error::new(Kind::Timeout, "another msb has been pruning for too long"));
+                return Err(Error::new(
+                    Kind::Timeout,
+                    "another msb process has been pruning for too long",
+                ));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(Adding { _lock: Held(lock) })
+        Ok(AddLock { _lock: LockGuard(lock) })
     }
 
-    /// Nobody adds anything while this is held; none if somebody does.
-    pub(crate) fn alone(&self) -> Result<Option<Adding>> {
+    /// Takes the exclusive lock; none if another process adds blobs or layers.
+    pub(crate) fn lock_exclusive(&self) -> Result<Option<AddLock>> {
         let lock = self.lock_file()?;
-        let alone = msb_sys::lock::try_lock(&lock).map_err(|error| unusable(&self.home, error))?;
-        Ok(alone.then(|| Adding { _lock: Held(lock) }))
+        let lock_exclusive =
+            msb_sys::lock::try_lock(&lock).map_err(|error| storage_error(&self.home, error))?;
+        Ok(lock_exclusive.then(|| AddLock { _lock: LockGuard(lock) }))
     }
 
     fn lock_file(&self) -> Result<File> {
@@ -382,34 +388,34 @@ impl Store {
                 .mode(0o600)
                 .open(&path)
         };
-        open().map_err(|error| unusable(&path, error))
+        open().map_err(|error| storage_error(&path, error))
     }
 
-    /// Writes a file aside and shows it whole.
-    pub(crate) fn write_aside(&self, path: &Path, text: &[u8]) -> Result<()> {
+    /// Writes a file to a temporary path and renames it.
+    pub(crate) fn write_atomic(&self, path: &Path, text: &[u8]) -> Result<()> {
         let write = || -> io::Result<()> {
             make_directories(&self.partials())?;
             if let Some(parent) = path.parent() {
                 make_directories(parent)?;
             }
-            let aside = self.partials().join(passing("file"));
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-            let written = file.write_all(text).and_then(|()| fs::rename(&aside, path));
+            let temp = self.partials().join(temp_name("file"));
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temp)?;
+            let written = file.write_all(text).and_then(|()| fs::rename(&temp, path));
             if written.is_err() {
-                let _ = fs::remove_file(&aside);
+                let _ = fs::remove_file(&temp);
             }
             written
         };
-        write().map_err(|error| unusable(path, error))
+        write().map_err(|error| storage_error(path, error))
     }
 
-    /// Removes a tree of a layer, whoever its files belong to.
+    /// Removes the directory of a layer, with files of all mapped ids.
     pub(crate) fn remove_tree(&self, path: &Path) -> Result<()> {
-        let about = |error| unusable(path, error);
+        let about = |error| storage_error(path, error);
         let tree = path.join("fs");
         if tree.is_dir() {
-            self.apart.start(&tree, Task::Clear)?.answer::<()>()?;
-            // A layer may say that its root is closed to us; what is empty need not be opened.
+            self.helper.start(&tree, HelperTask::Clear)?.reply::<()>()?;
+            // The mode of the root may deny access to us. Removing an empty directory needs none.
             fs::remove_dir(&tree).map_err(about)?;
         }
         match fs::remove_dir_all(path) {
@@ -419,10 +425,10 @@ impl Store {
     }
 }
 
-/// Raised whenever an older msb could misread the file of an image.
+/// Format of image records. Raise it when an older msb would misread them.
 pub(crate) const RECORD_VERSION: u32 = 1;
 
-/// Larger than any config that passes the limits.
+/// Largest record that is read, in bytes.
 const RECORD_LIMIT: u64 = 64 << 20;
 
 fn read_record(file: File) -> Option<Image> {
@@ -432,20 +438,20 @@ fn read_record(file: File) -> Option<Image> {
     (image.version == RECORD_VERSION).then_some(image)
 }
 
-/// The SHA-256 of some bytes.
+/// The SHA-256 digest of some bytes.
 pub fn digest_of(bytes: &[u8]) -> Digest {
     Digest::of_bytes(Sha256::digest(bytes).into())
 }
 
-/// A name for what is only there for a moment; the pid at its end tells whether its maker lives.
-pub(crate) fn passing(what: &str) -> String {
+/// A name for a temporary file or directory. It ends in the pid of its creator.
+pub(crate) fn temp_name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!(".{what}-{number}-{}", std::process::id())
 }
 
-/// Whether something only there for a moment was left by a process that is dead.
-pub(crate) fn is_debris(name: &str) -> bool {
+/// Whether a temporary name belongs to a process that no longer runs.
+pub(crate) fn is_stale_temp(name: &str) -> bool {
     let pid = name.rsplit_once('-').and_then(|(_, pid)| pid.parse::<u32>().ok());
     name.starts_with('.') && pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
@@ -457,34 +463,30 @@ pub(crate) fn make_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Which start of the machine this is.
-pub(crate) fn boot() -> String {
+/// Boot id of the host.
+pub(crate) fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The state directory failed us.
-pub(crate) fn unusable(path: &Path, error: io::Error) -> Error {
+/// Converts an I/O error in the state directory, with a hint.
+pub(crate) fn storage_error(path: &Path, error: io::Error) -> Error {
     let kind = error.kind();
-    let wrapped = Error::host(format!("cannot keep images in `{}`", path.display()), error);
+    let wrapped =
+        Error::host(format!("cannot write to the image store at `{}`", path.display()), error);
     match kind {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            wrapped.hint("`msb prune` makes room; MSB_HOME can name a directory on another disk")
+            wrapped.hint("`msb prune` frees space; MSB_HOME can name a directory on another disk")
         }
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            wrapped.hint(format!("{} can name a directory that you may write", env::HOME))
+            wrapped.hint(format!("{} can name a directory with write permission", env::HOME))
         }
         _ => wrapped,
     }
 }
 
 fn damaged(path: &Path) -> Error {
-    Error::new(Kind::State, format!("the file of an image cannot be read: `{}`", path.display()))
-        .cause("it is damaged, or a newer msb has written it")
+    Error::new(Kind::State, format!("cannot read the record of an image: `{}`", path.display()))
+        .cause("it is damaged, or was written by a newer msb")
         .hint("use that msb, or remove the file and pull or load the image again")
 }

@@ -1,13 +1,16 @@
-//! One layer: from a compressed stream to a directory that overlayfs can use.
+//! Unpacks one layer: from a compressed stream to a directory that overlayfs can mount.
 //!
-//! Runs in a process of its own that is locked into that directory (see `apart`). Decompressing
-//! and writing files are two threads, because each takes about one processor.
+//! Runs in the helper process, which is confined to that directory (see `helper_process`). One
+//! thread decompresses and another writes files, because each takes about one core.
 
-pub(crate) mod archive;
-mod tree;
+mod layer_dir;
+pub(crate) mod tar_reader;
 
-use archive::{Archive, broken};
 use flate2::bufread::MultiGzDecoder;
+use layer_dir::{FileWriter, LayerDir};
+pub(crate) use layer_dir::{
+    OPAQUE, WHITEOUT, WHITEOUT_META, at_path, below_no_directory, clean_path, split,
+};
 use msb_spec::{Bytes, Digest, Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -15,10 +18,9 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-pub(crate) use tree::{OPAQUE, WHITEOUT, WHITEOUT_META, below_no_directory, clean, named, split};
-use tree::{Tree, Writer};
+use tar_reader::{TarReader, broken};
 
-/// How a layer is compressed, found by its first bytes: media types are often wrong.
+/// Compression of a layer, by its first bytes: media types are often wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     None,
@@ -27,100 +29,99 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Enough bytes to tell.
+    /// Number of bytes that are needed to detect it.
     const PROBE: usize = 4;
 
     pub(crate) fn of(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
-            // A skippable frame, which zstd's own tools put first.
+            // A skippable frame, which zstd tools write first.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             _ => Self::None,
         }
     }
 }
 
-/// How much one layer may hold; for a layer of an image that is what the others have left.
+/// Limits of one layer: what is left of the limits of its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Bytes of its files, and of the whole stream.
+    /// Bytes of all files, and of the uncompressed stream.
     pub bytes: u64,
-    /// Files, links and directories.
+    /// Number of files, links and directories.
     pub entries: u64,
     /// Components of a path.
     pub depth: u64,
 }
 
-/// What a layer was found to hold.
+/// What an unpacked layer contains; stored as `layer.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contents {
-    /// The digest of the stream, decompressed.
+pub struct LayerContents {
+    /// Digest of the uncompressed stream.
     pub diff_id: Digest,
-    /// Files, links and directories.
+    /// Number of files, links and directories.
     pub entries: u64,
-    /// Bytes of its files.
+    /// Size of all files in bytes.
     pub bytes: u64,
-    /// Whether anything belongs to somebody other than root.
+    /// Whether some entry has an owner other than root.
     pub owners: bool,
-    /// Devices that were left out.
+    /// Number of device nodes, which are not unpacked.
     pub devices: u64,
-    /// Files in the tree and their bytes, to tell later that none is missing or cut short.
+    /// Files and bytes on disk, to detect missing or truncated files later.
     pub tree: (u64, u64),
-    /// Directories that it does not describe, only what is in them; `.` is its root.
+    /// Implied directories: those without an entry of their own. `.` is the root.
     pub implied: Vec<Vec<u8>>,
-    /// The boot that the layer was unpacked in; none once it was seen to have outlived that.
+    /// Boot id of the host when the layer was unpacked; none once it was verified after a reboot.
     pub boot: Option<String>,
 }
 
-/// Window of zstd that is accepted, as a power of two: what its own tools accept by default, and
-/// memory that any machine can spare.
+/// Largest window of zstd that is accepted, as a power of two: the default limit of its tools.
 const ZSTD_WINDOW: u32 = 27;
-/// Large enough that threads seldom wait for each other, small enough to stay in the cache.
+/// Large enough that threads seldom wait for each other, small enough for the CPU cache.
 const CHUNK: usize = 256 << 10;
-/// Chunks on their way between the two threads.
+/// Capacity of the channel between the two threads.
 const CHUNKS: usize = 8;
 
-/// Unpacks a layer into an empty directory. `many_owners` tells whether files can belong to
-/// anybody but root there.
+/// Unpacks a layer into an empty directory. `many_owners` says whether files can have owners other
+/// than root.
 pub fn unpack(
     input: impl Read + Send,
     into: BorrowedFd<'_>,
     bounds: &Bounds,
     many_owners: bool,
-) -> Result<Contents> {
-    let (diff_id, (counted, implied)) =
-        streamed(input, bounds, |archive| write(archive, into, bounds, many_owners))?;
-    let tree = match counted.replaced {
+) -> Result<LayerContents> {
+    let (diff_id, (stats, implied)) =
+        read_layer(input, bounds, |archive| write(archive, into, bounds, many_owners))?;
+    let tree = match stats.replaced {
         true => measure(into)?,
-        false => (counted.files, counted.bytes),
+        false => (stats.files, stats.bytes),
     };
-    Ok(Contents {
+    Ok(LayerContents {
         diff_id,
-        entries: counted.entries,
-        bytes: counted.bytes,
-        owners: counted.owners,
-        devices: counted.devices,
+        entries: stats.entries,
+        bytes: stats.bytes,
+        owners: stats.owners,
+        devices: stats.devices,
         tree,
         implied,
         boot: None,
     })
 }
 
-/// Gives a layer to `take`, decompressed by another thread. Returns its digest, if all of it was
-/// read, and what `take` made of it.
-pub(crate) fn streamed<T>(
+/// Decompresses a layer in another thread and passes it to `take`. Returns the diff id and the
+/// result of `take`.
+pub(crate) fn read_layer<T>(
     input: impl Read + Send,
     bounds: &Bounds,
-    take: impl FnOnce(&mut Archive<Chunks>) -> Result<T>,
+    take: impl FnOnce(&mut TarReader<ChunkReader>) -> Result<T>,
 ) -> Result<(Digest, T)> {
     let (sender, receiver) = sync_channel(CHUNKS);
     let (giver, used) = sync_channel(CHUNKS);
     std::thread::scope(|scope| {
         let decompressing = scope.spawn(move || decompress(input, &sender, &used, bounds.bytes));
-        let mut archive = Archive::new(Chunks::new(receiver, giver));
+        let mut archive = TarReader::new(ChunkReader::new(receiver, giver));
         let taken = take(&mut archive).and_then(|taken| archive.drain().map(|()| taken));
-        // Without a receiver the other thread is at its end too.
+        // Dropping the receiver ends the other thread.
         drop(archive);
         let diff_id = decompressing.join().map_err(|_| broken("it cannot be decompressed"))?;
         let taken = taken?;
@@ -129,15 +130,15 @@ pub(crate) fn streamed<T>(
 }
 
 fn write(
-    archive: &mut Archive<Chunks>,
+    archive: &mut TarReader<ChunkReader>,
     into: BorrowedFd<'_>,
     bounds: &Bounds,
     many_owners: bool,
-) -> Result<(tree::Counted, Vec<Vec<u8>>)> {
-    let mut tree = Tree::new(into, bounds, many_owners);
+) -> Result<(layer_dir::UnpackStats, Vec<Vec<u8>>)> {
+    let mut tree = LayerDir::new(into, bounds, many_owners);
     while let Some(entry) = archive.next()? {
         if let Some(file) = tree.put(&entry)? {
-            let mut writer = Writer::new(file.as_fd(), &entry);
+            let mut writer = FileWriter::new(file.as_fd(), &entry);
             archive.data(|data| writer.write(data))?;
             writer.end()?;
             tree.finish_file(file.as_fd(), &entry)?;
@@ -146,7 +147,7 @@ fn write(
     tree.finish()
 }
 
-/// Sends the stream on, decompressed; its digest if all of it was read.
+/// Decompresses the stream into the channel. Returns the diff id; none after an error.
 fn decompress(
     input: impl Read,
     sender: &SyncSender<io::Result<Vec<u8>>>,
@@ -165,7 +166,7 @@ fn decompress(
     };
     let (mut digest, mut total) = (Sha256::new(), 0u64);
     loop {
-        // Memory that was written before costs no page faults.
+        // Reused memory costs no page faults.
         let mut chunk = used.try_recv().unwrap_or_default();
         chunk.resize(CHUNK, 0);
         let mut filled = 0;
@@ -183,7 +184,7 @@ fn decompress(
         chunk.truncate(filled);
         total += filled as u64;
         if total > limit {
-            let said = limit_said("bytes", Bytes(limit));
+            let said = limit_message("bytes", Bytes(limit));
             failed(io::Error::new(io::ErrorKind::FileTooLarge, said));
             return None;
         }
@@ -191,12 +192,12 @@ fn decompress(
         if filled == 0 {
             return Some(Digest::of_bytes(digest.finalize().into()));
         }
-        // The writer has given up, and has said why.
+        // The receiver has failed, and has reported why.
         sender.send(Ok(chunk)).ok()?;
     }
 }
 
-/// A stream as it was before it was compressed, if it was.
+/// Decompresses a stream, if it is compressed.
 pub(crate) fn decompressed<'a>(mut input: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let start = start_of(&mut input)?;
     let compression = Compression::of(&start);
@@ -219,22 +220,22 @@ fn start_of(input: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// The decompressed stream, as it comes from the other thread.
+/// Reads the decompressed stream from the channel.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkReader {
     from: Receiver<io::Result<Vec<u8>>>,
     used: SyncSender<Vec<u8>>,
     chunk: Vec<u8>,
     at: usize,
 }
 
-impl Chunks {
+impl ChunkReader {
     fn new(from: Receiver<io::Result<Vec<u8>>>, used: SyncSender<Vec<u8>>) -> Self {
         Self { from, used, chunk: Vec::new(), at: 0 }
     }
 }
 
-impl Read for Chunks {
+impl Read for ChunkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.fill_buf()?.read(into)?;
         self.consume(n);
@@ -242,7 +243,7 @@ impl Read for Chunks {
     }
 }
 
-impl BufRead for Chunks {
+impl BufRead for ChunkReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.chunk.len() {
             let next = match self.from.recv() {
@@ -260,26 +261,26 @@ impl BufRead for Chunks {
     }
 }
 
-/// Deeper than any layer that was unpacked, and than what a sandbox can have written in one name.
+/// Deeper than any unpacked layer, and than any path that a sandbox can create at once.
 const DEPTH: u64 = 4096;
 
-/// How many files a layer has, and their bytes.
+/// Counts the files of a layer and their bytes.
 pub(crate) fn measure(directory: BorrowedFd<'_>) -> Result<(u64, u64)> {
-    tree::measure(directory, DEPTH)
-        .map_err(|error| Error::host("cannot look at a layer of the image", io::Error::from(error)))
+    layer_dir::measure(directory, DEPTH)
+        .map_err(|error| Error::host("cannot read a layer of the image", io::Error::from(error)))
 }
 
-/// Removes one thing from a directory, whatever it is.
+/// Removes a file or a whole directory tree.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
-    tree::remove(directory, name, DEPTH)
+    layer_dir::remove(directory, name, DEPTH)
 }
 
-/// A limit of the settings was reached.
+/// The error for an exceeded limit, with its key in the settings.
 pub(crate) fn exceeded(word: &str, limit: impl Display) -> Error {
-    Error::new(Kind::Limit, format!("the image holds {}", limit_said(word, limit)))
+    Error::new(Kind::Limit, format!("the image holds {}", limit_message(word, limit)))
         .hint("raise it in config.toml of the state directory if you trust the image")
 }
 
-fn limit_said(word: &str, limit: impl Display) -> String {
+fn limit_message(word: &str, limit: impl Display) -> String {
     format!("more than `image_limits.{word}` allows, which is {limit}")
 }

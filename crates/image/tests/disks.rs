@@ -1,6 +1,6 @@
-//! Disks of images in a store: made once, kept as long as they are needed, never half.
+//! Cached disks of images: packed once, kept while needed, never incomplete.
 
-use msb_image::{InUse, Load, Owners, Progress, Prune, Step, Store, Unwatched};
+use msb_image::{InUse, LoadOptions, NoProgress, Owners, Progress, ProgressEvent, Prune, Store};
 use msb_spec::{Kind, Reference};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A state directory that is gone when the test is.
+/// A state directory that is removed when dropped.
 struct Home(PathBuf);
 
 impl Home {
@@ -31,7 +31,7 @@ impl Home {
     }
 
     fn store_of(&self, owners: Owners) -> Store {
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_msb-apart"));
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_msb-image-helper"));
         Store::open(&self.0, owners, program).expect("a store")
     }
 
@@ -64,7 +64,7 @@ fn layer(name: &str, contents: &[u8]) -> Vec<u8> {
     builder.into_inner().expect("a layer")
 }
 
-/// An archive as `docker save` writes it.
+/// An archive in the format of `docker save`.
 fn archive(layers: &[Vec<u8>]) -> Vec<u8> {
     let hex = |bytes: &[u8]| {
         let digest = Sha256::digest(bytes);
@@ -97,42 +97,42 @@ fn archive(layers: &[Vec<u8>]) -> Vec<u8> {
     builder.into_inner().expect("an archive")
 }
 
-/// Loads an image of these layers.
+/// Loads an image with these layers.
 fn load(store: &Store, name: &str, layers: &[Vec<u8>]) -> msb_image::Image {
     let name = Some(Reference::parse(name).expect("a name"));
-    let load = Load { name, platform: None };
-    let images = store.load_archive(&mut archive(layers).as_slice(), &load, &Unwatched);
+    let load = LoadOptions { name, platform: None };
+    let images = store.load_archive(&mut archive(layers).as_slice(), &load, &NoProgress);
     images.expect("an image").remove(0)
 }
 
-/// Counts disks that are made.
+/// Counts the disks that are packed.
 #[derive(Default)]
-struct Made(AtomicU32);
+struct DiskCounter(AtomicU32);
 
-impl Progress for Made {
-    fn step(&self, step: Step<'_>) {
-        if let Step::Disk { .. } = step {
+impl Progress for DiskCounter {
+    fn step(&self, step: ProgressEvent<'_>) {
+        if let ProgressEvent::Disk { .. } = step {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Made {
+impl DiskCounter {
     fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-fn note(disk: &Path) -> serde_json::Value {
+fn record(disk: &Path) -> serde_json::Value {
     let text = fs::read(disk.with_extension("json")).expect("a note");
     serde_json::from_slice(&text).expect("a note")
 }
 
-/// Has a disk seem to be from before the machine was started.
-fn age(disk: &Path) {
-    let mut note = note(disk);
-    note["boot"] = "another".into();
-    fs::write(disk.with_extension("json"), note.to_string()).expect("a note");
+/// Makes a record look like that of an earlier boot.
+fn pretend_other_boot(disk: &Path) {
+    let mut record = record(disk);
+    record["boot"] = "another".into();
+    fs::write(disk.with_extension("json"), record.to_string()).expect("a note");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_disk_is_made_once_and_shared_by_images_of_the_same_layers() {
     let image = load(&store, "one", &layers);
     let other = load(&store, "other", &layers);
     let more = load(&store, "more", &[&layers[..], &[layer("c", b"c")]].concat());
-    let made = Made::default();
+    let made = DiskCounter::default();
     let disk = store.disk(&image.layers, &made).unwrap();
     assert_eq!(disk.parent().unwrap(), home.0.join("disks"));
     assert_eq!(store.disk(&image.layers, &made).unwrap(), disk);
@@ -165,7 +165,7 @@ fn home_blocks(home: &Home) -> u64 {
 }
 
 #[test]
-fn the_same_image_makes_the_same_disk_whoever_makes_it() {
+fn disk_bytes_do_not_depend_on_owners() {
     let layers = [layer("a", b"a"), layer("dir/b", &[7; 9000]), layer("a", b"second")];
     let mut disks = Vec::new();
     let single = Owners::Single {
@@ -176,17 +176,17 @@ fn the_same_image_makes_the_same_disk_whoever_makes_it() {
         let home = Home::new(name);
         let store = owners.map_or_else(|| home.store(), |owners| home.store_of(owners));
         let image = load(&store, "image", &layers);
-        disks.push(fs::read(store.disk(&image.layers, &Unwatched).unwrap()).unwrap());
+        disks.push(fs::read(store.disk(&image.layers, &NoProgress).unwrap()).unwrap());
     }
     assert!(disks[0] == disks[1]);
 }
 
 #[test]
-fn of_several_who_want_a_disk_one_makes_it() {
+fn concurrent_requests_make_a_disk_once() {
     let home = Home::new("several");
     let store = home.store();
     let image = load(&store, "image", &[layer("a", &vec![1; 3 << 20])]);
-    let made = Made::default();
+    let made = DiskCounter::default();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| store.disk(&image.layers, &made).unwrap());
@@ -201,7 +201,7 @@ fn a_disk_goes_when_neither_an_image_nor_a_sandbox_needs_it() {
     let home = Home::new("prune");
     let store = home.store();
     let image = load(&store, "image", &[layer("a", b"a")]);
-    let disk = store.disk(&image.layers, &Unwatched).unwrap();
+    let disk = store.disk(&image.layers, &NoProgress).unwrap();
     let prune = Prune::default();
     assert_eq!(store.prune(&prune, &InUse::default()).unwrap().disks, 0);
     store.forget(&image.reference).unwrap();
@@ -214,20 +214,20 @@ fn a_disk_goes_when_neither_an_image_nor_a_sandbox_needs_it() {
 }
 
 #[test]
-fn after_another_boot_a_disk_is_compared_and_made_again_if_it_is_not_whole() {
+fn after_another_boot_a_disk_is_verified_and_rebuilt_if_damaged() {
     let home = Home::new("boot");
     let store = home.store();
     let image = load(&store, "image", &[layer("dir/a", &vec![b'a'; 1 << 20])]);
-    let made = Made::default();
+    let made = DiskCounter::default();
     let disk = store.disk(&image.layers, &made).unwrap();
     let whole = fs::read(&disk).unwrap();
-    assert!(note(&disk)["boot"].is_string());
+    assert!(record(&disk)["boot"].is_string());
 
-    age(&disk);
+    pretend_other_boot(&disk);
     store.disk(&image.layers, &made).unwrap();
-    assert_eq!((made.count(), &note(&disk)["boot"]), (1, &serde_json::Value::Null));
+    assert_eq!((made.count(), &record(&disk)["boot"]), (1, &serde_json::Value::Null));
 
-    // What a power cut can leave: too short, holes, other bytes, no note, nothing.
+    // What a power loss can leave: truncation, holes, other bytes, no record, no file.
     let damages: [fn(&Path); 5] = [
         |disk| File::options().write(true).open(disk).unwrap().set_len(8192).unwrap(),
         |disk| {
@@ -246,7 +246,7 @@ fn after_another_boot_a_disk_is_compared_and_made_again_if_it_is_not_whole() {
     ];
     for (number, damage) in (2..).zip(damages) {
         if disk.with_extension("json").exists() {
-            age(&disk);
+            pretend_other_boot(&disk);
         }
         damage(&disk);
         store.disk(&image.layers, &made).unwrap();
@@ -263,7 +263,7 @@ fn nothing_is_left_of_a_disk_that_cannot_be_made() {
     let mut changed = image.layers.clone();
     changed[1].diff_id = changed[0].diff_id.clone();
     changed[0].diff_id = image.layers[1].diff_id.clone();
-    let error = store.disk(&changed, &Unwatched).unwrap_err();
+    let error = store.disk(&changed, &NoProgress).unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error:?}");
 
     let blob = home.0.join("blobs/sha256").join(image.layers[1].digest.hex());
@@ -272,14 +272,14 @@ fn nothing_is_left_of_a_disk_that_cannot_be_made() {
     let last = bytes.len() / 2;
     bytes[last] ^= 1;
     fs::write(&blob, &bytes).unwrap();
-    let error = store.disk(&image.layers, &Unwatched).unwrap_err();
+    let error = store.disk(&image.layers, &NoProgress).unwrap_err();
     assert_eq!(error.kind(), Kind::State, "{error:?}");
     assert!(!blob.exists(), "a damaged blob is not read again");
-    let error = store.disk(&image.layers, &Unwatched).unwrap_err();
+    let error = store.disk(&image.layers, &NoProgress).unwrap_err();
     assert!(error.kind() == Kind::State && error.advice().is_some(), "{error:?}");
 
     fs::write(home.0.join("config.toml"), "[image_limits]\nbytes = '1K'\n").unwrap();
-    let error = home.store().disk(&image.layers[..1], &Unwatched).unwrap_err();
+    let error = home.store().disk(&image.layers[..1], &NoProgress).unwrap_err();
     assert_eq!(error.kind(), Kind::Limit, "{error:?}");
     assert_eq!((home.files("disks"), home.files("partial")), (Vec::new(), Vec::new()));
 }

@@ -1,12 +1,12 @@
-//! The fuzz target on input that is the same every time: real layers, bent and broken.
+//! Runs the fuzz body on fixed input: valid layers with random mutations.
 
 #[path = "../fuzz/body.rs"]
 mod body;
 
-/// Enough to bend every field many times; some seconds.
+/// Enough to mutate every field many times; takes some seconds.
 const ROUNDS: u32 = 1_000;
 
-/// xorshift64: the same numbers on every machine.
+/// xorshift64: the same sequence on every machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -19,7 +19,7 @@ impl Numbers {
 }
 
 #[test]
-fn bent_layers_stay_inside_whatever_they_say() {
+fn mutated_layers_stay_inside_the_tree() {
     let seeds = body::seeds();
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     for _ in 0..ROUNDS {
@@ -32,7 +32,7 @@ fn bent_layers_stay_inside_whatever_they_say() {
             match numbers.below(4) {
                 0 => bytes[at] = numbers.below(256) as u8,
                 1 => bytes[at] ^= 1 << numbers.below(8),
-                // What matters most: names, sizes, types, targets.
+                // The most relevant fields: names, sizes, types, targets.
                 2 => {
                     let field = body::FIELDS[numbers.below(body::FIELDS.len())];
                     let at = (at / 512 * 512 + field + numbers.below(8)).min(bytes.len() - 1);
@@ -42,12 +42,12 @@ fn bent_layers_stay_inside_whatever_they_say() {
                 _ => bytes.truncate(at.max(1)),
             }
         }
-        body::meet(&bytes);
+        body::exercise(&bytes);
     }
 }
 
 #[test]
-fn noise_stays_inside_whatever_it_says() {
+fn random_bytes_stay_inside_the_tree() {
     let mut numbers = Numbers(42);
     for _ in 0..ROUNDS / 10 {
         let length = numbers.below(2048);
@@ -55,12 +55,12 @@ fn noise_stays_inside_whatever_it_says() {
         let start: &[u8] =
             [&b""[..], &[0x1f, 0x8b, 8, 0], &[0x28, 0xb5, 0x2f, 0xfd]][numbers.below(3)];
         bytes.splice(0..0, start.iter().copied());
-        body::meet(&bytes);
+        body::exercise(&bytes);
     }
 }
 
 #[test]
-fn disks_of_bent_layers_are_whole() {
+fn disks_of_mutated_layers_pass_fsck() {
     let seeds = body::seeds();
     let mut numbers = Numbers(7);
     let path = std::env::temp_dir().join(format!("msb-bent-{}.erofs", std::process::id()));
@@ -79,10 +79,11 @@ fn disks_of_bent_layers_are_whole() {
             continue;
         }
         whole += 1;
-        let told = std::process::Command::new("fsck.erofs").arg("--extract").arg(&path).output();
-        let told = told.expect("erofs-utils is installed");
-        let text = String::from_utf8_lossy(&told.stderr) + String::from_utf8_lossy(&told.stdout);
-        assert!(told.status.success() && !text.contains("<E>"), "{text}");
+        let output = std::process::Command::new("fsck.erofs").arg("--extract").arg(&path).output();
+        let output = output.expect("erofs-utils is installed");
+        let text =
+            String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !text.contains("<E>"), "{text}");
     }
     std::fs::remove_file(&path).unwrap();
     assert!(whole > 100, "{whole}");

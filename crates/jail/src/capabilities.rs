@@ -1,9 +1,9 @@
-//! What root inside may still do.
+//! Capabilities that root inside keeps.
 
 use msb_spec::{Error, Result, Security};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// What an ordinary image needs: owning and reading its own files, its own users, low ports.
+/// What an ordinary image needs: owning and reading its files, switching users, binding low ports.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -17,22 +17,24 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE)
     .union(CapabilitySet::SETFCAP);
 
-/// Drops every capability but these, for good. Where host paths can be written, capabilities of
-/// files are not for a sandbox to give; a user namespace cannot be mapped without the right to,
-/// so there the filter of system calls refuses it instead.
-/// With a network, raw sockets can be had for echoes: what they send, the gateway reads.
-pub(crate) fn drop(security: &Security, network: bool) -> Result<()> {
-    let gives = security.allow_setid || security.allow_userns;
-    let kept = if gives { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
+/// Drops every capability but the kept ones, permanently.
+///
+/// Where host paths are writable, CAP_SETFCAP is dropped too, because a sandbox must not set file
+/// capabilities there. With `--allow-userns` it has to stay, since mapping a user namespace needs
+/// it; the seccomp filter refuses `setxattr` instead. With a network CAP_NET_RAW is kept for ping:
+/// raw packets reach only the gateway.
+pub(crate) fn drop_for_sandbox(security: &Security, network: bool) -> Result<()> {
+    let may_set_file_caps = security.allow_setid || security.allow_userns;
+    let kept = if may_set_file_caps { KEPT } else { KEPT.difference(CapabilitySet::SETFCAP) };
     keep_only(if network { kept.union(CapabilitySet::NET_RAW) } else { kept })
 }
 
-/// Drops every other capability, for good.
+/// Drops every other capability, permanently.
 pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
     let refused = |error| Error::host("cannot drop capabilities", error);
     for capability in CapabilitySet::all().iter().filter(|one| !kept.contains(*one)) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Capabilities that this kernel does not have yet.
+            // The kernel does not have this capability yet.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -43,10 +45,10 @@ pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
     rustix::thread::set_capabilities(None, sets).map_err(refused)
 }
 
-/// The same as [`keep_only`] for a process that may have none: it gets no more than it has. The bounding
-/// set is left to the kernel where it cannot be changed; without capabilities and with no_new_privs it
-/// gives nothing.
-pub(crate) fn give_up_but(kept: CapabilitySet) -> Result<()> {
+/// As [`keep_only`], for a process that may have fewer capabilities: it never gains any. Without
+/// CAP_SETPCAP the bounding set stays as it is; with no_new_privs and no capabilities it has no
+/// effect.
+pub(crate) fn reduce_to(kept: CapabilitySet) -> Result<()> {
     let refused = |error| Error::host("cannot drop capabilities", error);
     let now = rustix::thread::capabilities(None).map_err(refused)?;
     let kept = kept.intersection(now.permitted);

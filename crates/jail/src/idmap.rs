@@ -1,4 +1,4 @@
-//! Writing the id maps of a new user namespace.
+//! Writes the id maps of user namespaces.
 
 use msb_spec::{Error, IdRange, Ids, Result};
 use msb_sys::process::{self, Fork};
@@ -6,33 +6,33 @@ use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Maps root alone, from inside, without any privilege.
+/// Maps root only, from inside, without privileges.
 pub(crate) fn write_single(uid: u32, gid: u32) -> Result<()> {
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/gid_map", &format!("0 {gid} 1"))?;
     write("/proc/self/uid_map", &format!("0 {uid} 1"))
 }
 
-/// Maps the ids of a sandbox's first process that waits for it, from outside.
-pub(crate) fn write_for(pid: u32, ids: &Ids) -> Result<()> {
+/// Maps the ids of a sandbox's first process, which waits for it, from outside.
+pub(crate) fn write_child_maps(pid: u32, ids: &Ids) -> Result<()> {
     match ids {
-        // Mapped when it was made, by the process that made it.
+        // Mapped by the intermediate process that created it.
         Ids::Subordinate { .. } => Ok(()),
-        _ => write_all_for(pid, ids),
+        _ => write_maps(pid, ids),
     }
 }
 
-/// Maps a namespace below one that has exactly the ids of this kind: it has the same. In two pieces,
-/// as those are: the kernel takes none that is not within one piece of the namespace above.
-pub(crate) fn write_same_for(pid: u32, ids: &Ids) -> Result<()> {
+/// Maps a nested namespace to exactly the ids of its parent. It needs two lines like the parent,
+/// because the kernel rejects a range that spans two lines of the parent's map.
+pub(crate) fn write_identity_maps(pid: u32, ids: &Ids) -> Result<()> {
     let Ids::Subordinate { uids, gids, .. } = ids else { return Ok(()) };
     let all = |range: &IdRange| format!("0 0 1\n1 1 {}", process::granted_count(range.count) - 1);
     write(&format!("/proc/{pid}/gid_map"), &all(gids))?;
     write(&format!("/proc/{pid}/uid_map"), &all(uids))
 }
 
-/// Maps the ids of a child that waits for it, from outside.
-pub(crate) fn write_all_for(pid: u32, ids: &Ids) -> Result<()> {
+/// Maps the ids of a waiting child, from outside.
+pub(crate) fn write_maps(pid: u32, ids: &Ids) -> Result<()> {
     match ids {
         Ids::Single { .. } => Ok(()),
         Ids::Shifted { range } => {
@@ -41,21 +41,21 @@ pub(crate) fn write_all_for(pid: u32, ids: &Ids) -> Result<()> {
             write(&format!("/proc/{pid}/uid_map"), &map)
         }
         Ids::Subordinate { uid, gid, uids, gids } => {
-            delegate("newgidmap", pid, *gid, *gids)?;
-            delegate("newuidmap", pid, *uid, *uids)
+            run_newidmap("newgidmap", pid, *gid, *gids)?;
+            run_newidmap("newuidmap", pid, *uid, *uids)
         }
     }
 }
 
-/// A user namespace that only carries an id mapping: the first ids show as the second, that many,
-/// and nothing else is mapped. For a host directory whose owner is to be one user inside, and for
-/// layers that another sandbox wrote.
-pub(crate) fn carrier(uid: (u32, u32, u32), gid: (u32, u32, u32)) -> Result<OwnedFd> {
+/// Creates a user namespace that only carries an id map, for an idmapped mount. Each map is `(id on
+/// disk, id shown, count)`; other ids are unmapped. Used for a host directory with one owner, and
+/// for layers that another sandbox wrote.
+pub(crate) fn mapping_namespace(uid: (u32, u32, u32), gid: (u32, u32, u32)) -> Result<OwnedFd> {
     let line = |map: (u32, u32, u32)| format!("{} {} {}", map.0, map.1, map.2);
     let failed = |error| Error::host("cannot make a user namespace for a mount", error);
     match process::fork_into(process::USER_NAMESPACE, None).map_err(failed)? {
         Fork::Child => {
-            // Killed below; should the parent die first, its death ends this wait too.
+            // Killed below, or when the parent dies first.
             let kill = Some(rustix::process::Signal::KILL);
             let _ = rustix::process::set_parent_process_death_signal(kill);
             loop {
@@ -76,14 +76,14 @@ pub(crate) fn carrier(uid: (u32, u32, u32), gid: (u32, u32, u32)) -> Result<Owne
     }
 }
 
-/// The user namespace of a process.
+/// Opens the user namespace of a process.
 pub(crate) fn namespace_of(pid: u32) -> Result<OwnedFd> {
     let path = format!("/proc/{pid}/ns/user");
     rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| Error::host(format!("cannot open `{path}`"), error))
 }
 
-fn delegate(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
+fn run_newidmap(tool: &str, pid: u32, own: u32, range: IdRange) -> Result<()> {
     process::map_granted(tool, pid, own, range.start, range.count).map_err(|error| {
         Error::host(format!("`{tool}` did not map ids"), error)
             .hint("/etc/subuid and /etc/subgid must grant this user at least 1000 ids")

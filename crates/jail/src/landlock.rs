@@ -1,7 +1,7 @@
-//! The second wall: files are reachable only below the sandbox's own root.
+//! Landlock as a second barrier: only files below the sandbox's own root can be reached.
 //!
-//! The root was changed before, so this only matters when something else has failed: a
-//! descriptor that leaked, or a way found out of the mount namespace.
+//! The root was changed before, so this matters only if something else fails, such as a leaked
+//! descriptor or an escape from the mount namespace.
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -11,15 +11,14 @@ use msb_spec::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 
-/// The first version that governs renames between directories; Linux 5.19.
+/// The first ABI that governs renames between directories; Linux 5.19.
 const NEEDED: ABI = ABI::V2;
 
-/// Confines this process and its children to what lies below `/`, which is the sandbox's.
+/// Confines this process and its children to files below `/`, which is the sandbox's root.
 pub(crate) fn confine(allow_userns: bool) -> Result<()> {
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| Error::host("cannot open the root of the sandbox", error))?;
-    // We have the capability that Landlock asks for instead of no_new_privs, which would break
-    // the image's own sudo.
+    // Our capability replaces no_new_privs here, which would break sudo of the image.
     ruleset(&root, allow_userns)
         .and_then(|ruleset| ruleset.no_new_privs(false).restrict_self())
         .map(|_| ())
@@ -31,10 +30,10 @@ pub(crate) fn confine(allow_userns: bool) -> Result<()> {
 }
 
 fn ruleset(root: &OwnedFd, allow_userns: bool) -> Result<RulesetCreated, RulesetError> {
-    let apart = Scope::AbstractUnixSocket | Scope::Signal;
+    let scopes = Scope::AbstractUnixSocket | Scope::Signal;
     if allow_userns {
-        // Whoever is under file rules cannot mount, which is what user namespaces are for.
-        return Ruleset::default().scope(apart)?.create();
+        // Landlock file rules forbid mounting, which nested user namespaces are used for.
+        return Ruleset::default().scope(scopes)?.create();
     }
     let handled = AccessFs::from_all(NEEDED);
     let devices = AccessFs::MakeChar | AccessFs::MakeBlock;
@@ -42,7 +41,7 @@ fn ruleset(root: &OwnedFd, allow_userns: bool) -> Result<RulesetCreated, Ruleset
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(handled)?
         .set_compatibility(CompatLevel::BestEffort)
-        .scope(apart)?
+        .scope(scopes)?
         .create()?
         .add_rule(PathBeneath::new(root, handled & !devices))
 }

@@ -1,34 +1,41 @@
-//! Confines a process: namespaces, mounts, cgroups, seccomp, Landlock.
+//! Confines processes: namespaces, mounts, cgroups, seccomp, Landlock.
 //!
-//! [`start`] is the boot order of the `process` tier from top to bottom. What the host lacks is
-//! an error; nothing is skipped silently.
+//! [`start`](fn@start) starts a sandbox of the `process` tier. A missing feature of the host is an
+//! error; nothing is skipped silently.
 
-mod beside;
-mod calls;
+mod bpf_compiler;
+#[cfg(test)]
+mod bpf_interpreter;
 mod capabilities;
-mod ceilings;
 pub mod cgroup;
+mod container_init;
 mod devices;
-mod disk;
-mod filter;
 mod freezer;
-mod gateway;
+mod gateway_jail;
+mod helper_jail;
+mod host_submounts;
 mod idmap;
-mod inside;
+mod init_pidns;
 mod landlock;
-mod layers;
-mod machine;
-mod machine_calls;
+mod loop_mount;
 mod network;
-mod own;
-mod storage;
+mod rootfs;
+mod start;
+mod syscall_groups;
+mod syscall_list;
 mod syscalls;
+mod user_limits;
+mod vmm_jail;
+mod vmm_syscalls;
+mod volumes;
+mod worker_jail;
 mod workspace;
 
-pub use beside::{BecomeInit, Beside};
-pub use gateway::confine_gateway;
-pub use inside::{Become, Confined, start};
-pub use machine::{Ids as ShownIds, Shown, start as start_machine};
-pub use network::Outward;
-pub use own::{WorkerNeeds, confine_worker};
-pub use storage::serve as serve_volume;
+pub use gateway_jail::confine_gateway;
+pub use helper_jail::{HelperNeeds, confine_helper};
+pub use init_pidns::{InitEntry, InitHandoff};
+pub use network::{NetDevice, NetDeviceHandoff, try_device};
+pub use start::{GuestEntry, JailedProcess, ProcessDir, start};
+pub use vmm_jail::{VmmMount, VmmMountIds, start_vmm};
+pub use volumes::serve as serve_volume;
+pub use worker_jail::{WorkerNeeds, confine_worker};

@@ -3,11 +3,12 @@
 use crate::sandbox::Sandbox;
 use crate::sandboxes::Sandboxes;
 use crate::worker::{Worker, blocking};
-use msb_engine::{Caller, Connection, SecretValue};
+use msb_engine::images::Fetching;
+use msb_engine::{Launch, LaunchUntil, SecretValue};
 use msb_spec::{
-    Bytes, Cpus, Error, GuestPath, Health, Hostname, ImageRef, Init, InitProgram, IsolationChoice,
-    Mount, MountSource, Name, Patch, Platform, Profile, PullWhen, Restart, Result, Rlimit, Script,
-    Span, SpawnPolicy, Spec, Tmpfs, UserRef, VolumeName, env,
+    Bytes, CommandStreams, Cpus, Error, GuestPath, Health, Hostname, ImageRef, Init, InitProgram,
+    IsolationChoice, Mount, MountSource, Name, Patch, Platform, Profile, PullWhen, Restart, Result,
+    Rlimit, Script, Span, SpawnPolicy, Spec, Tmpfs, UserRef, VolumeName, env,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -119,7 +120,7 @@ impl SandboxBuilder {
         self
     }
 
-    /// Who runs every Exec: `name`, `1000`, `name:group` or `1000:1000`.
+    /// The user of every Exec: `name`, `1000`, `name:group` or `1000:1000`.
     #[must_use]
     pub fn user(self, user: &str) -> Self {
         self.with(UserRef::parse(user), |spec, user| spec.user = Some(user))
@@ -199,7 +200,7 @@ impl SandboxBuilder {
         self.with(Rlimit::parse(limit), |spec, limit| spec.rlimits.push(limit))
     }
 
-    /// The tier; where nobody says, `MSB_ISOLATION` or else `auto`, which takes a microVM where one
+    /// The tier; by default `MSB_ISOLATION` or else `auto`, which takes a microVM where one
     /// works and namespaces elsewhere. Its [`Plan`](crate::Plan) says which it became, and why it
     /// is not a microVM.
     #[must_use]
@@ -332,34 +333,20 @@ impl SandboxBuilder {
         };
         let network = self.spec.network.take().unwrap_or_default();
         self.spec.network = Some(network.or_usual(std::env::var(env::NET).ok().as_deref())?);
-        let engine = self.sandboxes.engine()?.giving(self.given);
-        let mut plan = engine.plan(&self.spec)?;
-        if let Some(command) = &mut plan.command {
-            command.detached = true;
-        }
-        let mut caller = engine.create(&plan, self.replace)?;
-        // While the sandbox comes up there is time to tidy up behind others.
-        engine.repair();
-        let mut begun = engine.begin(&plan, &mut caller);
-        if plan.command.is_some() {
-            begun = begun.and_then(|()| caller.started());
-        }
-        if let Err(error) = begun {
-            // Half a sandbox is none.
-            drop(caller);
-            let _ = engine.remove(&plan.name, true);
-            return Err(error);
-        }
-        let tie = match (self.detached, plan.command.is_some()) {
-            (true, false) => caller.detach().map(|()| None)?,
-            (false, false) => Some(Caller::into_stream(caller)),
-            // The connection that it was begun on is its command's, which may have ended by now, and the
-            // sandbox with it.
-            (detached, true) => {
-                let tie = if detached { None } else { engine.own(&plan.name).ok() };
-                let _ = caller.detach();
-                tie.map(Connection::into_stream)
-            }
+        let engine = self.sandboxes.engine()?.with_secrets(self.given);
+        let streams = CommandStreams::in_background();
+        let plan = engine.plan_with(&self.spec, &streams, &Fetching::default())?;
+        let launch = Launch {
+            replace: self.replace,
+            until: LaunchUntil::CommandStarted,
+            // While the sandbox comes up there is time to tidy up behind others.
+            while_booting: Some(&|| drop(engine.repair())),
+            ..Launch::default()
+        };
+        let running = engine.launch(plan, &launch)?;
+        let (plan, tie) = match self.detached {
+            true => (running.detach()?, None),
+            false => running.into_owner(),
         };
         Ok(Sandbox::new(Worker::new(engine, plan.name), plan.shell, tie))
     }

@@ -2,7 +2,7 @@
 
 use crate::sandbox::Sandbox;
 use msb_engine::images::Fetching;
-use msb_engine::{Brood, Child, ChildSpec};
+use msb_engine::{Child, ChildListing, ChildSpec};
 use msb_spec::{Name, Result};
 
 impl Sandbox {
@@ -10,18 +10,18 @@ impl Sandbox {
     /// child is removed with it, and when its time is over.
     pub async fn spawn_child(&self, ask: ChildSpec) -> Result<Child> {
         self.worker
-            .blocking(move |engine, name| engine.spawn(name, &ask, &Fetching::default()))
+            .blocking(move |engine, name| engine.children().spawn(name, &ask, &Fetching::default()))
             .await
     }
 
     /// Its children, and what its policy leaves.
-    pub async fn children(&self) -> Result<Brood> {
-        self.worker.blocking(|engine, name| engine.children(name)).await
+    pub async fn children(&self) -> Result<ChildListing> {
+        self.worker.blocking(|engine, name| engine.children().list(name)).await
     }
 
     /// Ends a child, and those of its own.
     pub async fn remove_child(&self, child: impl AsRef<str>) -> Result<()> {
         let child = Name::parse(child.as_ref())?;
-        self.worker.blocking(move |engine, name| engine.remove_child(name, &child)).await
+        self.worker.blocking(move |engine, name| engine.children().remove(name, &child)).await
     }
 }

@@ -1,6 +1,6 @@
 //! What is to be run, filled in step by step.
 
-use msb_spec::{Asker, Error, Result, Rlimit, Span, Surface, TermSize, UserRef};
+use msb_spec::{CallOrigin, Error, Result, Rlimit, Span, Surface, TermSize, UserRef};
 use std::time::Duration;
 
 /// What a command reads.
@@ -53,20 +53,20 @@ const MAX_OUTPUT: usize = 256 << 20;
 impl Command {
     /// A program: a path inside the sandbox or a name on its PATH.
     pub fn new(program: impl Into<String>) -> Self {
-        let asker = Some(Asker::new(Surface::Sdk));
+        let origin = Some(CallOrigin::new(Surface::Sdk));
         let argv = vec![program.into()];
-        let command = msb_spec::Command { argv, asker, ..Default::default() };
+        let command = msb_spec::Command { argv, origin, ..Default::default() };
         Self { command, stdin: None, max_output: MAX_OUTPUT, mistake: None }
     }
 
-    /// Adds an argument.
+    /// Adds one argument to the command.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.command.argv.push(arg.into());
         self
     }
 
-    /// Adds arguments.
+    /// Adds several arguments to the command.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.command.argv.extend(args.into_iter().map(Into::into));
@@ -106,7 +106,7 @@ impl Command {
         self
     }
 
-    /// Who runs it: `name`, `1000`, `name:group` or `1000:1000`.
+    /// The user of the command: `name`, `1000`, `name:group` or `1000:1000`.
     #[must_use]
     pub fn user(mut self, user: &str) -> Self {
         match UserRef::parse(user) {
@@ -156,7 +156,7 @@ impl Command {
         self.stdin == Some(Stdin::Streamed)
     }
 
-    /// The command as the worker takes it, and what it reads if nobody has said.
+    /// The command as the worker takes it, with the default stdin if none was set.
     pub(crate) fn finish(mut self, unsaid: Stdin) -> Result<(msb_spec::Command, Stdin)> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);

@@ -4,6 +4,7 @@ use crate::command::{Command, Stdin};
 use crate::output::Output;
 use crate::worker::{Link, Socket, Worker, gone};
 use msb_spec::{Error, Exit, Kind, Result, TermSize};
+use msb_sys::signal::SIGKILL;
 use msb_wire::{FrameKind, Reply, Request, encode, header};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub enum ExecEvent {
     Started {
         /// Its number in this sandbox.
         id: u64,
-        /// Its pid inside.
+        /// The pid inside the sandbox.
         pid: u32,
     },
     /// It wrote this to its stdout, or to its terminal.
@@ -28,7 +29,7 @@ pub enum ExecEvent {
 
 /// A command that runs.
 ///
-/// Events are taken with [`Exec::next`]; a command whose output nobody takes is made to wait.
+/// Events are taken with [`Exec::next`]; until its output is taken, a command waits.
 /// Dropping the Exec kills the command, unless [`Exec::detach`] has let go of it.
 #[derive(Debug)]
 pub struct Exec {
@@ -56,8 +57,6 @@ const STDIN_PIECE: usize = 64 << 10;
 
 /// Pieces of output before the report that the command runs; a hostile guest would send no end.
 const EARLY_LIMIT: usize = 256;
-
-const SIGKILL: i32 = 9;
 
 impl Exec {
     /// Starts a command and waits until it runs.
@@ -157,7 +156,7 @@ impl Exec {
         self.input.write(bytes).await
     }
 
-    /// Ends its stdin.
+    /// Closes the stdin of the command.
     pub async fn close_stdin(&self) -> Result<()> {
         self.input.close().await
     }

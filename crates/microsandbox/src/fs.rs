@@ -5,7 +5,7 @@
 
 use crate::file_stream::{FileReader, FileWriter};
 use crate::worker::{Link, Worker, gone};
-use msb_engine::files::{Copied, understand};
+use msb_engine::files::{CopyCount, understand};
 use msb_spec::{Error, Kind, Result};
 use msb_wire::{EntryKind, FileReply, FileRequest, Frame, FrameKind, Request, encode};
 use std::ffi::OsString;
@@ -23,9 +23,9 @@ pub struct Fs<'a> {
 /// What sort of thing a path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileKind {
-    /// A regular file.
+    /// A regular file, whatever its content.
     File,
-    /// A directory.
+    /// A directory, without its entries.
     Directory,
     /// A symbolic link, with what it says.
     Symlink(PathBuf),
@@ -40,15 +40,15 @@ pub struct Meta {
     pub name: OsString,
     /// What sort of thing it is.
     pub kind: FileKind,
-    /// Permissions.
+    /// The permission bits, such as `0o644`.
     pub mode: u32,
-    /// Size in bytes.
+    /// The size in bytes.
     pub size: u64,
     /// When it was changed.
     pub modified: SystemTime,
-    /// Owner inside.
+    /// The owner's uid inside.
     pub uid: u32,
-    /// Group inside.
+    /// The group's gid inside.
     pub gid: u32,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Fs<'a> {
         &self,
         from: impl Into<PathBuf>,
         to: impl AsRef<Path>,
-    ) -> Result<Copied> {
+    ) -> Result<CopyCount> {
         let (from, to) = (from.into(), inside(to.as_ref())?);
         self.worker
             .blocking(move |engine, name| engine.files(name)?.push(&from, &to, true, &mut |_| {}))
@@ -227,7 +227,7 @@ impl<'a> Fs<'a> {
         &self,
         from: impl AsRef<Path>,
         to: impl Into<PathBuf>,
-    ) -> Result<Copied> {
+    ) -> Result<CopyCount> {
         let (from, to) = (inside(from.as_ref())?, to.into());
         self.worker
             .blocking(move |engine, name| engine.files(name)?.pull(&from, &to, &mut |_| {}))

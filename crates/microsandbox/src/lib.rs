@@ -64,22 +64,22 @@ pub use sync::{DirectorySync, SyncOptions};
 pub use volume::{Volume, VolumeBuilder};
 pub use workspace::Workspace;
 
-pub use msb_engine::files::Copied;
+pub use msb_engine::files::CopyCount;
 pub use msb_engine::logs::{Filter as LogFilter, Line as LogLine};
-pub use msb_engine::snapshots::{Snapshot, Verified};
+pub use msb_engine::snapshots::{Snapshot, VerifyReport};
 pub use msb_engine::workspace::{
-    Applied, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch as LineDiff, RelPath, Risk,
-    Selection, What,
+    ApplyReport, Change, Conflict, Depth, Item, ItemKind, LeftOut, Patch as LineDiff, RelPath,
+    Risk, Selection, What,
 };
 pub use msb_engine::{
-    Brood, Child, ChildSpec, ExecEntry, Holds, Inspection, Metrics, Modified, Status, Summary,
-    SyncState, SyncStatus, SyncSummary,
+    Child, ChildListing, ChildSpec, ExecEntry, Holds, Inspection, Metrics, SettingChange, Status,
+    Summary, SyncState, SyncStatus, SyncSummary,
 };
 pub use msb_spec::{
     Bytes, Cpus, Ending, Error, Exit, GuestPath, Health, HealthStatus, ImageRef,
     IsolationChoice as Isolation, Kind, Modify, Name, Patch, Peers, Plan, Policy,
-    Profile as Security, Published, PullWhen, Reach, Restart, Result, SecretPlace, Span,
+    Profile as Security, PublishedPort, PullWhen, Reach, Restart, Result, SecretPlace, Span,
     SpawnPolicy, Stage, VolumeKind, WayOut,
 };
 pub use msb_wire::record::Source as LogSource;
-pub use msb_wire::{NetFlow, NetTable, Stopped, Verdict, WorkerStatus};
+pub use msb_wire::{NetFlow, NetTable, StopResult, Verdict, WorkerStatus};

@@ -33,7 +33,7 @@ impl LogStream {
     }
 }
 
-/// Reads until the sandbox has ended, or until nobody takes the lines any more.
+/// Reads until the sandbox has ended, or until the receiver is dropped.
 fn follow(engine: &Engine, name: &Name, mut reader: Reader, sender: &mpsc::Sender<Result<Line>>) {
     let send = |lines: Result<Vec<Line>>| -> Option<()> {
         match lines {

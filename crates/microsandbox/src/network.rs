@@ -1,17 +1,17 @@
-//! Whom a sandbox reaches, who reaches it, and the values that never come inside.
+//! What a sandbox may connect to, its published ports, and Secrets, which never enter it.
 
 use crate::builder::SandboxBuilder;
 use crate::sandbox::Sandbox;
 use msb_engine::SecretValue;
 use msb_spec::{
-    Error, Name, NamePattern, NetworkSpec, Policy, Published, Reach, Resolver, Result, Rule,
+    Error, Name, NamePattern, NetworkSpec, Policy, PublishedPort, Reach, Resolver, Result, Rule,
     Secret, SecretPlace, SecretSource,
 };
 use msb_wire::NetTable;
 use std::collections::BTreeSet;
 
 impl SandboxBuilder {
-    /// How far it reaches. Where nobody says, `MSB_NET`, or else the public internet.
+    /// How far it reaches. By default `MSB_NET`, or else the public internet.
     #[must_use]
     pub fn network(self, reach: Reach) -> Self {
         self.on_network(Ok(reach), |network, reach| network.reach = Some(reach))
@@ -33,7 +33,7 @@ impl SandboxBuilder {
     /// A port of the host that leads inside, as in `8080:80` or `127.0.0.1:5353:53/udp`.
     #[must_use]
     pub fn publish(self, port: &str) -> Self {
-        self.on_network(Published::parse(port), |network, port| network.ports.push(port))
+        self.on_network(PublishedPort::parse(port), |network, port| network.ports.push(port))
     }
 
     /// A DNS server in place of the host's, as in `9.9.9.9` or `127.0.0.1:5353`.
@@ -43,7 +43,7 @@ impl SandboxBuilder {
     }
 
     /// A value that only these hosts get: inside, the variable `name` holds a placeholder, which
-    /// the gateway replaces on the way out. It is not kept: whoever starts the sandbox again has
+    /// the gateway replaces on the way out. It is not stored: a caller that starts the sandbox again has
     /// to give it again.
     #[must_use]
     pub fn secret(mut self, name: &str, value: impl Into<Vec<u8>>, hosts: &[&str]) -> Self {
@@ -52,7 +52,7 @@ impl SandboxBuilder {
         self.on_network(parsed, |network, secret| network.secrets.push(secret))
     }
 
-    /// The same from a variable of this process, read at every start.
+    /// A Secret from a variable of this process, read at every start.
     #[must_use]
     pub fn secret_from_env(self, name: &str, hosts: &[&str]) -> Self {
         let parsed = parsed(name, hosts, SecretSource::Variable(name.to_owned()));
@@ -69,7 +69,7 @@ impl SandboxBuilder {
         })
     }
 
-    /// The named network whose sandboxes reach each other by name.
+    /// A named network: sandboxes in it reach each other by name.
     #[must_use]
     pub fn join(self, network: &str) -> Self {
         self.on_network(Name::parse(network), |network, name| network.join = Some(name))
@@ -99,8 +99,8 @@ impl Sandbox {
     }
 
     /// Opens a port of the host until it stops; returns it with the number that it has.
-    pub async fn publish(&self, port: &str) -> Result<Published> {
-        let port = Published::parse(port)?;
+    pub async fn publish(&self, port: &str) -> Result<PublishedPort> {
+        let port = PublishedPort::parse(port)?;
         self.worker.blocking(move |engine, name| engine.publish(name, &port)).await
     }
 }

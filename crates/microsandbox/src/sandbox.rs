@@ -10,9 +10,9 @@ use crate::sandboxes::Sandboxes;
 use crate::sync::{DirectorySync, SyncOptions};
 use crate::worker::{Worker, gone};
 use msb_engine::logs::{Filter, Line};
-use msb_engine::{ExecEntry, Inspection, Metrics, Modified, Status, Summary};
+use msb_engine::{ExecEntry, Inspection, Metrics, SettingChange, Status, Summary};
 use msb_spec::{Error, Kind, Modify, Name, Result};
-use msb_wire::{FrameKind, Reply, Request, Stopped, header};
+use msb_wire::{FrameKind, Reply, Request, StopResult, header};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ impl Sandbox {
         Sandboxes::new().remove(name).await
     }
 
-    /// Its name.
+    /// The name of the sandbox.
     pub fn name(&self) -> &Name {
         &self.worker.name
     }
@@ -92,7 +92,7 @@ impl Sandbox {
         self.capture(Command::new(program).args(args)).await
     }
 
-    /// The same, with everything that a [`Command`] can be told:
+    /// Runs a command with all settings of a [`Command`]:
     /// `exec_with("wc", |command| command.arg("-c").stdin("hello"))`.
     pub async fn exec_with(
         &self,
@@ -117,7 +117,7 @@ impl Sandbox {
         Exec::start(&self.worker, Command::new(program).args(args), Stdin::Streamed).await
     }
 
-    /// The same, with everything that a [`Command`] can be told.
+    /// Starts a command with all settings of a [`Command`], as a stream of events.
     pub async fn exec_stream_with(
         &self,
         program: impl Into<String>,
@@ -127,7 +127,7 @@ impl Sandbox {
     }
 
     /// Takes part in an Exec that runs: what it said lately, then as it comes. It is killed with
-    /// the last who takes part unless it is detached.
+    /// the last attached client unless it is detached.
     pub async fn attach(&self, exec: u64) -> Result<Exec> {
         Exec::attach(&self.worker, exec).await
     }
@@ -157,7 +157,7 @@ impl Sandbox {
         self.sync_with(source, target, |options| options).await
     }
 
-    /// The same, with a say in what is left out:
+    /// Starts a sync with options:
     /// `sync_with("./src", "/app", |options| options.exclude("*.log"))`.
     pub async fn sync_with(
         &self,
@@ -196,7 +196,7 @@ impl Sandbox {
         self.worker.blocking(|engine, name| Ok(engine.summary(name)?.status)).await
     }
 
-    /// Everything about it.
+    /// Everything about the sandbox.
     pub async fn inspect(&self) -> Result<Inspection> {
         self.worker.blocking(|engine, name| engine.inspect(name)).await
     }
@@ -234,12 +234,12 @@ impl Sandbox {
 
     /// Ends it and waits until it has: its commands are asked to end, and killed ten seconds
     /// later. Tells how it ended, also if it had before.
-    pub async fn stop_and_wait(&self) -> Result<Stopped> {
+    pub async fn stop_and_wait(&self) -> Result<StopResult> {
         self.end(GRACE).await
     }
 
     /// Ends it at once and waits until it is gone.
-    pub async fn kill(&self) -> Result<Stopped> {
+    pub async fn kill(&self) -> Result<StopResult> {
         self.end(Duration::ZERO).await
     }
 
@@ -259,12 +259,12 @@ impl Sandbox {
     }
 
     /// Changes what was decided about it: at once where that can be done, else from its next start on.
-    pub async fn modify(&self, change: Modify) -> Result<Vec<Modified>> {
+    pub async fn modify(&self, change: Modify) -> Result<Vec<SettingChange>> {
         self.worker.blocking(move |engine, name| engine.modify(name, &change)).await
     }
 
     /// Waits until it has ended, however that comes, and tells how.
-    pub async fn wait(&self) -> Result<Stopped> {
+    pub async fn wait(&self) -> Result<StopResult> {
         match self.worker.ask(Request::Wait).await {
             Ok(Reply::Stopped(stopped)) => Ok(stopped),
             // It does not run, or was killed: its files tell.
@@ -275,13 +275,13 @@ impl Sandbox {
     async fn capture(&self, command: Command) -> Result<Output> {
         let limit = command.output_limit();
         if command.is_streamed() {
-            return Err(Error::invalid("nobody can write to a command that is captured")
+            return Err(Error::invalid("the stdin of a captured command cannot be written to")
                 .hint("`exec_stream_with` gives a way to write to its stdin"));
         }
         Exec::start(&self.worker, command, Stdin::Closed).await?.collect(limit).await
     }
 
-    async fn end(&self, grace: Duration) -> Result<Stopped> {
+    async fn end(&self, grace: Duration) -> Result<StopResult> {
         let asked = self.worker.ask(Request::Stop { grace: milliseconds(grace) });
         match tokio::time::timeout(grace + STOP_MARGIN, asked).await {
             Ok(Ok(Reply::Stopped(stopped))) => return Ok(stopped),

@@ -63,15 +63,11 @@ impl Sandboxes {
 
     /// Starts one that has stopped. It ends with this handle unless it ran already.
     pub async fn start(&self, name: impl AsRef<str>) -> Result<Sandbox> {
-        let sandbox = self.open(name.as_ref(), |engine, name| {
-            let plan = engine.existing(name)?;
-            if plan.restart.is_some() {
-                let tie = engine.start(name)?.then(|| engine.own(name)).transpose()?;
-                return Ok((plan, tie.map(msb_engine::Connection::into_stream)));
-            }
-            let caller = engine.start_owned(name)?;
-            Ok((engine.existing(name)?, caller.map(msb_engine::Caller::into_stream)))
-        });
+        let sandbox =
+            self.open(name.as_ref(), |engine, name| match engine.start_stopped(name)? {
+                Some(running) => Ok(running.into_owner()),
+                None => Ok((engine.existing(name)?, None)),
+            });
         sandbox.await
     }
 

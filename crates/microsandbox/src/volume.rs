@@ -2,7 +2,7 @@
 
 use crate::sandboxes::Sandboxes;
 use crate::worker::blocking;
-use msb_engine::files::Copied;
+use msb_engine::files::CopyCount;
 use msb_engine::{Engine, Volume as Found};
 use msb_spec::{Bytes, Error, Result, VolumeKind, VolumeName, VolumeSpec};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Volume {
         Sandboxes::new().volume_builder(name)
     }
 
-    /// One that exists.
+    /// Finds a volume by its name.
     pub async fn get(name: impl AsRef<str>) -> Result<Self> {
         Sandboxes::new().volume(name).await
     }
@@ -47,12 +47,12 @@ impl Volume {
         Sandboxes::new().remove_volume(name).await
     }
 
-    /// Its name.
+    /// The name of the volume.
     pub fn name(&self) -> &str {
         self.found.name.as_str()
     }
 
-    /// What it is.
+    /// Directory or disk image.
     pub fn kind(&self) -> VolumeKind {
         self.found.kind
     }
@@ -67,7 +67,7 @@ impl Volume {
         self.found.used
     }
 
-    /// For finding it.
+    /// Labels that listings are filtered by.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.found.labels
     }
@@ -78,19 +78,29 @@ impl Volume {
     }
 
     /// Copies a file or tree of the host in, whole or not at all. No sandbox has to run for it.
-    pub async fn copy_in(&self, from: impl Into<PathBuf>, to: impl AsRef<Path>) -> Result<Copied> {
+    pub async fn copy_in(
+        &self,
+        from: impl Into<PathBuf>,
+        to: impl AsRef<Path>,
+    ) -> Result<CopyCount> {
         let (from, to) = (from.into(), to.as_ref().as_os_str().as_bytes().to_vec());
         self.blocking(move |engine, name| {
-            engine.volume_files(name)?.push(&from, &to, true, &mut |_| {})
+            engine.volumes().files(name)?.push(&from, &to, true, &mut |_| {})
         })
         .await
     }
 
     /// Copies a file or tree out to the host. No sandbox has to run for it.
-    pub async fn copy_out(&self, from: impl AsRef<Path>, to: impl Into<PathBuf>) -> Result<Copied> {
+    pub async fn copy_out(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl Into<PathBuf>,
+    ) -> Result<CopyCount> {
         let (from, to) = (from.as_ref().as_os_str().as_bytes().to_vec(), to.into());
-        self.blocking(move |engine, name| engine.volume_files(name)?.pull(&from, &to, &mut |_| {}))
-            .await
+        self.blocking(move |engine, name| {
+            engine.volumes().files(name)?.pull(&from, &to, &mut |_| {})
+        })
+        .await
     }
 
     /// Reads a file. No sandbox has to run for it.
@@ -98,7 +108,7 @@ impl Volume {
         let path = path.as_ref().as_os_str().as_bytes().to_vec();
         self.blocking(move |engine, name| {
             let mut content = Vec::new();
-            engine.volume_files(name)?.read(&path, 0, None, |bytes| {
+            engine.volumes().files(name)?.read(&path, 0, None, |bytes| {
                 content.extend_from_slice(bytes);
                 Ok(())
             })?;
@@ -146,11 +156,11 @@ impl VolumeBuilder {
         })
     }
 
-    /// Makes the volume.
+    /// Creates the volume; fails if the name is taken.
     pub async fn create(self) -> Result<Volume> {
         let Self { sandboxes, spec } = self;
         blocking(move || {
-            let found = sandboxes.engine()?.volume_create(&spec?)?;
+            let found = sandboxes.engine()?.volumes().create(&spec?)?;
             Ok(Volume { found, sandboxes })
         })
         .await
@@ -179,14 +189,15 @@ impl Sandboxes {
     /// A volume that exists.
     pub async fn volume(&self, name: impl AsRef<str>) -> Result<Volume> {
         let (sandboxes, name) = (self.clone(), VolumeName::parse(name.as_ref())?);
-        blocking(move || Ok(Volume { found: sandboxes.engine()?.volume(&name)?, sandboxes })).await
+        blocking(move || Ok(Volume { found: sandboxes.engine()?.volumes().get(&name)?, sandboxes }))
+            .await
     }
 
     /// Every volume, sorted by name.
     pub async fn volumes(&self) -> Result<Vec<Volume>> {
         let sandboxes = self.clone();
         blocking(move || {
-            let all = sandboxes.engine()?.volume_list().into_iter();
+            let all = sandboxes.engine()?.volumes().list().into_iter();
             Ok(all.map(|found| Volume { found, sandboxes: sandboxes.clone() }).collect())
         })
         .await
@@ -195,6 +206,6 @@ impl Sandboxes {
     /// Removes a volume that no sandbox uses, with all it holds.
     pub async fn remove_volume(&self, name: impl AsRef<str>) -> Result<()> {
         let (sandboxes, name) = (self.clone(), VolumeName::parse(name.as_ref())?);
-        blocking(move || sandboxes.engine()?.volume_remove(&name, false)).await
+        blocking(move || sandboxes.engine()?.volumes().remove(&name, false)).await
     }
 }

@@ -173,7 +173,7 @@ impl Socket {
         self.drain(&mut unsent).await
     }
 
-    /// Leaves frames to whoever calls [`Socket::flush`].
+    /// Queues frames for the next [`Socket::flush`].
     pub(crate) fn enqueue(&self, frames: &[u8]) {
         if let Ok(mut unsent) = self.unsent.try_lock() {
             unsent.frames.extend_from_slice(frames);
@@ -217,7 +217,7 @@ impl Socket {
         self.over.store(true, Ordering::Release);
     }
 
-    /// Closes the connection for all who hold it.
+    /// Closes the connection for every holder of it.
     pub(crate) fn close(&self) {
         self.finish();
         if let Ok(fd) = self.stream.as_fd().try_clone_to_owned() {

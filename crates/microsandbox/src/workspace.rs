@@ -3,7 +3,7 @@
 use crate::builder::SandboxBuilder;
 use crate::sandbox::Sandbox;
 use crate::worker::Worker;
-use msb_engine::workspace::{Applied, Change, Depth, RelPath, Selection};
+use msb_engine::workspace::{ApplyReport, Change, Depth, RelPath, Selection};
 use msb_spec::{Result, Workspace as Asked};
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl Workspace<'_> {
         self.diff_with(Vec::new(), Depth::default()).await
     }
 
-    /// The same below these paths, or at all if there are none; with digests, or with the
+    /// Changes below these paths, or all without paths; with digests, or with the
     /// differences of texts.
     pub async fn diff_with(&self, below: Vec<RelPath>, depth: Depth) -> Result<Vec<Change>> {
         self.worker.blocking(move |engine, name| engine.diff(name, &below, depth)).await
@@ -43,13 +43,13 @@ impl Workspace<'_> {
 
     /// Brings changes to the host: all that are chosen, or none. What the host would run later has
     /// to be named by the [`Selection`].
-    pub async fn apply(&self, selection: &Selection) -> Result<Applied> {
+    pub async fn apply(&self, selection: &Selection) -> Result<ApplyReport> {
         let selection = selection.clone();
         self.worker.blocking(move |engine, name| engine.apply(name, &selection, false)).await
     }
 
     /// Checks everything that [`Workspace::apply`] would, and writes nothing.
-    pub async fn check(&self, selection: &Selection) -> Result<Applied> {
+    pub async fn check(&self, selection: &Selection) -> Result<ApplyReport> {
         let selection = selection.clone();
         self.worker.blocking(move |engine, name| engine.apply(name, &selection, true)).await
     }

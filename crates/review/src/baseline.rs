@@ -1,10 +1,10 @@
-//! What the sandbox has seen of the host's directory: everything that was there when it was first
-//! shown, and what was brought there since by ourselves.
+//! The state of the host directory that the sandbox has seen: all files as they were when it was
+//! first mounted, and what `apply` has written since.
 //!
-//! A file of the host is still the one that was seen if it was not touched after that moment. The
-//! moment is told by the clock that stamps the files, so that no two clocks are compared.
+//! A file of the host is unchanged if its ctime is not after that moment. The moment is taken from
+//! the clock of the same file system, so that no two clocks are compared.
 
-use crate::tree::{Directory, kind};
+use crate::dir_fd::{DirFd, kind};
 use msb_api::RelPath;
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -18,190 +18,195 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A point in time, as files are stamped.
+/// A timestamp of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Moment {
+pub(crate) struct FileTime {
     seconds: i64,
     nanoseconds: i64,
 }
 
-impl Moment {
-    /// When something was last touched: its content, its name, its mode or its owner.
-    pub(crate) fn touched(stat: &Stat) -> Self {
+impl FileTime {
+    /// The ctime: last change of content, name, mode or owner.
+    pub(crate) fn ctime(stat: &Stat) -> Self {
         let nanoseconds = stat.st_ctime_nsec as i64;
         Self { seconds: stat.st_ctime, nanoseconds }
     }
 
-    /// When its content was last written.
-    pub(crate) fn written(stat: &Stat) -> Self {
+    /// The mtime: last change of the content.
+    pub(crate) fn mtime(stat: &Stat) -> Self {
         let nanoseconds = stat.st_mtime_nsec as i64;
         Self { seconds: stat.st_mtime, nanoseconds }
     }
 }
 
-/// What tells a file from every other and from itself at another time.
+/// Identifies a version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     size: i64,
-    written: Moment,
-    touched: Moment,
+    #[serde(rename = "written")]
+    mtime: FileTime,
+    #[serde(rename = "touched")]
+    ctime: FileTime,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
             dev: stat.st_dev,
             ino: stat.st_ino,
             size: stat.st_size,
-            written: Moment::written(stat),
-            touched: Moment::touched(stat),
+            mtime: FileTime::mtime(stat),
+            ctime: FileTime::ctime(stat),
         }
     }
 
-    /// Whether it is the same file with the same content. To give it another name touches it.
+    /// Whether it is the same file with the same content. A rename changes the ctime.
     pub(crate) fn is_same_content(&self, stat: &Stat) -> bool {
         let other = Self::of(stat);
-        Self { touched: other.touched, ..*self } == other
+        Self { ctime: other.ctime, ..*self } == other
     }
 }
 
-/// What is remembered of one path that was brought to the host.
+/// What is recorded about an applied path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Known {
-    /// What is on the host since; none if that was to be nothing.
-    pub(crate) host: Option<Identity>,
-    /// What it was made from; none for a directory that something was only put into.
-    pub(crate) upper: Option<Identity>,
+pub(crate) struct AppliedEntry {
+    /// The file on the host after the apply; none if it was deleted.
+    pub(crate) host: Option<FileIdentity>,
+    /// The file in the upper directory; none for a parent directory of an applied path.
+    pub(crate) upper: Option<FileIdentity>,
 }
 
-/// What the sandbox has seen.
+/// What the sandbox has seen of the host directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Baseline {
-    since: Moment,
-    /// The directory itself, which could be another by now.
+    since: FileTime,
+    /// Device and inode of the host directory.
     root: (u64, u64),
-    #[serde(default)]
-    known: BTreeMap<RelPath, Known>,
+    #[serde(default, rename = "known")]
+    applied: BTreeMap<RelPath, AppliedEntry>,
 }
 
-/// A few hundred bytes for each path that was brought to the host.
-const LONGEST: u64 = 512 << 20;
+/// Largest baseline file that is read, in bytes.
+const SIZE_LIMIT: u64 = 512 << 20;
 
 impl Baseline {
-    /// Notes that the host's directory is about to be shown for the first time.
+    /// Records the state of the host directory before its first mount.
     pub(crate) fn take(host: &Path) -> Result<Self> {
-        let root = Directory::open(host)?;
+        let root = DirFd::open(host)?;
         let stat = root.own_stat()?;
         let since = now(&root, host)?;
-        wait_for_next(since);
-        Ok(Self { since, root: (stat.st_dev, stat.st_ino), known: BTreeMap::new() })
+        wait_for_tick(since);
+        Ok(Self { since, root: (stat.st_dev, stat.st_ino), applied: BTreeMap::new() })
     }
 
-    /// Whether this is still the directory that was shown.
-    pub(crate) fn check_root(&self, root: &Directory, host: &Path) -> Result<()> {
+    /// Fails if the host directory was replaced by another one.
+    pub(crate) fn check_root(&self, root: &DirFd, host: &Path) -> Result<()> {
         let stat = root.own_stat()?;
         if (stat.st_dev, stat.st_ino) == self.root {
             return Ok(());
         }
-        Err(Error::new(Kind::State, format!("not the directory it was: `{}`", host.display()))
-            .cause("it was moved or made anew since the sandbox was shown it")
-            .hint("move the old one back, or `msb discard` the changes"))
+        Err(Error::new(
+            Kind::State,
+            format!("`{}` is not the directory that the sandbox was started with", host.display()),
+        )
+        .cause("it was moved or replaced since")
+        .hint("move the old one back, or `msb discard` the changes"))
     }
 
-    /// Whether something on the host is what the sandbox has seen there.
-    pub(crate) fn is_seen(&self, path: &RelPath, stat: &Stat) -> bool {
-        Moment::touched(stat) <= self.since
-            || self.known.get(path).and_then(|known| known.host) == Some(Identity::of(stat))
+    /// Whether a file on the host is the one that the sandbox has seen.
+    pub(crate) fn is_as_seen(&self, path: &RelPath, stat: &Stat) -> bool {
+        FileTime::ctime(stat) <= self.since
+            || self.applied.get(path).and_then(|entry| entry.host) == Some(FileIdentity::of(stat))
     }
 
-    /// Whether a directory of the host was moved here, or had its mode changed, after it was seen.
-    /// That something was put into it or taken out stamps both times alike.
+    /// Whether a directory of the host was moved here, or had its mode changed, after the baseline.
+    /// Adding or removing entries sets mtime and ctime alike.
     pub(crate) fn is_moved(&self, path: &RelPath, stat: &Stat) -> bool {
         kind(stat) == FileType::Directory
-            && !self.is_seen(path, stat)
-            && Moment::written(stat) != Moment::touched(stat)
+            && !self.is_as_seen(path, stat)
+            && FileTime::mtime(stat) != FileTime::ctime(stat)
     }
 
-    /// Whether what the sandbox has there was brought to the host already.
-    pub(crate) fn is_settled(&self, path: &RelPath, upper: &Stat) -> bool {
-        self.known.get(path).and_then(|known| known.upper) == Some(Identity::of(upper))
+    /// Whether the file of the sandbox was applied already.
+    pub(crate) fn is_applied(&self, path: &RelPath, upper: &Stat) -> bool {
+        self.applied.get(path).and_then(|entry| entry.upper) == Some(FileIdentity::of(upper))
     }
 
-    /// Whether we have deleted it on the host. What overlayfs puts in its place has no identity: one
-    /// file stands for all that is gone.
+    /// Whether an apply has deleted the path. Whiteouts cannot be compared: overlayfs hard-links
+    /// one inode for all of them.
     pub(crate) fn is_deleted(&self, path: &RelPath) -> bool {
-        self.known.get(path).is_some_and(|known| known.host.is_none())
+        self.applied.get(path).is_some_and(|entry| entry.host.is_none())
     }
 
-    /// Remembers what was brought to the host.
-    pub(crate) fn remember(&mut self, path: RelPath, known: Known) {
-        self.known.insert(path, known);
+    /// Records an applied path.
+    pub(crate) fn record(&mut self, path: RelPath, entry: AppliedEntry) {
+        self.applied.insert(path, entry);
     }
 
-    /// What was brought to the host, seen from a copy of the upper tree: `both` looks at a path in
-    /// the original and in the copy. What has changed since it was brought has in neither.
+    /// Converts the baseline for a copy of the upper directory. `both` stats a path in the original
+    /// and in the copy. Entries that have changed since the apply stay changed.
     pub(crate) fn carry(
         &mut self,
         both: impl Fn(&RelPath) -> Result<(Option<Stat>, Option<Stat>)>,
     ) -> Result<()> {
-        for (path, known) in &mut self.known {
-            let Some(upper) = known.upper else { continue };
+        for (path, entry) in &mut self.applied {
+            let Some(upper) = entry.upper else { continue };
             if let (Some(original), Some(copy)) = both(path)?
-                && Identity::of(&original) == upper
+                && FileIdentity::of(&original) == upper
             {
-                known.upper = Some(Identity::of(&copy));
+                entry.upper = Some(FileIdentity::of(&copy));
             }
         }
         Ok(())
     }
 
-    /// Whether what the sandbox had there was brought to the host once.
-    pub(crate) fn was_brought(&self, path: &RelPath) -> bool {
-        self.known.get(path).is_some_and(|known| known.upper.is_some())
+    /// Whether a file of the sandbox was ever applied at this path.
+    pub(crate) fn was_applied(&self, path: &RelPath) -> bool {
+        self.applied.get(path).is_some_and(|entry| entry.upper.is_some())
     }
 
-    /// Whether we have put something there on the host.
-    pub(crate) fn was_put(&self, path: &RelPath) -> bool {
-        self.known.get(path).is_some_and(|known| known.host.is_some() && known.upper.is_some())
+    /// Whether an apply has written a file at this path.
+    pub(crate) fn was_written(&self, path: &RelPath) -> bool {
+        self.applied.get(path).is_some_and(|entry| entry.host.is_some() && entry.upper.is_some())
     }
 
-    /// Whether something has come to a directory of the host or gone from it since it was seen,
-    /// other than by us. Of the topmost one that cannot be told once we have brought anything.
-    pub(crate) fn is_touched(&self, path: Option<&RelPath>, stat: &Stat) -> bool {
+    /// Whether entries of a directory of the host were added or removed, other than by an apply.
+    /// For the root this is unknown after the first apply.
+    pub(crate) fn has_changed_entries(&self, path: Option<&RelPath>, stat: &Stat) -> bool {
         match path {
-            Some(path) => !self.is_seen(path, stat),
-            None => self.known.is_empty() && Moment::touched(stat) > self.since,
+            Some(path) => !self.is_as_seen(path, stat),
+            None => self.applied.is_empty() && FileTime::ctime(stat) > self.since,
         }
     }
 
-    /// What is remembered of a path.
-    pub(crate) fn known(&self, path: &RelPath) -> Option<Known> {
-        self.known.get(path).copied()
+    /// What is recorded about a path.
+    pub(crate) fn applied_entry(&self, path: &RelPath) -> Option<AppliedEntry> {
+        self.applied.get(path).copied()
     }
 
-    /// Reads what was written down, as something that anybody could have written.
+    /// Reads a baseline file. Its content is not trusted.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let about = |error: &dyn std::fmt::Display| {
-            Error::new(Kind::State, "what was seen of the workspace cannot be read").cause(error)
+            Error::new(Kind::State, "cannot read the baseline of the workspace").cause(error)
         };
         let mut text = Vec::new();
         File::open(path)
-            .and_then(|file| file.take(LONGEST).read_to_end(&mut text))
+            .and_then(|file| file.take(SIZE_LIMIT).read_to_end(&mut text))
             .map_err(|error| about(&error))?;
         serde_json::from_slice(&text).map_err(|error| about(&error))
     }
 
-    /// Writes it down beside its place, to be renamed there.
+    /// Writes a baseline file, which the caller renames.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).expect("our own types always serialise");
         write_synced(path, &text)
-            .map_err(|error| Error::host("cannot note what was seen of the workspace", error))
+            .map_err(|error| Error::host("cannot write the baseline of the workspace", error))
     }
 }
 
-/// Writes a file of ours, which is on the disk when this returns.
+/// Writes a file and syncs it.
 pub(crate) fn write_synced(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -209,43 +214,45 @@ pub(crate) fn write_synced(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes the names in a directory of ours last.
+/// Syncs the entries of a directory.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 
-/// The time by the clock that stamps the files of this directory, without touching anything in it:
-/// a file that never has a name is stamped as all others are.
-fn now(root: &Directory, host: &Path) -> Result<Moment> {
+/// The current time of the clock that stamps files of this directory, from the ctime of an
+/// O_TMPFILE file.
+fn now(root: &DirFd, host: &Path) -> Result<FileTime> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::openat(&root.0, ".", flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => {
             let stat = rustix::fs::fstat(&file)
                 .map_err(|error| Error::host("cannot read the file system's clock", error))?;
-            Ok(Moment::touched(&stat))
+            Ok(FileTime::ctime(&stat))
         }
-        // Nothing can be brought there by us, and the kernel's own clock stamps local files.
+        // The directory is not writable. Local files are stamped by the coarse clock of the kernel.
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NOSPC | Errno::DQUOT) => {
             let now = clock_gettime(ClockId::RealtimeCoarse);
-            Ok(Moment { seconds: now.tv_sec, nanoseconds: now.tv_nsec })
+            Ok(FileTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec })
         }
         Err(error) => Err(Error::unsupported(format!(
-            "cannot watch over the files of `{}`",
+            "cannot track changes of `{}`",
             host.display()
         ))
         .cause(error)
-        .hint("a workspace is on a local file system (ext4, xfs, btrfs, tmpfs); copy it there")),
+        .hint(
+            "a workspace must be on a local file system (ext4, xfs, btrfs, tmpfs); copy it there",
+        )),
     }
 }
 
-/// Waits until files are stamped with a later time, some milliseconds: whatever has this stamp was
-/// there before the sandbox saw anything.
-fn wait_for_next(moment: Moment) {
-    /// Clocks tick at least every ten milliseconds; one that stands still is not waited for.
+/// Waits some milliseconds until new files get a later timestamp: files with this one existed
+/// before the sandbox.
+fn wait_for_tick(moment: FileTime) {
+    /// Limit of the wait, 300 µs each. Clocks tick at least every 10 ms.
     const TICKS: u32 = 100;
     for _ in 0..TICKS {
         let now = clock_gettime(ClockId::RealtimeCoarse);
-        if (Moment { seconds: now.tv_sec, nanoseconds: now.tv_nsec }) > moment {
+        if (FileTime { seconds: now.tv_sec, nanoseconds: now.tv_nsec }) > moment {
             return;
         }
         std::thread::sleep(Duration::from_micros(300));

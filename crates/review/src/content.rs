@@ -1,26 +1,26 @@
-//! What files hold: compared, hashed and copied in pieces, whatever their size, and without reading
-//! holes.
+//! Compares, hashes and copies file content in chunks, without reading holes.
 
+use msb_spec::encoding::hex;
 use msb_sys::sparse::{Budget, OverBudget, Run, SparseWriter, run_at};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// One piece of a file.
-const PIECE: usize = 128 << 10;
+/// Chunk size in bytes.
+const CHUNK: usize = 128 << 10;
 
-/// Zeros of holes that one review hashes: some seconds of work. No file system stores them, so that a
-/// sandbox could ask for hours of it with one call.
-pub(crate) const HASHED_HOLES: u64 = 4 << 30;
+/// Bytes of holes that one review hashes: some seconds of work. A sandbox can create holes of any
+/// size at no cost.
+pub(crate) const HOLE_HASH_LIMIT: u64 = 4 << 30;
 
-/// Whether two files hold the same. What is a hole in both is not read.
+/// Whether two files have the same content. Holes in both are not read.
 pub(crate) fn same(one: &File, other: &File) -> io::Result<bool> {
     let size = one.metadata()?.len();
     if size != other.metadata()?.len() {
         return Ok(false);
     }
-    let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
+    let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     let mut at = 0;
     while at < size {
         let runs = (run_at(one, at, size)?, run_at(other, at, size)?);
@@ -30,9 +30,9 @@ pub(crate) fn same(one: &File, other: &File) -> io::Result<bool> {
             continue;
         }
         while at < end {
-            let most = (end - at).min(PIECE as u64) as usize;
+            let most = (end - at).min(CHUNK as u64) as usize;
             let read = fill(one, at, &mut left[..most])?;
-            // One that becomes shorter meanwhile is not the same.
+            // A file that is truncated meanwhile is different.
             if read != most
                 || read != fill(other, at, &mut right[..most])?
                 || left[..read] != right[..read]
@@ -45,15 +45,14 @@ pub(crate) fn same(one: &File, other: &File) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The SHA-256 of a file in hexadecimal, which takes its holes from `holes`; none if there are not
-/// as many left.
+/// SHA-256 of a file in hexadecimal. Holes count against `holes`; none if too few are left.
 pub(crate) fn digest(file: &File, holes: &mut u64) -> io::Result<Option<String>> {
     let mut hash = Sha256::new();
     let mut whole = true;
-    read(file, |piece| {
-        match piece {
-            Piece::Bytes(bytes) => hash.update(bytes),
-            Piece::Hole(length) => match holes.checked_sub(length) {
+    read(file, |chunk| {
+        match chunk {
+            FileRun::Bytes(bytes) => hash.update(bytes),
+            FileRun::Hole(length) => match holes.checked_sub(length) {
                 Some(left) => {
                     *holes = left;
                     add_zeros(&mut hash, length);
@@ -66,11 +65,10 @@ pub(crate) fn digest(file: &File, holes: &mut u64) -> io::Result<Option<String>>
         }
         Ok(true)
     })?;
-    Ok(whole.then(|| hexadecimal(&hash.finalize())))
+    Ok(whole.then(|| hex(hash.finalize())))
 }
 
-/// Copies a file with its holes into an empty one. Gives the number of bytes, and the SHA-256 if it is
-/// wanted.
+/// Copies a file with its holes into an empty one. Returns the SHA-256, if `hashed`, and the size.
 pub(crate) fn copy(
     from: &File,
     to: &File,
@@ -78,17 +76,17 @@ pub(crate) fn copy(
     hashed: bool,
 ) -> io::Result<(Option<String>, u64)> {
     let mut hash = hashed.then(Sha256::new);
-    let mut holes = HASHED_HOLES;
+    let mut holes = HOLE_HASH_LIMIT;
     let mut writer = SparseWriter::new(to, budget);
-    let length = read(from, |piece| {
-        match piece {
-            Piece::Bytes(bytes) => {
+    let length = read(from, |chunk| {
+        match chunk {
+            FileRun::Bytes(bytes) => {
                 writer.data(bytes)?;
                 if let Some(hash) = &mut hash {
                     hash.update(bytes);
                 }
             }
-            Piece::Hole(length) => {
+            FileRun::Hole(length) => {
                 writer.hole(length)?;
                 if let Some(hash) = &mut hash {
                     holes = holes.checked_sub(length).ok_or(OverBudget::Holes)?;
@@ -98,36 +96,36 @@ pub(crate) fn copy(
         }
         Ok(true)
     })?;
-    // One that has grown counts what it has now, so that it is known as changed.
+    // A file that has grown reports its new size, so that the caller sees a change.
     let count = writer.finish()?.max(length);
-    Ok((hash.map(|hash| hexadecimal(&hash.finalize())), count))
+    Ok((hash.map(|hash| hex(hash.finalize())), count))
 }
 
-/// A part of a file.
-enum Piece<'a> {
+/// A run of data or a hole.
+enum FileRun<'a> {
     Bytes(&'a [u8]),
     Hole(u64),
 }
 
-/// Reads as much of a file as it has now, until `take` says no. Returns how long it is in the end: one
-/// that grows as fast as it is read has no end.
-fn read(file: &File, mut take: impl FnMut(Piece<'_>) -> io::Result<bool>) -> io::Result<u64> {
-    let mut piece = vec![0; PIECE];
+/// Reads a file up to its current size, until `take` returns false. Returns the size at the end. A
+/// file that grows while it is read does not extend the loop.
+fn read(file: &File, mut take: impl FnMut(FileRun<'_>) -> io::Result<bool>) -> io::Result<u64> {
+    let mut chunk = vec![0; CHUNK];
     let size = file.metadata()?.len();
     let mut at = 0;
     while at < size {
         let run = run_at(file, at, size)?;
         match run {
             Run::Hole { end } => {
-                if !take(Piece::Hole(end - at))? {
+                if !take(FileRun::Hole(end - at))? {
                     break;
                 }
                 at = end;
             }
             Run::Data { end } => {
-                let most = (end - at).min(PIECE as u64) as usize;
-                let read = fill(file, at, &mut piece[..most])?;
-                if read == 0 || !take(Piece::Bytes(&piece[..read]))? {
+                let most = (end - at).min(CHUNK as u64) as usize;
+                let read = fill(file, at, &mut chunk[..most])?;
+                if read == 0 || !take(FileRun::Bytes(&chunk[..read]))? {
                     break;
                 }
                 at += read as u64;
@@ -138,24 +136,20 @@ fn read(file: &File, mut take: impl FnMut(Piece<'_>) -> io::Result<bool>) -> io:
 }
 
 fn add_zeros(hash: &mut Sha256, length: u64) {
-    let zeros = vec![0; PIECE];
+    let zeros = vec![0; CHUNK];
     let mut left = length;
     while left > 0 {
-        let some = left.min(PIECE as u64);
+        let some = left.min(CHUNK as u64);
         hash.update(&zeros[..some as usize]);
         left -= some;
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Reads until the piece is full or the file ends.
-fn fill(file: &File, at: u64, piece: &mut [u8]) -> io::Result<usize> {
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &File, at: u64, chunk: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < piece.len() {
-        match file.read_at(&mut piece[filled..], at + filled as u64) {
+    while filled < chunk.len() {
+        match file.read_at(&mut chunk[filled..], at + filled as u64) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -165,8 +159,7 @@ fn fill(file: &File, at: u64, piece: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// A text as it is compared line by line: none if it is longer than that, or holds what texts do
-/// not.
+/// Reads a file for a line diff; none if it is too long or contains NUL bytes.
 pub(crate) fn text(file: &File, longest: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(longest + 1).read_to_end(&mut bytes)?;
@@ -194,7 +187,7 @@ mod tests {
         bytes[1 << 20] = b'x';
         full.write_all_at(&bytes, 0).unwrap();
         let of = |file: &File, mut holes: u64| digest(file, &mut holes).unwrap();
-        let expected = hexadecimal(&Sha256::digest(&bytes));
+        let expected = hex(Sha256::digest(&bytes));
         assert_eq!(of(&full, 0).as_ref(), Some(&expected));
         assert_eq!(of(&sparse, size).as_ref(), Some(&expected));
         assert_eq!(of(&sparse, 1 << 20), None);
@@ -214,7 +207,7 @@ mod tests {
             file.set_len(1 << 40).unwrap();
         }
         assert!(same(&one, &other).unwrap());
-        assert_eq!(digest(&one, &mut HASHED_HOLES.clone()).unwrap(), None);
+        assert_eq!(digest(&one, &mut HOLE_HASH_LIMIT.clone()).unwrap(), None);
         let mut budget = Budget::default();
         assert_eq!(copy(&one, &copied, &mut budget, false).unwrap(), (None, 1 << 40));
         assert_eq!(copied.metadata().unwrap().blocks(), 0);

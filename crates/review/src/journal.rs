@@ -1,56 +1,57 @@
-//! What is about to be done to the host's directory, written down before it is done.
+//! Journal of an apply: the steps are on disk before the first of them runs.
 //!
 //! ```text
-//! journal.json    begun: whoever finds it undoes everything that it lists
-//! committed.json  the same file under another name: all is done, only tidying up is left
-//! baseline.next   becomes baseline.json once that is so
+//! journal.json    begun: recovery undoes the steps
+//! committed.json  the journal after its rename: all steps are done, cleanup is left
+//! baseline.next   becomes baseline.json during cleanup
 //! ```
 
-use crate::baseline::{Identity, sync_directory, write_synced};
-use crate::fault;
-use crate::review::BASELINE;
+use crate::baseline::{FileIdentity, sync_directory, write_synced};
+use crate::failpoint;
+use crate::workspace::BASELINE;
 use msb_api::RelPath;
+use msb_spec::encoding::hex;
 use msb_spec::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Begun, and to be undone.
+/// Name of the journal while steps run; recovery undoes them.
 const BEGUN: &str = "journal.json";
-/// Written, and not yet in its place.
+/// Temporary name of the journal.
 const NEXT: &str = "journal.next";
-/// Done, and to be tidied up.
+/// Name of the journal after the commit; recovery finishes the cleanup.
 const COMMITTED: &str = "committed.json";
-/// What is known of the host once it is done.
+/// Name of the baseline that is valid after the commit.
 pub(crate) const NEXT_BASELINE: &str = "baseline.next";
 
-/// What a directory for things on their way is called; random digits follow.
+/// Name prefix of the staging directory; random digits follow.
 const STAGING: &str = ".msb-apply-";
-/// As many as nobody guesses.
+/// Number of random hexadecimal digits.
 const DIGITS: usize = 32;
-/// Some hundred bytes for each of a million paths.
-const LONGEST: u64 = 1 << 30;
+/// Largest journal that is read, in bytes: some hundred for each of a million paths.
+const SIZE_LIMIT: u64 = 1 << 30;
 
-/// One step.
+/// One step of an apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Step {
-    /// What is there, if anything, changes places with what was made ready under this number.
+pub(crate) enum JournalStep {
+    /// Exchanges the file on the host, if any, with the staged file of this number.
     Put {
         path: RelPath,
         number: u64,
-        /// The file that was made ready.
-        ready: Identity,
-        before: Option<Identity>,
+        /// Identity of the staged file.
+        ready: FileIdentity,
+        before: Option<FileIdentity>,
     },
-    /// What is there goes to the directory for things on their way, under this number.
-    Remove { path: RelPath, number: u64, before: Identity },
-    /// Other permissions.
-    Mode { path: RelPath, before: Identity, from: u32, to: u32 },
+    /// Moves the file on the host to the staging directory, under this number.
+    Remove { path: RelPath, number: u64, before: FileIdentity },
+    /// Changes the mode of a file or directory.
+    Mode { path: RelPath, before: FileIdentity, from: u32, to: u32 },
 }
 
-impl Step {
+impl JournalStep {
     pub(crate) fn path(&self) -> &RelPath {
         match self {
             Self::Put { path, .. } | Self::Remove { path, .. } | Self::Mode { path, .. } => path,
@@ -58,86 +59,86 @@ impl Step {
     }
 }
 
-/// Everything that is to be done together.
+/// All steps of one apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Journal {
-    /// The directory for things on their way, in the root of the workspace.
+    /// Name of the staging directory in the root of the workspace.
     pub(crate) staging: String,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<JournalStep>,
 }
 
-/// What was found of another's work.
+/// An apply that another process has not finished.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// It is to be undone.
+pub(crate) enum UnfinishedApply {
+    /// Not committed: its steps must be undone.
     Begun(Journal),
-    /// It is done.
+    /// Committed: only the cleanup is left.
     Committed(Journal),
 }
 
 impl Journal {
-    /// A new one, with a name for things on their way that nobody can guess.
+    /// A new journal, with a random name for the staging directory.
     pub(crate) fn new() -> Result<Self> {
         let mut bytes = [0u8; DIGITS / 2];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::host("cannot get random bytes", error))?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex(bytes);
         Ok(Self { staging: format!("{STAGING}{digits}"), steps: Vec::new() })
     }
 
-    /// Writes down what will be done from now on.
+    /// Writes the journal to disk.
     pub(crate) fn begin(&self, notes: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).expect("our own types always serialise");
         let write = || -> io::Result<()> {
             write_synced(&notes.join(NEXT), &text)?;
-            fault::point();
+            failpoint::hit();
             fs::rename(notes.join(NEXT), notes.join(BEGUN))?;
             sync_directory(notes)
         };
-        write().map_err(|error| Error::host("cannot write down what is to be done", error))
+        write().map_err(|error| Error::host("cannot write the journal", error))
     }
 
-    /// Notes that all is done. From here on it is never undone.
+    /// Commits by renaming the journal. The steps are never undone after this.
     pub(crate) fn commit(notes: &Path) -> Result<()> {
         let rename = || -> io::Result<()> {
-            fault::point();
+            failpoint::hit();
             fs::rename(notes.join(BEGUN), notes.join(COMMITTED))?;
-            fault::point();
+            failpoint::hit();
             sync_directory(notes)
         };
-        rename().map_err(|error| Error::host("cannot write down what was done", error))
+        rename().map_err(|error| Error::host("cannot commit the journal", error))
     }
 
-    /// Whether somebody is at work, or has died at it.
+    /// Whether another process applies, or was killed while it did.
     pub(crate) fn is_left(notes: &Path) -> bool {
         [BEGUN, COMMITTED].iter().any(|name| notes.join(name).exists())
     }
 
-    /// What another has left.
-    pub(crate) fn find(notes: &Path) -> Result<Option<Found>> {
+    /// Finds the journal of an unfinished apply.
+    pub(crate) fn find(notes: &Path) -> Result<Option<UnfinishedApply>> {
         if let Some(journal) = read(&notes.join(COMMITTED))? {
-            return Ok(Some(Found::Committed(journal)));
+            return Ok(Some(UnfinishedApply::Committed(journal)));
         }
-        Ok(read(&notes.join(BEGUN))?.map(Found::Begun))
+        Ok(read(&notes.join(BEGUN))?.map(UnfinishedApply::Begun))
     }
 
-    /// What is known of the host takes its place, and the journal is closed.
+    /// Makes the next baseline current and removes the journal.
     pub(crate) fn close_committed(notes: &Path) -> Result<()> {
         let close = || -> io::Result<()> {
             match fs::rename(notes.join(NEXT_BASELINE), notes.join(BASELINE)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => sync_directory(notes)?,
             }
-            fault::point();
+            failpoint::hit();
             fs::remove_file(notes.join(COMMITTED))
         };
-        close().map_err(|error| Error::host("cannot write down what was done", error))
+        close().map_err(|error| Error::host("cannot close the journal", error))
     }
 
-    /// Nothing was done, and nothing is left to be done.
+    /// Removes the journal after all steps were undone.
     pub(crate) fn close_undone(notes: &Path) -> Result<()> {
         for name in [NEXT_BASELINE, NEXT, BEGUN] {
-            fault::point();
+            failpoint::hit();
             match fs::remove_file(notes.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::host("cannot close the journal", error));
@@ -149,7 +150,7 @@ impl Journal {
     }
 }
 
-/// Reads a journal back, as something that anybody could have written.
+/// Reads a journal. Its content is not trusted.
 fn read(path: &Path) -> Result<Option<Journal>> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Error::new(Kind::State, "the journal of an unfinished `msb apply` cannot be read")
@@ -160,11 +161,11 @@ fn read(path: &Path) -> Result<Option<Journal>> {
         file => file.map_err(|error| unreadable(&error))?,
     };
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
+    file.take(SIZE_LIMIT).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
     let journal: Journal = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
     let digits = journal.staging.strip_prefix(STAGING).unwrap_or_default();
     if digits.len() != DIGITS || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(unreadable(&"it names a directory that is not ours"));
+        return Err(unreadable(&"its staging directory has an invalid name"));
     }
     Ok(Some(journal))
 }

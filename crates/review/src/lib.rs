@@ -1,29 +1,29 @@
-//! What a sandbox has changed in a workspace, and bringing it to the host.
+//! Reviews the changes of a sandbox in a workspace, and applies them to the host.
 //!
-//! A workspace is an overlay: the host's directory below, the sandbox's changes above. This crate
-//! compares the two, decides what may be brought down, and does so wholly or not at all. It trusts
-//! nothing in the upper tree, which its owner may change while it is read, runs no program, and
-//! writes nothing outside the host's directory and its own notes.
+//! A workspace is an overlay: the host directory below, the upper directory of the sandbox above.
+//! This crate compares both, decides which changes may be applied, and applies all of them or none.
+//! The upper directory is not trusted and may change while it is read. No program is run. Writes go
+//! only to the host directory and to the crate's own notes.
 
 mod apply;
 mod baseline;
 mod content;
+mod dir_fd;
 mod discard;
-mod fault;
-mod ignored;
+mod failpoint;
+mod find_changes;
+mod gitignore;
 mod journal;
 mod patch;
 mod recover;
-mod review;
 mod risk;
 mod risk_table;
 mod selection;
 mod staging;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod walk;
+mod workspace;
 
 pub use patch::between;
-pub use review::{Workspace, typed_path};
 pub use selection::judge;
+pub use workspace::{Workspace, typed_path};

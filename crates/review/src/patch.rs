@@ -1,10 +1,10 @@
-//! The difference between two texts, line by line, fit to be read on a terminal.
+//! Line diffs that are safe to print on a terminal.
 
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
 use msb_api::Patch;
 use std::fmt::{self, Write};
 
-/// The difference of two texts in unified form.
+/// A unified diff of two texts.
 pub fn between(before: &[u8], after: &[u8]) -> Patch {
     let mut input: InternedInput<&[u8]> = InternedInput::default();
     input.update_before(lines(before));
@@ -14,16 +14,16 @@ pub fn between(before: &[u8], after: &[u8]) -> Patch {
     let hunks: Vec<Hunk> = diff.hunks().collect();
     let mut text = String::new();
     for near in hunks.chunk_by(|one, next| next.before.start - one.before.end <= 2 * CONTEXT) {
-        // A String takes everything.
+        // Writing to a String never fails.
         let _ = piece(&mut text, &input, near);
     }
     Patch { added: diff.count_additions(), removed: diff.count_removals(), text }
 }
 
-/// Lines around a change that are shown with it.
+/// Context lines around a change.
 const CONTEXT: u32 = 3;
 
-/// Changes that lie so near that they are shown together, with the lines around them.
+/// Writes one hunk: changes that share context lines.
 fn piece(out: &mut String, input: &InternedInput<&[u8]>, hunks: &[Hunk]) -> fmt::Result {
     let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return Ok(()) };
     let lead = first.before.start.min(first.after.start).min(CONTEXT);
@@ -31,7 +31,7 @@ fn piece(out: &mut String, input: &InternedInput<&[u8]>, hunks: &[Hunk]) -> fmt:
     let tail = (total - last.before.end).min(CONTEXT);
     let (before, after) = (first.before.start - lead, first.after.start - lead);
     let (before_end, after_end) = (last.before.end + tail, last.after.end + tail);
-    // As everybody else counts: of nothing, the line before it.
+    // An empty range names the line before it, as in other tools.
     let range = |start: u32, end: u32| match end - start {
         0 => format!("{start},0"),
         length => format!("{},{length}", start + 1),
@@ -60,8 +60,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
 
-/// One line with its sign. What would move the cursor or turn the text is written as its number;
-/// tabs stay.
+/// Writes one line with its sign. Control and bidi characters are escaped, except tabs.
 fn line(out: &mut String, sign: char, line: &[u8]) -> fmt::Result {
     let (line, ended) = match line.strip_suffix(b"\n") {
         Some(line) => (line, true),
@@ -119,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Attack 28.
+    /// Escape sequences of a file never reach the terminal (attack 28).
     #[test]
     fn nothing_in_a_difference_disturbs_a_terminal() {
         let text = between(b"", b"\x1b[2J\x9b\xc2\x9b\r\xe2\x80\xae\x00z\n").text;

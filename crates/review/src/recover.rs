@@ -1,11 +1,11 @@
-//! Undoes or finishes what somebody began who died, or who was refused half way.
+//! Recovery: undoes or finishes an apply that was killed or that failed halfway.
 
-use crate::baseline::{Baseline, Identity, Known};
-use crate::fault;
-use crate::journal::{Found, Journal, NEXT_BASELINE, Step};
-use crate::review::BASELINE;
-use crate::staging::{Staging, set_mode};
-use crate::tree::{Directory, kind};
+use crate::baseline::{AppliedEntry, Baseline, FileIdentity};
+use crate::dir_fd::{DirFd, kind};
+use crate::failpoint;
+use crate::journal::{Journal, JournalStep, NEXT_BASELINE, UnfinishedApply};
+use crate::staging::{StagingDir, set_mode};
+use crate::workspace::BASELINE;
 use msb_api::RelPath;
 use msb_spec::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Stat};
@@ -13,112 +13,122 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Looks whether another has died half way, and leaves either nothing or all of what it did.
-/// Says what it found.
-pub(crate) fn recover(notes: &Path, host: &Directory) -> Result<Vec<String>> {
+/// Recovers an unfinished apply of another process. Returns notes for the user.
+pub(crate) fn recover(notes: &Path, host: &DirFd) -> Result<Vec<String>> {
     match Journal::find(notes)? {
         None => Ok(Vec::new()),
-        Some(Found::Begun(journal)) => {
+        Some(UnfinishedApply::Begun(journal)) => {
             let mut baseline = Baseline::read(&notes.join(BASELINE))?;
-            let mut said = undo(&journal, host, &mut baseline)?;
+            let mut notes_for_user = undo(&journal, host, &mut baseline)?;
             close_undone(&baseline, notes)?;
-            said.push("undid an `msb apply` that was killed half way".to_owned());
-            Ok(said)
+            notes_for_user.push("undid an `msb apply` that was killed halfway".to_owned());
+            Ok(notes_for_user)
         }
-        Some(Found::Committed(journal)) => {
+        Some(UnfinishedApply::Committed(journal)) => {
             finish(&journal, notes, host)?;
             Ok(Vec::new())
         }
     }
 }
 
-/// Nothing was done. What was put back was touched by us, and is known again.
+/// Closes an undone apply. Restored files have a new ctime, which the baseline records.
 pub(crate) fn close_undone(baseline: &Baseline, notes: &Path) -> Result<()> {
     let next = notes.join(NEXT_BASELINE);
     baseline.write(&next)?;
     std::fs::rename(next, notes.join(BASELINE))
-        .map_err(|error| Error::host("cannot note what was seen of the workspace", error))?;
+        .map_err(|error| Error::host("cannot write the baseline of the workspace", error))?;
     Journal::close_undone(notes)
 }
 
-/// Everything is in its place: what was there before goes.
-pub(crate) fn finish(journal: &Journal, notes: &Path, host: &Directory) -> Result<()> {
-    if let Some(staging) = Staging::open(host, &journal.staging)? {
+/// Finishes a committed apply: removes the staged old files.
+pub(crate) fn finish(journal: &Journal, notes: &Path, host: &DirFd) -> Result<()> {
+    if let Some(staging) = StagingDir::open(host, &journal.staging)? {
         staging.remove(host)?;
     }
     Journal::close_committed(notes)
 }
 
-/// Takes back every step that was done, the last first. What somebody else has changed meanwhile is
-/// theirs: it stays, and what we had taken away lies beside it. Says so.
+/// Undoes all steps that were done, the last first. A file that was changed meanwhile stays, and
+/// the old one is placed next to it. Returns notes about such files.
 pub(crate) fn undo(
     journal: &Journal,
-    host: &Directory,
+    host: &DirFd,
     baseline: &mut Baseline,
 ) -> Result<Vec<String>> {
-    let mut said = Vec::new();
-    if let Some(staging) = Staging::open(host, &journal.staging)? {
-        take_back_steps(journal, host, &staging, &mut said)?;
+    let mut notes_for_user = Vec::new();
+    if let Some(staging) = StagingDir::open(host, &journal.staging)? {
+        undo_steps(journal, host, &staging, &mut notes_for_user)?;
         staging.remove(host)?;
     }
     for step in &journal.steps {
         let path = step.path();
-        let Some(place) = host.below(path.parent().as_ref())? else { continue };
-        let there = place.stat(path.name().as_encoded_bytes())?;
+        let Some(parent_dir) = host.below(path.parent().as_ref())? else { continue };
+        let there = parent_dir.stat(path.name().as_encoded_bytes())?;
         let before = match step {
-            Step::Put { before, .. } => before.as_ref(),
-            Step::Remove { before, .. } | Step::Mode { before, .. } => Some(before),
+            JournalStep::Put { before, .. } => before.as_ref(),
+            JournalStep::Remove { before, .. } | JournalStep::Mode { before, .. } => Some(before),
         };
         if let (Some(before), Some(there)) = (before, &there)
-            && is_untouched(there, before)
+            && has_same_content(there, before)
         {
-            let upper = baseline.known(path).and_then(|known| known.upper);
-            baseline.remember(path.clone(), Known { host: Some(Identity::of(there)), upper });
+            let upper = baseline.applied_entry(path).and_then(|entry| entry.upper);
+            baseline
+                .record(path.clone(), AppliedEntry { host: Some(FileIdentity::of(there)), upper });
         }
     }
-    Ok(said)
+    Ok(notes_for_user)
 }
 
-fn take_back_steps(
+fn undo_steps(
     journal: &Journal,
-    host: &Directory,
-    staging: &Staging,
-    said: &mut Vec<String>,
+    host: &DirFd,
+    staging: &StagingDir,
+    notes_for_user: &mut Vec<String>,
 ) -> Result<()> {
     for step in journal.steps.iter().rev() {
-        fault::point();
+        failpoint::hit();
         let path = step.path();
-        let Some(place) = host.below(path.parent().as_ref())? else { continue };
+        let Some(parent_dir) = host.below(path.parent().as_ref())? else { continue };
         let name = path.name();
-        let there = place.stat(name.as_encoded_bytes())?;
+        let there = parent_dir.stat(name.as_encoded_bytes())?;
         match step {
-            Step::Put { number, ready, before, .. } => {
-                let is_ours = there.as_ref().is_some_and(|stat| is_untouched(stat, ready));
+            JournalStep::Put { number, ready, before, .. } => {
+                let is_ours = there.as_ref().is_some_and(|stat| has_same_content(stat, ready));
                 match before {
-                    Some(_) if is_ours => exchange_back(staging, *number, &place, name)?,
-                    None if is_ours => take_back(staging, *number, &place, name, there.as_ref())?,
+                    Some(_) if is_ours => exchange_back(staging, *number, &parent_dir, name)?,
+                    None if is_ours => {
+                        undo_put(staging, *number, &parent_dir, name, there.as_ref())?
+                    }
                     Some(before) => {
-                        let kept = staging.stat(*number)?.is_some_and(|stat| is(&stat, before));
+                        let kept =
+                            staging.stat(*number)?.is_some_and(|stat| is_same_inode(&stat, before));
                         if kept {
-                            said.extend(rescue(staging, *number, &place, path)?);
+                            notes_for_user.extend(keep_old_file(
+                                staging,
+                                *number,
+                                &parent_dir,
+                                path,
+                            )?);
                         }
                     }
                     None => {}
                 }
             }
-            Step::Remove { number, .. } => {
+            JournalStep::Remove { number, .. } => {
                 if staging.stat(*number)?.is_none() {
                     continue;
                 }
-                match staging.bring(*number, &place, name) {
+                match staging.move_to_host(*number, &parent_dir, name) {
                     Ok(()) => {}
-                    Err(Errno::EXIST) => said.extend(rescue(staging, *number, &place, path)?),
-                    Err(error) => return Err(crate::tree::cannot_read(name, error)),
+                    Err(Errno::EXIST) => {
+                        notes_for_user.extend(keep_old_file(staging, *number, &parent_dir, path)?)
+                    }
+                    Err(error) => return Err(crate::dir_fd::cannot_read(name, error)),
                 }
             }
-            Step::Mode { before, from, .. } => {
+            JournalStep::Mode { before, from, .. } => {
                 if there.is_some() {
-                    set_mode(&place, name, *from, |stat| is(stat, before))?;
+                    set_mode(&parent_dir, name, *from, |stat| is_same_inode(stat, before))?;
                 }
             }
         }
@@ -126,59 +136,66 @@ fn take_back_steps(
     Ok(())
 }
 
-/// Whether this is that file, and nobody has written to it.
-fn is_untouched(stat: &Stat, identity: &Identity) -> bool {
+/// Whether this is the same file with the same content.
+fn has_same_content(stat: &Stat, identity: &FileIdentity) -> bool {
     match kind(stat) {
-        // What is put into a directory is looked at by itself.
-        FileType::Directory => is(stat, identity),
+        // Entries of a directory are checked on their own.
+        FileType::Directory => is_same_inode(stat, identity),
         _ => identity.is_same_content(stat),
     }
 }
 
-/// Whether this is that file, whatever was done to it.
-fn is(stat: &Stat, identity: &Identity) -> bool {
+/// Whether this is the same inode.
+fn is_same_inode(stat: &Stat, identity: &FileIdentity) -> bool {
     (stat.st_dev, stat.st_ino) == (identity.dev, identity.ino)
 }
 
-fn exchange_back(staging: &Staging, number: u64, place: &Directory, name: &OsStr) -> Result<()> {
-    staging.exchange(number, place, name).map_err(|error| crate::tree::cannot_read(name, error))
+fn exchange_back(
+    staging: &StagingDir,
+    number: u64,
+    parent_dir: &DirFd,
+    name: &OsStr,
+) -> Result<()> {
+    staging
+        .exchange(number, parent_dir, name)
+        .map_err(|error| crate::dir_fd::cannot_read(name, error))
 }
 
-/// Takes back what was new. A directory that somebody has put something into is theirs.
-fn take_back(
-    staging: &Staging,
+/// Undoes the creation of a file. A directory with new entries stays.
+fn undo_put(
+    staging: &StagingDir,
     number: u64,
-    place: &Directory,
+    parent_dir: &DirFd,
     name: &OsStr,
     there: Option<&Stat>,
 ) -> Result<()> {
     let done = match there.map(kind) {
         Some(FileType::Directory) => {
-            match rustix::fs::unlinkat(&place.0, name, AtFlags::REMOVEDIR) {
+            match rustix::fs::unlinkat(&parent_dir.0, name, AtFlags::REMOVEDIR) {
                 Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
                 removed => removed,
             }
         }
-        _ => staging.fetch(number, place, name),
+        _ => staging.move_from_host(number, parent_dir, name),
     };
-    done.map_err(|error| crate::tree::cannot_read(name, error))
+    done.map_err(|error| crate::dir_fd::cannot_read(name, error))
 }
 
-/// Lays what we had taken away beside what is in its place by now.
-fn rescue(
-    staging: &Staging,
+/// Places the old file next to the one that was changed meanwhile.
+fn keep_old_file(
+    staging: &StagingDir,
     number: u64,
-    place: &Directory,
+    parent_dir: &DirFd,
     path: &RelPath,
 ) -> Result<Option<String>> {
-    let mut beside: OsString = path.name().to_owned();
-    beside.push(".msb-before");
-    match staging.bring(number, place, &beside) {
+    let mut sibling: OsString = path.name().to_owned();
+    sibling.push(".msb-before");
+    match staging.move_to_host(number, parent_dir, &sibling) {
         Ok(()) => Ok(Some(format!(
-            "`{path}` was changed meanwhile; what was there before is in `{path}.msb-before`"
+            "`{path}` was changed meanwhile; the old file is in `{path}.msb-before`"
         ))),
-        // There is one already, or the name is too long: it stays in the directory of ours, which
-        // can then not be removed and is named in the error.
-        Err(error) => Err(crate::tree::cannot_read(path.name(), error)),
+        // The name exists or is too long. The file stays in the staging directory, which then
+        // cannot be removed and is named in the error.
+        Err(error) => Err(crate::dir_fd::cannot_read(path.name(), error)),
     }
 }

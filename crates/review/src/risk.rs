@@ -1,28 +1,28 @@
-//! Whether a change would make the host run something, or leads out of the workspace.
+//! Detects changes that would make the host run something, or that point out of the workspace.
 //!
-//! Known paths are in tables. Beyond them, unknown configuration is flagged, since a program that no
-//! table knows may obey it:
+//! Known paths are in tables. In addition unknown configuration is flagged, because a program that
+//! no table lists may read it:
 //!
-//! - every name that begins with a dot, and all that is below one, but for a few that hold data;
-//! - everything in git's own directory but its data;
-//! - a `HEAD`, which makes a directory a repository, and what git obeys where one is;
+//! - every name that begins with a dot, and everything below it, except for a few with data only;
+//! - everything in `.git` except its data;
+//! - a `HEAD`, which makes a directory a git repository, and configuration next to one;
 //! - `*.config.*` and `*.conf.*`, and names like `Somefile`;
-//! - a file that can be executed now and could not before.
+//! - a file that becomes executable.
 
-use crate::risk_table::{GIT_DATA, GIT_DIRECTORY, HIDDEN_DATA, RULES, Rule};
+use crate::risk_table::{GIT_DATA, GIT_DIRECTORY, HIDDEN_DATA, RULES, RiskRule};
 use msb_api::RelPath;
 use msb_api::{Item, ItemKind, Risk};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// Why a change has to be named to be brought to the host, if it has.
+/// Why a change must be named to be applied; none if it need not.
 pub(crate) fn of(path: &RelPath, before: Option<&Item>, after: Option<&Item>) -> Option<Risk> {
     let kind = after.or(before)?.kind;
     if kind == ItemKind::Directory {
         return None;
     }
-    let names: Vec<String> = path.parts().map(folded).collect();
+    let names: Vec<String> = path.parts().map(normalized_name).collect();
     let is_link = kind == ItemKind::Symlink;
     if let Some(rule) = TABLE.find(&names, is_link) {
         return Some(risk(rule.pattern, &format!("{} {}", rule.program, rule.action)));
@@ -36,8 +36,8 @@ pub(crate) fn of(path: &RelPath, before: Option<&Item>, after: Option<&Item>) ->
     if is_executable(after) && !is_executable(before) {
         return Some(risk("*", "a file that can be executed now"));
     }
-    let target = after?.target.as_deref().filter(|target| leads_out(path, target))?;
-    let reason = format!("a link that leads out of the workspace, to {target}");
+    let target = after?.target.as_deref().filter(|target| points_out(path, target))?;
+    let reason = format!("a symlink out of the workspace, to {target}");
     Some(risk(LINK, &reason))
 }
 
@@ -45,18 +45,18 @@ fn risk(rule: &str, reason: &str) -> Risk {
     Risk { rule: rule.to_owned(), reason: reason.to_owned() }
 }
 
-/// The rules, so that one path is not compared with each of them.
-struct Table {
-    all: Vec<(&'static Rule, Vec<&'static str>)>,
-    /// Rules whose last name has no star, by that name.
+/// The rules with an index by name, so that a path is not compared with all of them.
+struct RuleTable {
+    all: Vec<(&'static RiskRule, Vec<&'static str>)>,
+    /// Rules whose last component has no `*`, by that component.
     by_name: HashMap<&'static str, Vec<usize>>,
-    /// The others.
+    /// Indexes of all other rules.
     by_pattern: Vec<usize>,
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let split = |rule: &'static Rule| (rule, rule.pattern.split('/').collect());
-    let all: Vec<(&Rule, Vec<&str>)> = RULES.iter().copied().flatten().map(split).collect();
+static TABLE: LazyLock<RuleTable> = LazyLock::new(|| {
+    let split = |rule: &'static RiskRule| (rule, rule.pattern.split('/').collect());
+    let all: Vec<(&RiskRule, Vec<&str>)> = RULES.iter().copied().flatten().map(split).collect();
     let (mut by_name, mut by_pattern) = (HashMap::<_, Vec<usize>>::new(), Vec::new());
     for (index, (_, parts)) in all.iter().enumerate() {
         match parts.last() {
@@ -64,31 +64,31 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
             _ => by_pattern.push(index),
         }
     }
-    Table { all, by_name, by_pattern }
+    RuleTable { all, by_name, by_pattern }
 });
 
-impl Table {
-    /// The first rule that the end of a path fits. A link may stand where a pattern has only come to
-    /// a directory.
-    fn find(&self, names: &[String], is_link: bool) -> Option<&'static Rule> {
-        let fits_at = |index: &usize| {
+impl RuleTable {
+    /// The first rule that matches the end of a path. A symlink also matches a prefix of a pattern,
+    /// where a directory would be.
+    fn find(&self, names: &[String], is_link: bool) -> Option<&'static RiskRule> {
+        let matches_at = |index: &usize| {
             let pattern = &self.all[*index].1;
             let shortest = if is_link { 1 } else { pattern.len() };
             (shortest..=pattern.len()).any(|length| ends_with(&pattern[..length], names))
         };
         if is_link {
-            let found = (0..self.all.len()).find(|index| fits_at(index));
+            let found = (0..self.all.len()).find(|index| matches_at(index));
             return found.map(|index| self.all[index].0);
         }
         let named = self.by_name.get(names.last()?.as_str()).map_or(&[][..], Vec::as_slice);
-        let named = named.iter().find(|index| fits_at(index));
-        let other = self.by_pattern.iter().find(|index| fits_at(index));
+        let named = named.iter().find(|index| matches_at(index));
+        let other = self.by_pattern.iter().find(|index| matches_at(index));
         let first = named.into_iter().chain(other).min()?;
         Some(self.all[*first].0)
     }
 }
 
-/// Hidden names, git's own directory, and configuration by the form of its name.
+/// Detects hidden names, `.git`, and configuration by the form of the name.
 fn unknown(names: &[String]) -> Option<Risk> {
     let last = names.last()?;
     if let Some(at) = names.iter().position(|name| name.starts_with('.')) {
@@ -97,55 +97,56 @@ fn unknown(names: &[String]) -> Option<Risk> {
             return None;
         }
         if tail[0] == ".git" {
-            return Some(risk(".git/**", "git may obey it: it is none of the data that git keeps"));
+            return Some(risk(".git/**", "git may act on it: it is not part of git's data"));
         }
-        if HIDDEN_DATA.iter().any(|pattern| fits_all(pattern, tail)) || is_harmless(last) {
+        if HIDDEN_DATA.iter().any(|pattern| matches_all(pattern, tail)) || is_harmless(last) {
             return None;
         }
         let rule = if tail.len() == 1 { tail[0].clone() } else { format!("{}/**", tail[0]) };
-        return Some(risk(&rule, "hidden, so that some program is likely to obey it"));
+        return Some(risk(&rule, "hidden, so that some program is likely to read it"));
     }
     if last == "head" {
         return Some(risk(
             "head",
-            "git takes a directory that has it for a repository, and runs what its settings name",
+            "git treats a directory with it as a repository, and runs what its settings name",
         ));
     }
     let form =
-        ["*.config.*", "*.conf.*"].iter().find(|form| fits_all(form, &names[names.len() - 1..]));
+        ["*.config.*", "*.conf.*"].iter().find(|form| matches_all(form, &names[names.len() - 1..]));
     form.map(|form| risk(form, "configuration by its name, which some tool may run"))
 }
 
-/// Whether a file only keeps others out, wherever it is.
+/// Whether a file only excludes others, in any directory.
 fn is_harmless(last: &str) -> bool {
     matches!(last, ".gitignore" | ".gitkeep" | ".keep" | ".dockerignore" | ".npmignore")
 }
 
-/// What git keeps without obeying it: its own, or that of a submodule or work tree.
+/// Whether git stores it without acting on it: in the repository, a submodule or a work tree.
 fn is_git_data(tail: &[String]) -> bool {
-    let within = |start: usize| GIT_DATA.iter().any(|pattern| fits_all(pattern, &tail[start..]));
+    let within = |start: usize| GIT_DATA.iter().any(|pattern| matches_all(pattern, &tail[start..]));
     match tail.first().map(String::as_str) {
         Some("worktrees") => tail.len() > 2 && within(2),
-        // Modules have paths for names.
+        // Names of submodules are paths.
         Some("modules") => (2..tail.len()).any(within),
         _ => within(0),
     }
 }
 
-/// Names as build tools choose them: `Brewfile`, and not `profile`.
+/// Names in the style of build tools, such as `Brewfile`, but not `profile`.
 fn unknown_file(path: &RelPath) -> Option<Risk> {
     let name = path.parts().last()?;
     let is_one = name.len() > 4
         && name.first().is_some_and(u8::is_ascii_uppercase)
         && name.ends_with(b"file")
         && name.iter().all(u8::is_ascii_alphanumeric);
-    is_one.then(|| risk("*file", "named as the files of build tools are"))
+    is_one.then(|| risk("*file", "named like a file of a build tool"))
 }
 
-/// The directories that a path would be obeyed in by git, were they repositories.
+/// Directories in which git would act on this path if they were repositories.
 pub(crate) fn repositories(path: &RelPath) -> Vec<Option<RelPath>> {
-    let names: Vec<String> = path.parts().map(folded).collect();
-    let is_part = |at: usize| GIT_DIRECTORY.iter().any(|pattern| fits_all(pattern, &names[at..]));
+    let names: Vec<String> = path.parts().map(normalized_name).collect();
+    let is_part =
+        |at: usize| GIT_DIRECTORY.iter().any(|pattern| matches_all(pattern, &names[at..]));
     let above = |at: usize| {
         let names = path.as_path().components().take(at);
         RelPath::from_path(&names.collect::<PathBuf>())
@@ -153,18 +154,18 @@ pub(crate) fn repositories(path: &RelPath) -> Vec<Option<RelPath>> {
     (0..names.len()).filter(|at| is_part(*at)).map(above).collect()
 }
 
-/// The rule for links that lead out.
+/// Name of the rule for symlinks out of the workspace.
 pub(crate) const LINK: &str = "symlink";
 
-/// A bare repository may lie anywhere, and git obeys its settings.
+/// The risk of configuration in a bare repository, which can be in any directory.
 pub(crate) fn bare_repository(path: &RelPath) -> Risk {
-    let name = path.parts().last().map(folded).unwrap_or_default();
-    risk(&name, "git obeys it, since a HEAD makes its directory a repository")
+    let name = path.parts().last().map(normalized_name).unwrap_or_default();
+    risk(&name, "git acts on it, because a HEAD makes its directory a repository")
 }
 
-/// A name as the file systems and programs that are least particular read it: without regard to
-/// case, invisible letters, dots and spaces at the end, or the short form that Windows gives it.
-pub(crate) fn folded(name: &[u8]) -> String {
+/// Normalizes a name as lenient file systems and programs do: lower case, without invisible
+/// characters, without trailing dots and spaces, and without the short form of Windows.
+pub(crate) fn normalized_name(name: &[u8]) -> String {
     let visible = |letter: &char| !msb_spec::disturbs(*letter);
     let text: String = String::from_utf8_lossy(name).chars().filter(visible).collect();
     let text = text.to_lowercase();
@@ -175,47 +176,51 @@ pub(crate) fn folded(name: &[u8]) -> String {
     }
 }
 
-/// Whether the end of a path is what a pattern says.
+/// Whether a pattern matches the end of a path.
 fn ends_with(pattern: &[&str], names: &[String]) -> bool {
     match pattern.contains(&"**") {
-        true => (0..names.len()).any(|start| fits(pattern, &names[start..])),
+        true => (0..names.len()).any(|start| matches(pattern, &names[start..])),
         false => {
-            names.len() >= pattern.len() && fits(pattern, &names[names.len() - pattern.len()..])
+            names.len() >= pattern.len() && matches(pattern, &names[names.len() - pattern.len()..])
         }
     }
 }
 
-/// Whether names are what a pattern says, from the first to the last.
-fn fits_all(pattern: &str, names: &[String]) -> bool {
+/// Whether a pattern matches all components.
+fn matches_all(pattern: &str, names: &[String]) -> bool {
     let pattern: Vec<&str> = pattern.split('/').collect();
-    fits(&pattern, names)
+    matches(&pattern, names)
 }
 
-fn fits(pattern: &[&str], names: &[String]) -> bool {
+fn matches(pattern: &[&str], names: &[String]) -> bool {
     match (pattern, names) {
         ([], []) => true,
         (["**"], names) => !names.is_empty(),
-        (["**", rest @ ..], names) => (0..names.len()).any(|skip| fits(rest, &names[skip..])),
+        (["**", rest @ ..], names) => (0..names.len()).any(|skip| matches(rest, &names[skip..])),
         ([first, rest @ ..], [name, names @ ..]) => {
-            fits_name(first.as_bytes(), name.as_bytes()) && fits(rest, names)
+            matches_component(first.as_bytes(), name.as_bytes()) && matches(rest, names)
         }
         _ => false,
     }
 }
 
-/// One name against one part of a pattern, where a star stands for anything.
-fn fits_name(pattern: &[u8], name: &[u8]) -> bool {
+/// Matches one component; `*` matches any characters.
+fn matches_component(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], []) => true,
-        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skip| fits_name(rest, &name[skip..])),
-        ([first, pattern @ ..], [letter, name @ ..]) if first == letter => fits_name(pattern, name),
+        ([b'*', rest @ ..], _) => {
+            (0..=name.len()).any(|skip| matches_component(rest, &name[skip..]))
+        }
+        ([first, pattern @ ..], [letter, name @ ..]) if first == letter => {
+            matches_component(pattern, name)
+        }
         _ => false,
     }
 }
 
-/// Whether a link leads out of the workspace, or may: steps up are only counted where they come
-/// first, since any name before them can be a link itself.
-fn leads_out(path: &RelPath, target: &str) -> bool {
+/// Whether a symlink points out of the workspace, or may: `..` after other components counts as
+/// out, because these may be symlinks themselves.
+fn points_out(path: &RelPath, target: &str) -> bool {
     if target.is_empty() || target.starts_with('/') {
         return true;
     }
@@ -255,12 +260,12 @@ mod tests {
             let path = RelPath::parse(path).unwrap();
             let risk = of(&path, None, Some(&file)).unwrap_or_else(|| panic!("{path}"));
             assert!(risk.reason.contains(program), "{path}: {}", risk.reason);
-            // Nor is it taken away or changed without being named.
+            // It cannot be deleted or changed either without being named.
             assert!(of(&path, Some(&file), None).is_some(), "{path}");
         }
     }
 
-    /// However its name is written.
+    /// Other spellings of the same names.
     #[test]
     fn no_spelling_hides_what_has_to_be_named() {
         let file = item(ItemKind::File, 0o644, None);
@@ -306,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A list that flags everything is not read.
+    /// A list that flags everything would be ignored by users.
     #[test]
     fn ordinary_files_need_not_be_named() {
         let file = item(ItemKind::File, 0o644, None);
@@ -315,8 +320,7 @@ mod tests {
         }
     }
 
-    /// Every line of the tables is in force: no other line before it, and no step of the search,
-    /// hides it.
+    /// Every rule of the tables matches: no earlier rule and no step of the search hides it.
     #[test]
     fn every_rule_is_in_force() {
         let file = item(ItemKind::File, 0o644, None);

@@ -1,26 +1,26 @@
-//! Whole reviews of small trees. The upper tree is written as overlayfs writes it, which needs no
-//! privilege; `e2e/cli/workspace` does the same with a real one.
+//! Complete reviews of small trees. The upper directory is written in the format of overlayfs,
+//! which needs no privilege; `e2e/cli/workspace` uses a real overlay.
 
-mod applying;
-mod comparing;
-mod dying;
+mod apply;
+mod compare;
+mod crash;
 
 use crate::Workspace;
-use msb_api::{Applied, Change, Depth, Selection};
+use msb_api::{ApplyReport, Change, Depth, Selection};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A workspace of a test, gone when it is dropped.
-pub(super) struct Bench {
+/// A workspace for a test; removed when dropped.
+pub(super) struct ReviewFixture {
     scratch: PathBuf,
     pub(super) workspace: Workspace,
 }
 
-impl Bench {
-    /// A workspace whose host's directory has these files, which the sandbox has seen.
+impl ReviewFixture {
+    /// A workspace with these files on the host, which the sandbox has seen.
     pub(super) fn with(files: &[(&str, &str)]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -33,25 +33,25 @@ impl Bench {
         };
         fs::create_dir_all(workspace.changes.join("upper")).unwrap();
         fs::create_dir(&workspace.host).unwrap();
-        let bench = Self { scratch, workspace };
+        let fixture = Self { scratch, workspace };
         for (path, text) in files {
-            bench.host(path, text);
+            fixture.host(path, text);
         }
-        bench.workspace.begin().unwrap();
-        bench
+        fixture.workspace.begin().unwrap();
+        fixture
     }
 
-    /// A file on the host.
+    /// Writes a file on the host.
     pub(super) fn host(&self, path: &str, text: &str) {
         write(&self.workspace.host.join(path), text);
     }
 
-    /// A file that the sandbox has written.
+    /// Writes a file in the sandbox.
     pub(super) fn inside(&self, path: &str, text: &str) {
         write(&self.upper().join(path), text);
     }
 
-    /// A file of the host that the sandbox has written to, as overlayfs copies it.
+    /// Writes to a file of the host in the sandbox, as overlayfs copies it up.
     pub(super) fn copied(&self, path: &str, text: &str) {
         self.inside(path, text);
         let path = self.upper().join(path);
@@ -62,15 +62,15 @@ impl Bench {
         self.workspace.changes.join("upper")
     }
 
-    /// Something that the sandbox has deleted.
+    /// Deletes a path in the sandbox.
     pub(super) fn deleted(&self, path: &str) {
         let path = self.upper().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
     }
 
-    /// A directory that the sandbox has made anew, so that it hides the host's.
-    pub(super) fn made_anew(&self, path: &str) {
+    /// Replaces a directory in the sandbox by an opaque one.
+    pub(super) fn opaque(&self, path: &str) {
         let path = self.upper().join(path);
         fs::create_dir_all(&path).unwrap();
         rustix::fs::setxattr(&path, "user.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
@@ -80,8 +80,8 @@ impl Bench {
         self.workspace.diff(&[], Depth::default()).unwrap()
     }
 
-    /// Each change as its kind and path, with what speaks against it.
-    pub(super) fn told(&self) -> Vec<String> {
+    /// Each change as kind and path, with conflict, ignored and risk.
+    pub(super) fn summary(&self) -> Vec<String> {
         let tell = |change: Change| {
             let conflict = change.conflict.map_or("", |_| " conflict");
             let ignored = if change.ignored { " ignored" } else { "" };
@@ -93,18 +93,18 @@ impl Bench {
         self.diff().into_iter().map(tell).collect()
     }
 
-    /// The host's tree: each path with its kind, permissions and content.
+    /// The tree of the host: each path with kind, mode and content.
     pub(super) fn tree(&self) -> Vec<String> {
-        described(&self.workspace.host)
+        list_tree(&self.workspace.host)
     }
 
-    pub(super) fn apply(&self, include: &[&str]) -> msb_spec::Result<Applied> {
+    pub(super) fn apply(&self, include: &[&str]) -> msb_spec::Result<ApplyReport> {
         let include = include.iter().map(|text| (*text).to_owned()).collect();
         self.workspace.apply(&Selection { include, ..Selection::default() }, false)
     }
 }
 
-impl Drop for Bench {
+impl Drop for ReviewFixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.scratch);
     }
@@ -122,7 +122,7 @@ fn write(path: &Path, text: &str) {
     }
 }
 
-pub(super) fn described(root: &Path) -> Vec<String> {
+pub(super) fn list_tree(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(path) = waiting.pop() {

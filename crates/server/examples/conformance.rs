@@ -1,8 +1,8 @@
-//! Serves what the conformance suite of MCP wants to find, over the listener of every dialect.
+//! Serves the fixture of the MCP conformance suite over the HTTP listener.
 //!
-//! Writes its address to stdout and ends with its stdin.
+//! Writes its address to stdout, and exits at the end of its stdin.
 
-use msb_server::{Named, Shown, fixture, serve_http};
+use msb_server::{DialectName, ServedRoutes, fixture, serve_http};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stop = async {
         let _ = left.1.await;
     };
-    let named = Named::Core;
-    runtime.block_on(serve_http(listener, fixture::site(named), Shown::One(named), stop))?;
+    let name = DialectName::Core;
+    runtime.block_on(serve_http(listener, fixture::state(name), ServedRoutes::One(name), stop))?;
     Ok(())
 }

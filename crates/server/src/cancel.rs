@@ -1,28 +1,28 @@
-//! Telling work that nobody waits for it any more.
+//! Cancels work that a client no longer waits for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Told once that a call was cancelled.
+/// A cancellation flag of one call, with hooks; clones share the state.
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<Mutex<State>>);
+pub struct Cancel(Arc<Mutex<CancelState>>);
 
 #[derive(Default)]
-struct State {
+struct CancelState {
     done: bool,
     next: u64,
     hooks: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
 }
 
 impl Cancel {
-    /// Whether it was cancelled.
+    /// Whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).done
     }
 
-    /// Does this when it is cancelled, or now if it was. Not any more once the guard is dropped.
+    /// Runs the hook on cancellation, or now if that has happened. Dropping the guard removes it.
     #[must_use]
-    pub fn when_cancelled(&self, hook: impl FnOnce() + Send + 'static) -> Hook {
+    pub fn when_cancelled(&self, hook: impl FnOnce() + Send + 'static) -> CancelHook {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.next;
         state.next += 1;
@@ -32,10 +32,10 @@ impl Cancel {
         } else {
             state.hooks.insert(number, Box::new(hook));
         }
-        Hook { cancel: self.clone(), number }
+        CancelHook { cancel: self.clone(), number }
     }
 
-    /// Tells everybody.
+    /// Sets the flag and runs all hooks.
     pub fn cancel(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.done = true;
@@ -53,14 +53,14 @@ impl std::fmt::Debug for Cancel {
     }
 }
 
-/// Keeps something that is to be done on a cancellation.
+/// Removes a cancellation hook when it is dropped.
 #[derive(Debug)]
-pub struct Hook {
+pub struct CancelHook {
     cancel: Cancel,
     number: u64,
 }
 
-impl Drop for Hook {
+impl Drop for CancelHook {
     fn drop(&mut self) {
         let mut state = self.cancel.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.hooks.remove(&self.number);

@@ -1,39 +1,39 @@
-//! What tools, resources and prompts say: text, and what is not text.
+//! Content of tool results, resources and prompts.
 
-/// What is read of a resource.
+/// The content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Content {
-    /// Its type.
+pub struct ResourceContent {
+    /// The MIME type of the content.
     pub mime_type: String,
-    /// What is in it.
-    pub body: Body,
+    /// The content itself, text or bytes.
+    pub body: ResourceBody,
 }
 
-impl Content {
-    /// Text of a type.
+impl ResourceContent {
+    /// Text content of this MIME type.
     pub fn text(mime_type: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { mime_type: mime_type.into(), body: Body::Text(text.into()) }
+        Self { mime_type: mime_type.into(), body: ResourceBody::Text(text.into()) }
     }
 }
 
-/// What is in a resource.
+/// Text or bytes of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
-    /// Text.
+pub enum ResourceBody {
+    /// Text, sent as it is.
     Text(String),
-    /// Anything else.
+    /// Binary content, sent as base64.
     Bytes(Vec<u8>),
 }
 
-/// A piece of an answer or of a prompt.
+/// A content block of a tool result or of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Block {
-    /// Text.
+pub enum ContentPart {
+    /// A block of text.
     Text(String),
-    /// Something to look at: its type, and it.
+    /// An image: MIME type and bytes.
     Image(String, Vec<u8>),
-    /// Something to listen to: its type, and it.
+    /// An audio clip: MIME type and bytes.
     Audio(String, Vec<u8>),
-    /// What a resource holds, with where it can be read again.
-    Resource(String, Content),
+    /// An embedded resource: its URI and content.
+    Resource(String, ResourceContent),
 }

@@ -1,167 +1,167 @@
-//! What a dialect is, without a word of MCP's own types.
+//! The `Dialect` trait and its types, independent of the MCP library.
 
 use crate::cancel::Cancel;
-use crate::content::{Block, Content};
-use crate::namespace::Reaches;
+use crate::content::{ContentPart, ResourceContent};
+use crate::namespace::Scope;
 use msb_api::{Part, Watch};
 use msb_spec::Error;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// One set of tools, with its names, schemas and habits.
+/// One set of MCP tools, with its names, schemas and result formats.
 ///
-/// Calls block and come from many threads at once. A call is told to stop through
-/// [`Call::cancel`]; whatever it has started in a sandbox for that call has to end then.
+/// Calls block and come from many threads at once. [`ToolCall::cancel`] tells a call to stop;
+/// commands that the call has started in a sandbox must end then.
 pub trait Dialect: Send + Sync {
-    /// How it introduces itself.
-    fn about(&self) -> About;
+    /// Name, title and instructions of the server.
+    fn about(&self) -> DialectInfo;
 
-    /// Its tools, in the order they are listed.
+    /// The tools, in the order in which they are listed.
     fn tools(&self) -> &[Tool];
 
-    /// Calls a tool. What fails is an answer too: whoever called is a model, and reads it. A tool that
-    /// does not exist comes here as well, because dialects differ in what they say then.
-    fn call(&self, call: &Call) -> Answer;
+    /// Calls a tool. A failure is a result too, because a model reads it. Calls of unknown tools
+    /// come here as well: each dialect has its own answer to them.
+    fn call(&self, call: &ToolCall) -> ToolResult;
 
-    /// What is said to somebody whose call is not even begun.
-    fn refused(&self, error: &Error) -> Answer {
-        Answer::failed(match error.advice() {
+    /// The result of a call that is rejected before it starts.
+    fn refused(&self, error: &Error) -> ToolResult {
+        ToolResult::failed(match error.advice() {
             Some(hint) => format!("{error}\nhint: {hint}"),
             None => error.to_string(),
         })
     }
 
-    /// What can be read.
-    fn resources(&self) -> Vec<Resource> {
+    /// The resources that clients can read.
+    fn resources(&self) -> Vec<ResourceInfo> {
         Vec::new()
     }
 
-    /// What can be read where the reader says part of the place.
-    fn templates(&self) -> Vec<Template> {
+    /// URI templates of further resources.
+    fn templates(&self) -> Vec<ResourceTemplate> {
         Vec::new()
     }
 
-    /// Reads a resource; none if there is no such one. Who wants to know when it changes is told once
-    /// two readings differ, so what differs every time does not belong in it.
-    fn read(&self, uri: &str, who: &Who) -> Option<msb_spec::Result<Content>> {
-        let _ = (uri, who);
+    /// Reads a resource; none if the URI is unknown. Subscribers are notified when two readings
+    /// differ, so the content must not contain values that change at every reading.
+    fn read(&self, uri: &str, caller: &Caller) -> Option<msb_spec::Result<ResourceContent>> {
+        let _ = (uri, caller);
         None
     }
 
-    /// What can be asked for as a prompt.
-    fn prompts(&self) -> Vec<Prompt> {
+    /// The prompts that clients can request.
+    fn prompts(&self) -> Vec<PromptInfo> {
         Vec::new()
     }
 
-    /// A prompt, as its user would say it; none if there is no such one.
+    /// The messages of a prompt; none if the name is unknown.
     fn prompt(
         &self,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Option<Result<Vec<Block>, String>> {
+    ) -> Option<Result<Vec<ContentPart>, String>> {
         let _ = (name, arguments);
         None
     }
 
-    /// What an argument of a prompt may be, if it begins like this.
-    fn complete(&self, prompt: &str, argument: &str, typed: &str, who: &Who) -> Vec<String> {
-        let _ = (prompt, argument, typed, who);
+    /// Completions for an argument of a prompt, given its beginning.
+    fn complete(&self, prompt: &str, argument: &str, typed: &str, caller: &Caller) -> Vec<String> {
+        let _ = (prompt, argument, typed, caller);
         Vec::new()
     }
 }
 
-/// How a dialect introduces itself.
+/// Name and capabilities of a dialect, sent in reply to `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct About {
-    /// Its server's name.
+pub struct DialectInfo {
+    /// The name of the server.
     pub name: &'static str,
-    /// The same for people.
+    /// A display name, for user interfaces.
     pub title: Option<&'static str>,
-    /// What a model should know before it calls anything.
+    /// What a model should know before its first call.
     pub instructions: Option<&'static str>,
-    /// Whether it has resources.
+    /// Whether the dialect offers resources.
     pub resources: bool,
-    /// Whether it has prompts.
+    /// Whether the dialect offers prompts.
     pub prompts: bool,
 }
 
-/// A tool as it is listed.
+/// A tool, as `tools/list` describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// The name that calls use.
     pub name: String,
-    /// Its name for people.
+    /// A display name, for user interfaces.
     pub title: Option<String>,
-    /// What it does and when to take it, for a model.
+    /// What it does and when to use it, for a model.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input: Arc<Map<String, Value>>,
-    /// The JSON Schema of what it answers with, if that has a structure.
+    /// The JSON Schema of its structured result, if it has one.
     pub output: Option<Arc<Map<String, Value>>>,
-    /// What it may do.
-    pub hints: Hints,
+    /// Annotations about its effects.
+    pub hints: ToolHints,
 }
 
-/// What a tool may do; none is not said.
+/// Annotations about the effects of a tool; an absent one is not sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Hints {
-    /// It changes nothing.
+pub struct ToolHints {
+    /// The tool changes nothing.
     pub read_only: Option<bool>,
-    /// It may remove something.
+    /// The tool may delete or overwrite data.
     pub destructive: Option<bool>,
-    /// Twice is the same as once.
+    /// Repeating a call has no further effect.
     pub idempotent: Option<bool>,
-    /// It reaches beyond this machine.
+    /// The tool reaches beyond this machine.
     pub open_world: Option<bool>,
 }
 
 /// One call of a tool.
 #[derive(Clone)]
-pub struct Call {
-    /// Which.
+pub struct ToolCall {
+    /// The name of the tool.
     pub tool: String,
-    /// Its arguments.
+    /// The arguments, as the client sent them.
     pub arguments: Map<String, Value>,
-    /// Who calls.
-    pub who: Who,
-    /// Told when the client wants no answer any more.
+    /// The caller, as it was authenticated.
+    pub caller: Caller,
+    /// Cancelled when the client no longer waits for the result.
     pub cancel: Cancel,
-    /// Told how far it is, if the client wants to know.
+    /// Receives progress, if the client asked for it.
     pub watch: Arc<dyn Watch>,
-    /// Whoever waits for the answer.
-    pub client: Arc<dyn Client>,
+    /// Sends requests to the client.
+    pub client: Arc<dyn McpClient>,
 }
 
-/// Whoever waits for the answer to a call, and may be asked something meanwhile.
-pub trait Client: Send + Sync {
-    /// Sends a request of MCP and waits for its result. The word says why there is none.
+/// The MCP client that waits for a result. The server can send requests to it meanwhile.
+pub trait McpClient: Send + Sync {
+    /// Sends an MCP request and waits for its result. The error says why there is none.
     fn ask(&self, method: &str, params: Value) -> Result<Value, String>;
 }
 
-/// Nobody who could be asked.
+/// A client that accepts no requests.
 #[derive(Debug)]
-pub struct Unasked;
+pub struct NoMcpClient;
 
-impl Client for Unasked {
+impl McpClient for NoMcpClient {
     fn ask(&self, method: &str, _: Value) -> Result<Value, String> {
-        Err(format!("nobody can be asked for `{method}`"))
+        Err(format!("this client does not answer `{method}`"))
     }
 }
 
-impl Call {
-    /// A call that nobody watches or cancels.
+impl ToolCall {
+    /// A call without a caller, progress or cancellation.
     pub fn new(tool: &str, arguments: Map<String, Value>) -> Self {
         Self {
             tool: tool.to_owned(),
             arguments,
-            who: Who::default(),
+            caller: Caller::default(),
             cancel: Cancel::default(),
-            watch: Arc::new(msb_api::Unwatched),
-            client: Arc::new(Unasked),
+            watch: Arc::new(msb_api::NoProgress),
+            client: Arc::new(NoMcpClient),
         }
     }
 
-    /// Tells how far it is, as a share of one.
+    /// Reports progress; `share` is between 0 and 1.
     pub fn tell(&self, what: &str, share: f64) {
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "in 0..=1000")]
         let done = (share.clamp(0.0, 1.0) * 1000.0) as u64;
@@ -169,86 +169,86 @@ impl Call {
     }
 }
 
-impl std::fmt::Debug for Call {
+impl std::fmt::Debug for ToolCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Call").field("tool", &self.tool).finish_non_exhaustive()
     }
 }
 
-/// Who calls. What belongs to one is not shown to another.
+/// The authenticated caller of a request. State of one caller is hidden from others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Who {
-    /// The key that the caller showed, by its id; none on stdio and where no key is asked for.
+pub struct Caller {
+    /// The id of the caller's API key; none on stdio and on a server without keys.
     pub key: Option<String>,
-    /// Which namespaces the key is for.
-    pub reaches: Reaches,
+    /// The namespaces that the key grants.
+    pub scope: Scope,
 }
 
-/// What a tool answers.
+/// The result of a tool call.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Answer {
-    /// Blocks of text.
+pub struct ToolResult {
+    /// The text blocks, in order.
     pub text: Vec<String>,
-    /// Blocks of other kinds, which follow.
-    pub more: Vec<Block>,
-    /// The same with a structure.
+    /// Blocks of other types, which follow the text.
+    pub more: Vec<ContentPart>,
+    /// The structured result, for tools with an output schema.
     pub structured: Option<Value>,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub failed: bool,
 }
 
-impl Answer {
-    /// One block of text.
+impl ToolResult {
+    /// A result of one text block.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: vec![text.into()], ..Self::default() }
     }
 
-    /// A structure, and the same as text for clients that do not know structures.
+    /// A structured result, repeated as text for clients that read only text.
     pub fn structured(value: Value) -> Self {
         Self { text: vec![value.to_string()], structured: Some(value), ..Self::default() }
     }
 
-    /// A failure.
+    /// A failure, with its message.
     pub fn failed(text: impl Into<String>) -> Self {
         Self { text: vec![text.into()], failed: true, ..Self::default() }
     }
 }
 
-/// Something that can be read.
+/// A resource that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resource {
-    /// Where.
+pub struct ResourceInfo {
+    /// The URI of the resource.
     pub uri: &'static str,
-    /// Its name.
+    /// The name of the resource.
     pub name: &'static str,
-    /// Its name for people.
+    /// A display name, for user interfaces.
     pub title: Option<&'static str>,
-    /// What it is, for a model.
+    /// What it contains, for a model.
     pub description: &'static str,
-    /// Its type.
+    /// The MIME type of its content.
     pub mime_type: &'static str,
 }
 
-/// Where something can be read once the reader has filled in the rest.
+/// A URI template for resources (RFC 6570).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
-    /// Where, with names in braces for what is to be filled in.
+pub struct ResourceTemplate {
+    /// The URI, with variables in braces.
     pub uri: &'static str,
-    /// Its name.
+    /// The name of the template.
     pub name: &'static str,
-    /// What it is, for a model.
+    /// What such resources contain, for a model.
     pub description: &'static str,
-    /// Its type.
+    /// The MIME type of their content.
     pub mime_type: &'static str,
 }
 
-/// Something that a person can ask a model to do.
+/// A prompt that users can select.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
-    /// Its name.
+pub struct PromptInfo {
+    /// The name of the prompt.
     pub name: &'static str,
-    /// What it is.
+    /// What the prompt is for.
     pub description: &'static str,
-    /// Its arguments: name, what it is, whether it is needed.
+    /// Its arguments: name, description, whether it is required.
     pub arguments: &'static [(&'static str, &'static str, bool)],
 }

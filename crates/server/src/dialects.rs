@@ -1,4 +1,4 @@
-//! The dialects there are.
+//! The list of dialects, and the configuration that they share.
 
 mod core;
 mod microsandbox;
@@ -6,37 +6,37 @@ mod opensandbox;
 mod sandbox_mcp;
 pub(crate) mod server;
 
-pub use opensandbox::{Remote as OpenSandboxRemote, Settings as OpenSandboxSettings};
+pub use opensandbox::{OpenSandboxRemote, OpenSandboxSettings};
 pub use sandbox_mcp::{SandboxMcpProfile, SandboxMcpSettings};
 pub use server::Server;
 
-use crate::asking::Asking;
+use crate::audited_dialect::AuditedDialect;
 use crate::dialect::Dialect;
 use crate::paths::HostPaths;
-pub use microsandbox::Settings as MicrosandboxSettings;
+pub use microsandbox::MicrosandboxSettings;
 use msb_api::Api;
 use msb_spec::{Error, Result, Spec};
 use std::sync::Arc;
 
-/// What every dialect works on.
+/// The Api and the settings that every dialect gets.
 #[derive(Clone)]
-pub struct World {
-    /// Where sandboxes are.
+pub struct ServerConfig {
+    /// The Operations on sandboxes.
     pub api: Arc<dyn Api>,
-    /// Which files of this host clients may name.
+    /// The files of this host that clients may name.
     pub paths: Arc<HostPaths>,
-    /// What a sandbox is where its client says nothing else.
+    /// Defaults for what a client does not specify about a new sandbox.
     pub defaults: Spec,
-    /// How the dialect `microsandbox` is set up.
+    /// Settings of the dialect `microsandbox`.
     pub microsandbox: MicrosandboxSettings,
-    /// How the dialect `opensandbox` is.
+    /// Settings of the dialect `opensandbox`.
     pub opensandbox: OpenSandboxSettings,
-    /// How the dialect `sandbox-mcp` is.
+    /// Settings of the dialect `sandbox-mcp`.
     pub sandbox_mcp: SandboxMcpSettings,
 }
 
-impl World {
-    /// One whose dialects are set up as is usual.
+impl ServerConfig {
+    /// A configuration with the default settings of each dialect.
     pub fn new(api: Arc<dyn Api>, paths: Arc<HostPaths>, defaults: Spec) -> Self {
         let microsandbox = MicrosandboxSettings::default();
         let opensandbox = OpenSandboxSettings::default();
@@ -45,33 +45,33 @@ impl World {
     }
 }
 
-impl std::fmt::Debug for World {
+impl std::fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World").field("paths", &self.paths).finish_non_exhaustive()
     }
 }
 
-/// A dialect by its name.
+/// The name of a dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Named {
-    /// Ours: few tools, small in a model's context.
+pub enum DialectName {
+    /// Our own dialect: few tools, small in a model's context.
     Core,
     /// The tools of microsandbox-mcp.
     Microsandbox,
-    /// That of the microsandbox server: five tools, and interpreters that keep their state.
+    /// The tools of the microsandbox server: five, with interpreters that keep their state.
     Server,
-    /// That of OpenSandbox's MCP server.
+    /// The tools of OpenSandbox's MCP server.
     OpenSandbox,
-    /// That of sandbox-mcp.
+    /// The tools of sandbox-mcp, a server for Docker.
     SandboxMcp,
 }
 
-impl Named {
-    /// All of them.
+impl DialectName {
+    /// All dialects, in the order in which they are listed.
     pub const ALL: &[Self] =
         &[Self::Core, Self::Microsandbox, Self::Server, Self::OpenSandbox, Self::SandboxMcp];
 
-    /// As it is written.
+    /// The name, as it is written in flags and URLs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -82,26 +82,26 @@ impl Named {
         }
     }
 
-    /// One that is ready to be served.
-    pub fn dialect(self, world: World) -> Arc<dyn Dialect> {
+    /// Creates an instance of the dialect.
+    pub fn dialect(self, config: ServerConfig) -> Arc<dyn Dialect> {
         let dialect: Arc<dyn Dialect> = match self {
-            Self::Core => Arc::new(core::Core::new(world)),
+            Self::Core => Arc::new(core::Core::new(config)),
             Self::Microsandbox => {
-                let settings = world.microsandbox.clone();
-                Arc::new(microsandbox::Microsandbox::new(world, settings))
+                let settings = config.microsandbox.clone();
+                Arc::new(microsandbox::Microsandbox::new(config, settings))
             }
-            Self::Server => Arc::new(Server::new(world)),
+            Self::Server => Arc::new(Server::new(config)),
             Self::OpenSandbox => {
-                let settings = world.opensandbox.clone();
-                Arc::new(opensandbox::OpenSandbox::new(world, &settings))
+                let settings = config.opensandbox.clone();
+                Arc::new(opensandbox::OpenSandbox::new(config, &settings))
             }
-            Self::SandboxMcp => Arc::new(sandbox_mcp::SandboxMcp::new(world)),
+            Self::SandboxMcp => Arc::new(sandbox_mcp::SandboxMcp::new(config)),
         };
-        Arc::new(Asking::new(dialect, self))
+        Arc::new(AuditedDialect::new(dialect, self))
     }
 }
 
-impl std::str::FromStr for Named {
+impl std::str::FromStr for DialectName {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|dialect| dialect.as_str() == text);

@@ -1,16 +1,14 @@
-//! Running commands to their end, for tools that answer once.
+//! Runs commands to completion, for tools that return one result.
 
 use crate::cancel::Cancel;
-use msb_api::{Api, Captured, Exec, capture};
+use msb_api::{Api, CapturedOutput, Exec, capture};
 use msb_spec::{Command, Exit, Name, Result, Stdin};
+use msb_sys::signal::SIGKILL as KILL;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Killed at once.
-const KILL: i32 = 9;
-
-/// Runs a command to its end, and keeps this many bytes of each of its streams. It is killed when the
-/// call is cancelled.
+/// Runs a command to completion and captures up to `limit` bytes of each output stream. The
+/// command is killed when the call is cancelled.
 pub(crate) fn run(
     api: &dyn Api,
     name: &Name,
@@ -18,41 +16,41 @@ pub(crate) fn run(
     stdin: Option<Vec<u8>>,
     limit: usize,
     cancel: &Cancel,
-) -> Result<Captured> {
+) -> Result<CapturedOutput> {
     command.stdin = stdin_of(stdin.as_ref());
     let mut exec = api.exec_start(name, &command)?;
     finish(exec.as_mut(), stdin, limit, cancel)
 }
 
-/// Open if there is something to be written to it.
+/// A streamed stdin if there is input, else a closed one.
 pub(crate) fn stdin_of(bytes: Option<&Vec<u8>>) -> Stdin {
     if bytes.is_some() { Stdin::Streamed } else { Stdin::Closed }
 }
 
-/// The same for one that runs already.
+/// Waits for the end of a running command, as [`run`] does.
 pub(crate) fn finish(
     exec: &mut dyn Exec,
     stdin: Option<Vec<u8>>,
     limit: usize,
     cancel: &Cancel,
-) -> Result<Captured> {
+) -> Result<CapturedOutput> {
     let input = exec.input();
     let killer = Arc::clone(&input);
     let _hook = cancel.when_cancelled(move || drop(killer.signal(KILL)));
     std::thread::scope(|scope| {
         if let Some(bytes) = stdin {
-            // Beside it: a command may say much before it reads.
+            // In a thread of its own: a command may write much before it reads.
             scope.spawn(move || input.write(&bytes).and_then(|()| input.close()));
         }
         capture(exec, limit)
     })
 }
 
-/// How soon it is noticed that a call was cancelled.
+/// How often a waiting call checks for cancellation.
 const NOTICE: Duration = Duration::from_millis(200);
 
-/// Waits for the end of a command that runs by itself; none if it has not come within the limit, or
-/// nobody waits any more.
+/// Waits for the end of a detached command; none if it has not ended within the limit, or the
+/// call was cancelled.
 pub(crate) fn end(
     api: &dyn Api,
     name: &Name,

@@ -1,5 +1,5 @@
-//! An Api for tests: it writes down what it is asked, has what it is given, and runs commands as
-//! processes of this machine.
+//! An `Api` for tests: it records its calls, returns what a test sets, and runs commands as
+//! processes of the test host.
 
 mod plan;
 mod process;
@@ -8,36 +8,36 @@ mod process;
 pub(crate) use plan::of as plan_of;
 
 use msb_api::{
-    Api, Applied, Attributes, Audit, Brood, Change, Changes, Child, ChildSpec, Children, Copied,
-    Create, Depth, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files, ImageInspection,
-    ImageSummary, Images, Inspection, LinkListener, Links, LogFilter, LogStream, Meta, Metrics,
-    NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sample, Sandboxes,
-    Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary, Syncs, Target,
-    Verified, Volume, Volumes, Watch, Workspaces,
+    Api, ApplyReport, Attributes, Audit, Change, Changes, Child, ChildListing, ChildSpec, Children,
+    CopyCount, Create, Depth, DiskUsage, EventStream, Exec, ExecEntry, Execs, Files,
+    ImageInspection, ImageSummary, Images, Inspection, LinkListener, Links, LogFilter, LogStream,
+    Meta, Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, Registry, RelPath, Sample,
+    Sandboxes, Selection, Snapshot, Snapshots, Status, StopResult, Summary, SyncSpec, SyncSummary,
+    Syncs, Target, VerifyReport, Volume, Volumes, Watch, Workspaces,
 };
 use msb_spec::{
-    Command, Digest, Error, ImageRef, Isolation, Kind, Name, Plan, Policy, Prune, Pruned,
-    Published, Reference, Result, Rule, Spec, UserRef, VolumeKind, VolumeName, VolumeSpec,
+    Command, Digest, Error, Exit, ImageRef, Isolation, Kind, Name, Plan, Policy, PruneReport,
+    PublishedPort, Reference, Result, Rule, Spec, UserRef, VolumeKind, VolumeName, VolumeSpec,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Where a command really runs, or does not.
+/// Where a command of the fake runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Runs {
+pub(crate) enum CommandMode {
     #[default]
     Nowhere,
     Here,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Fake {
-    pub(crate) runs: Runs,
-    /// Images that cannot be fetched.
+pub(crate) struct FakeApi {
+    pub(crate) runs: CommandMode,
+    /// Images whose pull fails.
     pub(crate) unreachable: bool,
     pub(crate) sandboxes: Mutex<BTreeMap<Name, Summary>>,
     pub(crate) volumes: Mutex<Vec<VolumeName>>,
@@ -50,7 +50,7 @@ pub(crate) fn name(text: &str) -> Name {
     Name::parse(text).expect("a name")
 }
 
-impl Fake {
+impl FakeApi {
     pub(crate) fn with_sandboxes(names: &[&str]) -> Self {
         let fake = Self::default();
         for text in names {
@@ -59,7 +59,7 @@ impl Fake {
         fake
     }
 
-    /// What was asked since the last time somebody looked.
+    /// The calls since the last time this was read.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -149,9 +149,9 @@ fn volume(name: &VolumeName) -> Volume {
     }
 }
 
-impl Sandboxes for Fake {
-    fn giving(&self, _: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
-        self.note("giving", &());
+impl Sandboxes for FakeApi {
+    fn with_secrets(&self, _: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+        self.note("with_secrets", &());
         Arc::new(Self::default())
     }
 
@@ -230,7 +230,7 @@ impl Sandboxes for Fake {
         &self,
         name: &Name,
         ask: &msb_spec::Modify,
-    ) -> Result<Vec<msb_api::Modified>> {
+    ) -> Result<Vec<msb_api::SettingChange>> {
         self.note("sandbox_modify", &(name, ask));
         self.there(name).map(|_| Vec::new())
     }
@@ -240,7 +240,7 @@ impl Sandboxes for Fake {
         self.there(name).map(drop)
     }
 
-    fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<Stopped>> {
+    fn sandbox_wait(&self, name: &Name, limit: Option<Duration>) -> Result<Option<StopResult>> {
         self.note("sandbox_wait", &(name, limit));
         self.there(name).map(|_| None)
     }
@@ -284,15 +284,35 @@ impl Sandboxes for Fake {
     }
 }
 
-impl Execs for Fake {
+/// Waits for an Exec by listing all of them.
+pub(crate) fn poll_exit(
+    api: &dyn Api,
+    name: &Name,
+    id: u64,
+    limit: Duration,
+) -> Result<Option<Exit>> {
+    let until = Instant::now() + limit;
+    loop {
+        let all = api.exec_list(name)?;
+        let found = all.iter().find(|entry| entry.id == id);
+        let exit = found.ok_or_else(|| msb_api::no_exec(name, id))?.exit;
+        let left = until.saturating_duration_since(Instant::now());
+        if exit.is_some() || left.is_zero() {
+            return Ok(exit);
+        }
+        std::thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}
+
+impl Execs for FakeApi {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         self.note("exec_start", &(name, &command.argv, command.timeout));
-        if let Some(asker) = msb_api::asker() {
-            self.note("asked_by", &asker.to_string());
+        if let Some(origin) = msb_api::current_origin() {
+            self.note("asked_by", &origin.to_string());
         }
         match self.runs {
-            Runs::Here => process::start(command),
-            Runs::Nowhere => Err(Error::unsupported("nothing runs here")),
+            CommandMode::Here => process::start(command),
+            CommandMode::Nowhere => Err(Error::unsupported("nothing runs here")),
         }
     }
 
@@ -311,13 +331,17 @@ impl Execs for Fake {
         Ok(())
     }
 
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        poll_exit(self, name, id, limit)
+    }
+
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>> {
         self.note("exec_list", name);
         Ok(Vec::new())
     }
 }
 
-impl Files for Fake {
+impl Files for FakeApi {
     fn file_read(
         &self,
         at: &Place,
@@ -387,18 +411,18 @@ impl Files for Fake {
         Ok(())
     }
 
-    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
+    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<CopyCount> {
         self.note("file_push", &(at, from, to));
-        Ok(Copied::default())
+        Ok(CopyCount::default())
     }
 
-    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied> {
+    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<CopyCount> {
         self.note("file_pull", &(at, from, to));
-        Ok(Copied::default())
+        Ok(CopyCount::default())
     }
 }
 
-impl Images for Fake {
+impl Images for FakeApi {
     fn for_client(self: Arc<Self>, _: msb_api::ClientScope) -> Arc<dyn Api> {
         self
     }
@@ -425,18 +449,14 @@ impl Images for Fake {
         Err(Error::new(Kind::NotFound, format!("no image `{reference}`")))
     }
 
-    fn image_pull(&self, reference: &Reference, _: &dyn Watch) -> Result<ImageInspection> {
-        self.note("image_pull", reference);
-        Err(Error::new(Kind::NotFound, format!("no image `{reference}`")))
-    }
-
-    fn image_pull_from(
+    fn image_pull(
         &self,
         reference: &Reference,
-        _: &Registry,
-        watch: &dyn Watch,
+        _: Option<&Registry>,
+        _: &dyn Watch,
     ) -> Result<ImageInspection> {
-        self.image_pull(reference, watch)
+        self.note("image_pull", reference);
+        Err(Error::new(Kind::NotFound, format!("no image `{reference}`")))
     }
 
     fn image_remove(&self, reference: &Reference, _: bool) -> Result<Reference> {
@@ -454,7 +474,7 @@ impl Images for Fake {
         Err(Error::unsupported("nothing is built here"))
     }
 
-    fn image_prune(&self, _: &Prune) -> Result<Pruned> {
+    fn image_prune(&self, _: bool, _: Option<Duration>, _: bool) -> Result<PruneReport> {
         self.note("image_prune", &());
         Err(Error::unsupported("nothing is pruned here"))
     }
@@ -469,7 +489,7 @@ fn digest() -> Digest {
     Digest::parse(&format!("sha256:{}", "0".repeat(64))).expect("a digest")
 }
 
-impl Volumes for Fake {
+impl Volumes for FakeApi {
     fn volume_create(&self, spec: &VolumeSpec) -> Result<Volume> {
         self.note("volume_create", spec);
         Ok(volume(&spec.name))
@@ -497,7 +517,7 @@ impl Volumes for Fake {
     }
 }
 
-impl Snapshots for Fake {
+impl Snapshots for FakeApi {
     fn snapshot_create(&self, name: &Name, of: &Name, _: Option<&str>) -> Result<Snapshot> {
         self.note("snapshot_create", &(name, of));
         Ok(snapshot("new", std::slice::from_ref(name)))
@@ -514,7 +534,7 @@ impl Snapshots for Fake {
         self.snapshot(name)
     }
 
-    fn snapshot_verify(&self, name: &Name) -> Result<Verified> {
+    fn snapshot_verify(&self, name: &Name) -> Result<VerifyReport> {
         self.note("snapshot_verify", name);
         Err(Error::unsupported("nothing is verified here"))
     }
@@ -540,13 +560,13 @@ impl Snapshots for Fake {
         Ok(snapshot("new", &names))
     }
 
-    fn snapshot_restore(&self, snapshot: &Name, name: &Name) -> Result<()> {
-        self.note("snapshot_restore", &(snapshot, name));
-        Ok(())
-    }
-
-    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
-        self.note("snapshot_restore_with", &(snapshot, name, changes));
+    fn snapshot_restore(
+        &self,
+        snapshot: &Name,
+        name: &Name,
+        changes: Option<&Changes>,
+    ) -> Result<()> {
+        self.note("snapshot_restore", &(snapshot, name, changes));
         Ok(())
     }
 
@@ -566,7 +586,7 @@ impl Snapshots for Fake {
     }
 }
 
-impl Networks for Fake {
+impl Networks for FakeApi {
     fn network_table(&self, name: &Name) -> Result<NetTable> {
         self.note("network_table", name);
         Ok(NetTable { flows: Vec::new(), ports: Vec::new(), policy: None })
@@ -577,12 +597,12 @@ impl Networks for Fake {
         Err(Error::unsupported("no rules here"))
     }
 
-    fn port_publish(&self, name: &Name, port: &Published) -> Result<Published> {
+    fn port_publish(&self, name: &Name, port: &PublishedPort) -> Result<PublishedPort> {
         self.note("port_publish", &(name, port));
         Ok(port.clone())
     }
 
-    fn port_withdraw(&self, name: &Name, port: &Published) -> Result<()> {
+    fn port_withdraw(&self, name: &Name, port: &PublishedPort) -> Result<()> {
         self.note("port_withdraw", &(name, port));
         Ok(())
     }
@@ -593,13 +613,13 @@ impl Networks for Fake {
     }
 }
 
-impl Workspaces for Fake {
+impl Workspaces for FakeApi {
     fn workspace_diff(&self, name: &Name, _: &[RelPath], _: Depth) -> Result<Vec<Change>> {
         self.note("workspace_diff", name);
         Ok(Vec::new())
     }
 
-    fn workspace_apply(&self, name: &Name, _: &Selection, _: bool) -> Result<Applied> {
+    fn workspace_apply(&self, name: &Name, _: &Selection, _: bool) -> Result<ApplyReport> {
         self.note("workspace_apply", name);
         Err(Error::unsupported("no workspaces here"))
     }
@@ -610,7 +630,7 @@ impl Workspaces for Fake {
     }
 }
 
-impl Syncs for Fake {
+impl Syncs for FakeApi {
     fn sync_start(&self, spec: &SyncSpec, _: &dyn Watch) -> Result<SyncSummary> {
         self.note("sync_start", spec);
         Err(Error::unsupported("no syncs here"))
@@ -630,15 +650,15 @@ impl Syncs for Fake {
     }
 }
 
-impl Children for Fake {
+impl Children for FakeApi {
     fn child_spawn(&self, parent: &Name, ask: &ChildSpec, _: &dyn Watch) -> Result<Child> {
         self.note("child_spawn", &(parent, ask));
         Err(Error::unsupported("no children here"))
     }
 
-    fn child_list(&self, parent: &Name) -> Result<Brood> {
+    fn child_list(&self, parent: &Name) -> Result<ChildListing> {
         self.note("child_list", parent);
-        Ok(Brood { children: Vec::new(), spawned: 0, max_total: Some(10) })
+        Ok(ChildListing { children: Vec::new(), spawned: 0, max_total: Some(10) })
     }
 
     fn child_remove(&self, parent: &Name, name: &Name) -> Result<()> {
@@ -647,7 +667,7 @@ impl Children for Fake {
     }
 }
 
-impl Links for Fake {
+impl Links for FakeApi {
     fn link_sftp(&self, name: &Name, user: Option<&UserRef>) -> Result<UnixStream> {
         self.note("link_sftp", &(name, user));
         Err(Error::unsupported("no links here"))

@@ -1,19 +1,22 @@
-//! The HTTP listener: MCP in every dialect, and who may use it from where.
+//! The HTTP listener: MCP in every dialect, the REST API, metrics and the microsandbox RPC.
 //!
-//! [`guard`] is in front of every route: first `cross_site`, then the key.
+//! The middleware [`guard`] runs before every route. It checks for cross-site requests first
+//! (`cross_site`), then the API key.
 
 mod bodies;
 mod connections;
 mod cross_site;
+mod request_log;
+pub(crate) mod tls;
 
 use crate::cancel::Cancel;
-use crate::dialect::Who;
-use crate::dialects::Named;
-use crate::keys::Refused;
+use crate::dialect::Caller;
+use crate::dialects::DialectName;
+use crate::http_state::HttpState;
+use crate::keys::KeyError;
 use crate::mcp;
 use crate::rest;
 use crate::rpc;
-use crate::site::Site;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -21,85 +24,88 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
-use bodies::{BodyBudget, Keeping};
+use bodies::{BodyBudget, BodyWithGuard};
 use connections::{Connection, Connections};
 use cross_site::{CheckedRequest, CrossSiteGuard};
 use msb_api::http::streams;
-use msb_api::{asked_by, prometheus};
-use msb_spec::{Asker, Error, Kind, Result, Surface};
+use msb_api::{prometheus, with_origin};
+use msb_spec::{CallOrigin, Error, Kind, Result, Surface};
+use request_log::LoggedRequest;
+pub use request_log::{RequestLog, RequestLogFormat};
 use serde_json::json;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What of a site one listener shows.
+/// The routes that one listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
-    /// Everything: each dialect at its own path.
+pub enum ServedRoutes {
+    /// All routes, with each dialect at `/mcp/DIALECT`.
     All,
-    /// One dialect at `/mcp`, and nothing else.
-    One(Named),
+    /// One dialect at `/mcp`, and no other routes.
+    One(DialectName),
 }
 
-/// Requests that are still at work when the listener ends have this long.
+/// Requests in flight get this long to finish after the listener stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until it is told to stop.
+/// Serves until `stop` completes, then waits up to [`GRACE`] for open requests.
 pub async fn serve_http(
     listener: TcpListener,
-    site: Site,
-    shown: Shown,
+    state: HttpState,
+    served: ServedRoutes,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let failed = |error| Error::host("cannot serve HTTP", error);
-    let site = Arc::new(site);
+    let state = Arc::new(state);
     let address = listener.local_addr().map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-    let gate = Gate {
-        site: Arc::clone(&site),
-        cross_site: CrossSiteGuard::new(address),
+    let layer = AuthLayer {
+        state: Arc::clone(&state),
+        cross_site: CrossSiteGuard::new(address, state.allowed_hosts(), state.tls().is_some()),
         bodies: BodyBudget::default(),
     };
-    let router = routes(&site, shown).layer(from_fn_with_state(gate, guard));
-    let stopping = site.stopping().clone();
-    let serving = Connections::new().serve(listener, router, stopping.clone());
+    let router = routes(&state, served).layer(from_fn_with_state(layer, guard));
+    let stopping = state.stopping().clone();
+    let tls = state.tls().cloned();
+    let serving = Connections::new().serve(listener, tls, router, stopping.clone());
     tokio::pin!(serving);
     tokio::select! {
         () = &mut serving => return Ok(()),
         () = stop => stopping.cancel(),
     }
-    // Whatever has not ended by then ends with us.
+    // Requests that run longer than the grace period are dropped with the process.
     let _ = tokio::time::timeout(GRACE, serving).await;
     Ok(())
 }
 
-fn routes(site: &Arc<Site>, shown: Shown) -> Router {
+fn routes(state: &Arc<HttpState>, served: ServedRoutes) -> Router {
     let mut router = Router::new();
-    match shown {
-        Shown::One(named) => {
-            router = router.route_service("/mcp", mcp::over_http(site, named, true));
+    match served {
+        ServedRoutes::One(dialect_name) => {
+            router = router.route_service("/mcp", mcp::over_http(state, dialect_name, true));
         }
-        Shown::All => {
-            // Where clients of the microsandbox server look for it, as they expect it.
+        ServedRoutes::All => {
+            // Clients of the microsandbox server expect MCP at `/mcp`, without sessions.
             let old = Router::new()
-                .route_service("/mcp", mcp::over_http(site, Named::Server, false))
-                .layer(from_fn(takes_json));
-            router = router.merge(old).route(RPC, post(remote_call).with_state(Arc::clone(site)));
-            router = router.merge(rest::routes(site));
-            router = router.route(METRICS, get(metrics).with_state(Arc::clone(site)));
-            for named in Named::ALL {
-                let path = format!("/mcp/{}", named.as_str());
-                router = router.route_service(&path, mcp::over_http(site, *named, true));
+                .route_service("/mcp", mcp::over_http(state, DialectName::Server, false))
+                .layer(from_fn(set_accept_header));
+            router = router.merge(old).route(RPC, post(rpc_call).with_state(Arc::clone(state)));
+            router = router.merge(rest::routes(state));
+            router = router.route(METRICS, get(metrics).with_state(Arc::clone(state)));
+            for dialect_name in DialectName::ALL {
+                let path = format!("/mcp/{}", dialect_name.as_str());
+                router = router.route_service(&path, mcp::over_http(state, *dialect_name, true));
             }
         }
     }
     let health = router.route(HEALTH, get(health)).route("/api/v1/health", get(health));
-    health.fallback(rest::nothing).method_not_allowed_fallback(rest::no_method)
+    health.fallback(rest::unknown_path).method_not_allowed_fallback(rest::unknown_method)
 }
 
-/// Clients of the microsandbox server say nothing about what they take, and take JSON.
-async fn takes_json(mut request: Request, next: Next) -> Response {
+/// Sets the `Accept` header: clients of the microsandbox server send none, and MCP requires it.
+async fn set_accept_header(mut request: Request, next: Next) -> Response {
     let all = HeaderValue::from_static("application/json, text/event-stream");
     request.headers_mut().insert(header::ACCEPT, all);
     next.run(request).await
@@ -109,18 +115,22 @@ const HEALTH: &str = "/health";
 const RPC: &str = "/api/v1/rpc";
 const METRICS: &str = "/metrics";
 
-/// How much the sandboxes use that a key reaches, as Prometheus reads it.
-async fn metrics(State(site): State<Arc<Site>>, request: Request) -> Response {
-    let Some(who) = request.extensions().get::<Who>().cloned() else {
-        return refused(StatusCode::UNAUTHORIZED, "unauthorized", Refused::Missing.as_str());
+/// Metrics of the sandboxes in the caller's scope, in the text format of Prometheus.
+async fn metrics(State(state): State<Arc<HttpState>>, request: Request) -> Response {
+    let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+        return error_response(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            KeyError::Missing.as_str(),
+        );
     };
-    let seat = match site.room().take(&who) {
-        Ok(seat) => seat,
+    let permit = match state.limiter().acquire(&caller) {
+        Ok(permit) => permit,
         Err(error) => return rest::failed(&error),
     };
     let gathered = tokio::task::spawn_blocking(move || {
-        let _seat = seat;
-        prometheus::gather(site.guarded(&who).as_ref(), |_| true)
+        let _permit = permit;
+        prometheus::gather(state.rest_api(&caller).as_ref(), |_| true)
     });
     match gathered.await {
         Ok(Ok(gathered)) => {
@@ -130,50 +140,64 @@ async fn metrics(State(site): State<Arc<Site>>, request: Request) -> Response {
             response
         }
         Ok(Err(error)) => rest::failed(&error),
-        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the call broke"),
+        Err(_) => error_response(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "broken",
+            "the request handler failed",
+        ),
     }
 }
 
-/// Calls of the microsandbox server's own API.
-async fn remote_call(State(site): State<Arc<Site>>, request: Request) -> Response {
+/// JSON-RPC calls of the microsandbox server's own API.
+async fn rpc_call(State(state): State<Arc<HttpState>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let Some(who) = parts.extensions.get::<Who>().cloned() else {
-        return answered(rpc::refused(Refused::Missing));
+    let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
+        return rpc_response(rpc::refused(KeyError::Missing));
     };
     let body = match axum::body::to_bytes(body, bodies::LARGEST).await {
         Ok(body) => body,
-        Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "too much at once"),
+        Err(_) => {
+            return error_response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                "a body has 32 MiB at most",
+            );
+        }
     };
     let cancel = Cancel::default();
-    // Whoever hangs up wants no answer any more.
-    let gone = Gone(cancel.clone());
-    let seat = match site.room().take(&who) {
-        Ok(seat) => seat,
-        Err(error) => return answered(rpc::failed(&error)),
+    // A client that disconnects cancels its call.
+    let on_disconnect = CancelOnDrop(cancel.clone());
+    let permit = match state.limiter().acquire(&caller) {
+        Ok(permit) => permit,
+        Err(error) => return rpc_response(rpc::failed(&error)),
     };
     let called = tokio::task::spawn_blocking(move || {
-        let _seat = seat;
-        let asker = who.by(Asker::new(Surface::Rpc));
-        asked_by(Some(asker), || rpc::rpc(site.server(), &body, &who, &cancel))
+        let _permit = permit;
+        let origin = caller.origin(CallOrigin::new(Surface::Rpc));
+        with_origin(Some(origin), || rpc::rpc(state.server(), &body, &caller, &cancel))
     });
     let reply = called.await;
-    drop(gone);
+    drop(on_disconnect);
     match reply {
-        Ok(reply) => answered(reply),
-        Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the call broke"),
+        Ok(reply) => rpc_response(reply),
+        Err(_) => error_response(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "broken",
+            "the request handler failed",
+        ),
     }
 }
 
-/// Cancels a call when nobody waits for it any more.
-pub(crate) struct Gone(pub(crate) Cancel);
+/// Cancels a call when it is dropped, because its client has disconnected.
+pub(crate) struct CancelOnDrop(pub(crate) Cancel);
 
-impl Drop for Gone {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
 }
 
-fn answered(reply: rpc::Reply) -> Response {
+fn rpc_response(reply: rpc::Reply) -> Response {
     let mut response = Response::new(Body::from(reply.body));
     *response.status_mut() =
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -188,10 +212,10 @@ async fn health() -> Response {
         "message": "Service is healthy",
         "version": env!("CARGO_PKG_VERSION"),
     });
-    as_json(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
-fn as_json(status: StatusCode, body: &serde_json::Value) -> Response {
+fn json_response(status: StatusCode, body: &serde_json::Value) -> Response {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
@@ -200,24 +224,27 @@ fn as_json(status: StatusCode, body: &serde_json::Value) -> Response {
 }
 
 #[derive(Clone)]
-struct Gate {
-    site: Arc<Site>,
+struct AuthLayer {
+    state: Arc<HttpState>,
     cross_site: CrossSiteGuard,
     bodies: BodyBudget,
 }
 
 const SESSION: &str = "mcp-session-id";
 
-/// Lets in who may come in.
-async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let mut response = match gate.cross_site.check(request) {
-        Ok(request) => authenticated(&gate, request, next).await,
+/// Rejects cross-site and unauthenticated requests, and adds security headers to each response.
+async fn guard(State(layer): State<AuthLayer>, request: Request, next: Next) -> Response {
+    let logged = layer.state.request_log().map(|log| (log, LoggedRequest::new(&request)));
+    let mut key = None;
+    let mut response = match layer.cross_site.check(request) {
+        Ok(request) => authenticate(&layer, request, next, &mut key).await,
         Err(refusal) => {
             let (status, code, message) = refusal.answer();
-            refused(status, code, message)
+            error_response(status, code, message)
         }
     };
-    // Answers hold bytes that sandboxes wrote: no browser renders them, or shows them to another origin.
+    // Responses hold bytes that sandboxes wrote. These headers keep browsers from rendering them
+    // and from showing them to other origins.
     for (name, value) in [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
@@ -225,10 +252,19 @@ async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Respon
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
+    if let Some((log, request)) = logged {
+        log.write(&request, key.as_deref(), response.status());
+    }
     response
 }
 
-async fn authenticated(gate: &Gate, checked: CheckedRequest, next: Next) -> Response {
+/// Authenticates a request and serves it; `key` becomes the id of its API key.
+async fn authenticate(
+    layer: &AuthLayer,
+    checked: CheckedRequest,
+    next: Next,
+    key: &mut Option<String>,
+) -> Response {
     let request = checked.get();
     let headers = request.headers();
     let open = matches!(request.uri().path(), HEALTH | "/api/v1/health" | rest::DOCUMENT);
@@ -240,58 +276,66 @@ async fn authenticated(gate: &Gate, checked: CheckedRequest, next: Next) -> Resp
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    let who = match gate.site.caller(token) {
-        Ok(who) => who,
-        Err(reason) if request.uri().path() == RPC => return answered(rpc::refused(reason)),
-        Err(reason) => return refused(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str()),
+    let caller = match layer.state.caller(token) {
+        Ok(caller) => caller,
+        Err(reason) if request.uri().path() == RPC => return rpc_response(rpc::refused(reason)),
+        Err(reason) => {
+            return error_response(StatusCode::UNAUTHORIZED, "unauthorized", reason.as_str());
+        }
     };
+    key.clone_from(&caller.key);
     let connection = request.extensions().get::<Connection>();
-    if !connection.is_none_or(|connection| connection.claim(&who)) {
-        let mut response = refused(StatusCode::TOO_MANY_REQUESTS, "busy", "too many connections");
+    if !connection.is_none_or(|connection| connection.claim(&caller)) {
+        let mut response =
+            error_response(StatusCode::TOO_MANY_REQUESTS, "busy", "too many connections");
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         return response;
     }
     let session = headers.get(SESSION).and_then(|value| value.to_str().ok());
-    if session.is_some_and(|session| gate.site.is_foreign(session, &who)) {
-        return refused(StatusCode::NOT_FOUND, "no_session", "no such session; initialize again");
+    if session.is_some_and(|session| layer.state.is_unknown_session(session, &caller)) {
+        return error_response(
+            StatusCode::NOT_FOUND,
+            "no_session",
+            "no such session; initialize again",
+        );
     }
     let session = session.map(str::to_owned);
     let mut request = checked.into_inner();
-    request.extensions_mut().insert(who.clone());
-    let mut kept = None;
+    request.extensions_mut().insert(caller.clone());
+    let mut body_permit = None;
     if !streams::UPLOADS.contains(&request.uri().path()) {
         let (parts, body) = request.into_parts();
-        match gate.bodies.read(&who, body).await {
+        match layer.bodies.read(&caller, body).await {
             Ok((bytes, permit)) => {
-                kept = (!bytes.is_empty()).then_some(permit);
+                body_permit = (!bytes.is_empty()).then_some(permit);
                 request = Request::from_parts(parts, Body::from(bytes));
             }
             Err(error) => {
                 let (status, code, message) = error.answer();
-                return refused(status, code, message);
+                return error_response(status, code, message);
             }
         }
     }
     let ends = request.method() == Method::DELETE && request.uri().path().starts_with("/mcp");
     let mut response = next.run(request).await;
     if ends && response.status() == StatusCode::ACCEPTED {
-        // It is done, not taken on; clients complain of what is neither 200 nor 204.
+        // The session is closed by now; some clients accept only 200 and 204.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
     if ends && let Some(session) = session {
-        gate.site.end_session(&session);
+        layer.state.close_session(&session);
     }
     if let Some(id) = response.headers().get(SESSION).and_then(|value| value.to_str().ok()) {
-        gate.site.begin_session(id, &who);
+        layer.state.open_session(id, &caller);
     }
-    match kept {
-        // Until the answer has been sent: what was asked for is held as long.
-        Some(permit) => response.map(|body| Body::new(Keeping::new(body, permit))),
+    match body_permit {
+        // The body stays in memory until the response is sent, so its permit is held as long.
+        Some(permit) => response.map(|body| Body::new(BodyWithGuard::new(body, permit))),
         None => response,
     }
 }
 
-fn refused(status: StatusCode, code: &str, message: &str) -> Response {
+fn error_response(status: StatusCode, code: &str, message: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => Kind::NotFound,
         StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS => Kind::Limit,
@@ -301,10 +345,10 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response {
         StatusCode::INTERNAL_SERVER_ERROR => Kind::Host,
         _ => Kind::Denied,
     };
-    // As every error of the API, and with a code.
+    // The JSON of every API error, plus a `code`.
     let mut body = json!({"error": Error::new(kind, message)});
     body["error"]["code"] = code.into();
-    let mut response = as_json(status, &body);
+    let mut response = json_response(status, &body);
     if status == StatusCode::UNAUTHORIZED {
         let how = HeaderValue::from_static("Bearer realm=\"msb\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);

@@ -1,55 +1,60 @@
-//! Serves sandboxes to whoever speaks MCP, in several dialects.
+//! Serves sandboxes to MCP clients, in several dialects, and to HTTP clients.
 //!
-//! A dialect is one set of tools. It translates what a client asks into Operations of the
-//! [`msb_api::Api`] and back, and decides nothing: see [`Dialect`].
+//! A dialect is one set of MCP tools. It translates tool calls into Operations of the
+//! [`msb_api::Api`] and back. It makes no decisions of its own: see [`Dialect`].
 
 mod arguments;
-mod asking;
+mod audited_dialect;
 mod cancel;
 mod content;
 mod dialect;
 mod dialects;
 mod exec;
 #[cfg(any(test, feature = "fixture"))]
-#[cfg_attr(not(test), expect(dead_code, reason = "the fixture asks it for nothing"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the fixture calls none of its Operations"))]
 mod fake;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod http;
+mod http_state;
 mod keys;
-mod listed;
 mod mcp;
+mod mcp_sessions;
 mod namespace;
 mod paths;
+mod quota;
 mod repl;
 mod rest;
-mod room;
 mod rpc;
 mod schema;
-mod scoped;
-mod selected;
-mod sessions;
-mod site;
+mod scoped_api;
 mod state_dir;
+mod tool_filter;
+mod tool_list;
 
-pub use cancel::{Cancel, Hook};
-pub use content::{Block, Body, Content};
+pub use cancel::{Cancel, CancelHook};
+pub use content::{ContentPart, ResourceBody, ResourceContent};
 pub use dialect::{
-    About, Answer, Call, Client, Dialect, Hints, Prompt, Resource, Template, Tool, Unasked, Who,
+    Caller, Dialect, DialectInfo, McpClient, NoMcpClient, PromptInfo, ResourceInfo,
+    ResourceTemplate, Tool, ToolCall, ToolHints, ToolResult,
 };
 pub use dialects::{
-    MicrosandboxSettings, Named, OpenSandboxRemote, OpenSandboxSettings, SandboxMcpProfile,
-    SandboxMcpSettings, Server, World,
+    DialectName, MicrosandboxSettings, OpenSandboxRemote, OpenSandboxSettings, SandboxMcpProfile,
+    SandboxMcpSettings, Server, ServerConfig,
 };
-pub use http::{Shown, serve_http};
-pub use keys::{Key, Keys, Made, Refused, USUAL_EXPIRY};
+pub use http::tls::{SelfSigned, fingerprint};
+pub use http::{RequestLog, RequestLogFormat, ServedRoutes, serve_http};
+pub use http_state::{AuthMode, HttpState};
+pub use keys::{ApiKey, KeyError, Keys, NewKey, USUAL_EXPIRY};
 pub use mcp::serve_stdio;
-pub use namespace::{Namespace, Reaches};
+pub use namespace::{Namespace, Scope};
 pub use paths::HostPaths;
-pub use repl::{Ask, Ended, Language, Line, Ran, Repls, Scope, Stream, Why};
+pub use quota::MOST_CALLS;
+pub use repl::{
+    CodeEnd, CodeRequest, CodeResult, Interpreters, InterruptReason, Language, OutputLine,
+    OutputStream, ReplScope,
+};
 pub use rest::document as openapi;
-pub use room::MOST_CALLS;
 pub use rpc::{Reply, health, refused, rpc};
-pub use scoped::Scoped;
-pub use selected::Selected;
-pub use site::{Door, Site};
+pub use scoped_api::ScopedApi;
+pub use tool_filter::ToolFilter;

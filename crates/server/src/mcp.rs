@@ -1,4 +1,4 @@
-//! MCP itself, through rmcp: only this file and those below it name its types.
+//! The MCP protocol, through rmcp: only this module uses types of that library.
 
 mod call;
 mod content;
@@ -7,11 +7,11 @@ mod session;
 mod tests;
 
 use crate::cancel::Cancel;
-use crate::dialect::{Call, Client, Dialect, Who};
-use crate::dialects::Named;
-use crate::room::{Room, Seat};
-use crate::site::Site;
-use call::{Listener, Told, WARNING, Waiting, result};
+use crate::dialect::{Caller, Dialect, McpClient, ToolCall};
+use crate::dialects::DialectName;
+use crate::http_state::HttpState;
+use crate::quota::{CallLimiter, CallPermit};
+use call::{CallClient, CallNotifier, ProgressSender, WARNING, result};
 use content::{block, contents, listed};
 use msb_api::Watch;
 use rmcp::model::{
@@ -28,106 +28,117 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::session::{SessionId, SessionManager};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{RoleServer, ServerHandler, ServiceExt};
-use session::{Session, Watched};
+use session::{ClientSession, Subscription};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Serves one dialect on stdin and stdout until the client closes them.
 pub async fn serve_stdio(dialect: Arc<dyn Dialect>) -> msb_spec::Result<()> {
-    let service =
-        Service { dialect, site: None, room: Room::default(), session: Some(Arc::default()) };
+    let service = DialectService {
+        dialect,
+        state: None,
+        limiter: CallLimiter::default(),
+        session: Some(Arc::default()),
+    };
     let failed = |error: &dyn std::fmt::Display| {
-        let text = "the client did not begin as MCP wants";
+        let text = "the MCP handshake failed";
         msb_spec::Error::new(msb_spec::Kind::Protocol, text).cause(error)
     };
     let running = match service.serve(rmcp::transport::io::stdio_pipes()).await {
         Ok(running) => running,
-        // Nobody said anything: a client that only looked whether we start.
+        // A client that closes stdin at once only checks that the server starts.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(failed(&error)),
     };
     running.waiting().await.map(drop).map_err(|error| failed(&error))
 }
 
-/// One dialect over HTTP. Where `sessions` is false every request stands alone and is answered in
-/// plain JSON, as clients of the old server expect.
+/// One dialect over HTTP. Without `sessions`, requests are independent and answered in plain JSON,
+/// as clients of the old server expect.
 pub(crate) fn over_http(
-    site: &Arc<Site>,
-    named: Named,
+    state: &Arc<HttpState>,
+    dialect_name: DialectName,
     sessions: bool,
-) -> StreamableHttpService<Service, LocalSessionManager> {
+) -> StreamableHttpService<DialectService, LocalSessionManager> {
     let mut settings = StreamableHttpServerConfig::default()
-        // Who may call from where is decided before a request comes here.
+        // The middleware of the listener checks the `Host` and `Origin` headers.
         .disable_allowed_hosts()
         .with_legacy_session_mode(sessions)
         .with_json_response(!sessions)
         .with_max_request_body_bytes(LARGEST_BODY);
-    settings.cancellation_token = site.stopping().clone();
+    settings.cancellation_token = state.stopping().clone();
     let manager = Arc::new(LocalSessionManager::default());
     let (weak, runtime) = (Arc::downgrade(&manager), tokio::runtime::Handle::current());
-    site.when_session_ends(move |id| {
+    state.on_session_evicted(move |id| {
         let (manager, id) = (weak.clone(), SessionId::from(id));
         runtime.spawn(async move {
             if let Some(manager) = manager.upgrade() {
-                let _ = manager.close_session(&id).await;
+                msb_log::debug_on_failure!(
+                    manager.close_session(&id).await,
+                    "cannot close an MCP session"
+                );
             }
         });
     });
-    let (site, dialect) = (Arc::clone(site), site.plain(named));
+    let (state, dialect) = (Arc::clone(state), state.unscoped_dialect(dialect_name));
     let begin = move || {
         let session = sessions.then(Arc::default);
-        let room = site.room().clone();
-        let site = Some((site.clone(), named));
-        Ok(Service { dialect: dialect.clone(), site, room, session })
+        let limiter = state.limiter().clone();
+        let state = Some((state.clone(), dialect_name));
+        Ok(DialectService { dialect: dialect.clone(), state, limiter, session })
     };
     StreamableHttpService::new(begin, manager, settings)
 }
 
-/// Files travel in arguments.
+/// Largest body in bytes. Files are sent as arguments.
 const LARGEST_BODY: usize = 32 << 20;
 
-/// One dialect, as rmcp calls it.
+/// One dialect as a service of rmcp.
 #[derive(Clone)]
-pub(crate) struct Service {
-    /// What is the same for everybody.
+pub(crate) struct DialectService {
+    /// The dialect that answers where callers do not differ: its name, tools and lists.
     dialect: Arc<dyn Dialect>,
-    /// Where each caller has a dialect of its own, if that is so.
-    site: Option<(Arc<Site>, Named)>,
-    room: Room,
-    /// What its client wants to hear of; none where every request stands alone.
-    session: Option<Arc<Session>>,
+    /// Gives each scope its own dialect over HTTP; none on stdio.
+    state: Option<(Arc<HttpState>, DialectName)>,
+    limiter: CallLimiter,
+    /// Log level and subscriptions of the client; none without sessions.
+    session: Option<Arc<ClientSession>>,
 }
 
-impl Service {
-    /// The dialect of whoever sent a request.
-    fn for_caller(&self, extensions: &Extensions) -> Result<(Arc<dyn Dialect>, Who), ErrorData> {
-        let Some((site, named)) = &self.site else {
-            return Ok((Arc::clone(&self.dialect), Who::default()));
+impl DialectService {
+    /// The dialect and the identity of the caller of a request.
+    fn for_caller(&self, extensions: &Extensions) -> Result<(Arc<dyn Dialect>, Caller), ErrorData> {
+        let Some((state, dialect_name)) = &self.state else {
+            return Ok((Arc::clone(&self.dialect), Caller::default()));
         };
         let parts = extensions.get::<axum::http::request::Parts>();
-        let caller = parts
-            .and_then(|parts| parts.extensions.get::<Who>())
-            .ok_or_else(|| ErrorData::internal_error("nobody knows who sent this request", None))?;
-        Ok((site.dialect(*named, &caller.reaches), caller.clone()))
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>()).ok_or_else(|| {
+            ErrorData::internal_error("the request has no authenticated caller", None)
+        })?;
+        Ok((state.dialect(*dialect_name, &caller.scope), caller.clone()))
     }
 
-    fn watched(&self, extensions: &Extensions, uri: String) -> Result<Watched, ErrorData> {
-        let (dialect, who) = self.for_caller(extensions)?;
-        let permit = self.room.watch(&who).map_err(|error| busy(&error))?;
-        Ok(Watched { dialect, who, uri, room: self.room.clone(), _permit: permit })
+    fn subscription(
+        &self,
+        extensions: &Extensions,
+        uri: String,
+    ) -> Result<Subscription, ErrorData> {
+        let (dialect, caller) = self.for_caller(extensions)?;
+        let permit = self.limiter.subscription_permit(&caller).map_err(|error| busy(&error))?;
+        Ok(Subscription { dialect, caller, uri, limiter: self.limiter.clone(), _permit: permit })
     }
 
-    /// A place for a call that is no tool's.
-    fn seat(&self, who: &Who) -> Result<Seat, ErrorData> {
-        self.room.take(who).map_err(|error| busy(&error))
+    /// A permit for a request other than a tool call.
+    fn permit(&self, caller: &Caller) -> Result<CallPermit, ErrorData> {
+        self.limiter.acquire(caller).map_err(|error| busy(&error))
     }
 
-    /// What the client keeps here, where it can keep something.
-    fn session(&self, method: &str) -> Result<&Session, ErrorData> {
+    /// The session of the client; fails where there are none.
+    fn session(&self, method: &str) -> Result<&ClientSession, ErrorData> {
         self.session.as_deref().ok_or_else(|| unknown(method))
     }
 
-    /// What it did not say that it has, it does not know either: an empty list would be another answer.
+    /// Fails for methods of capabilities that the dialect does not declare.
     fn has(&self, method: &str) -> Result<(), ErrorData> {
         let about = self.dialect.about();
         let has = match method.split_once('/') {
@@ -147,7 +158,7 @@ fn unknown(method: &str) -> ErrorData {
     ErrorData::new(rmcp::model::ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None)
 }
 
-impl ServerHandler for Service {
+impl ServerHandler for DialectService {
     fn get_info(&self) -> ServerConfig {
         let about = self.dialect.about();
         let mut capabilities = ServerCapabilities::builder().enable_tools().build();
@@ -181,54 +192,54 @@ impl ServerHandler for Service {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let (dialect, who) = self.for_caller(&context.extensions)?;
-        let (told, mut steps) = mpsc::unbounded_channel();
-        let level = self.session.as_deref().and_then(Session::level);
-        let mut listener = Listener {
+        let (dialect, caller) = self.for_caller(&context.extensions)?;
+        let (sender, mut steps) = mpsc::unbounded_channel();
+        let level = self.session.as_deref().and_then(ClientSession::level);
+        let mut notifier = CallNotifier {
             peer: context.peer.clone(),
             token: context.meta.get_progress_token(),
             level: context.meta.log_level().or(level),
             logger: self.dialect.about().name,
             last: 0.0,
         };
-        let watch: Arc<dyn Watch> = match listener.wants_anything() {
-            true => Arc::new(Told(told)),
-            false => Arc::new(msb_api::Unwatched),
+        let watch: Arc<dyn Watch> = match notifier.wants_anything() {
+            true => Arc::new(ProgressSender(sender)),
+            false => Arc::new(msb_api::NoProgress),
         };
-        let waiting = Arc::new(Waiting::new(&context));
+        let client = Arc::new(CallClient::new(&context));
         let cancel = Cancel::default();
-        let call = Call {
+        let call = ToolCall {
             tool: request.name.into_owned(),
             arguments: request.arguments.unwrap_or_default(),
-            who: who.clone(),
+            caller: caller.clone(),
             cancel: cancel.clone(),
             watch,
-            client: Arc::clone(&waiting) as Arc<dyn Client>,
+            client: Arc::clone(&client) as Arc<dyn McpClient>,
         };
-        let seat = match self.room.take(&who) {
-            Ok(seat) => seat,
+        let permit = match self.limiter.acquire(&caller) {
+            Ok(permit) => permit,
             Err(error) => return Ok(result(dialect.refused(&error)).into()),
         };
         let tool = call.tool.clone();
         let mut answer = tokio::task::spawn_blocking(move || {
-            let _seat = seat;
+            let _permit = permit;
             dialect.call(&call)
         });
         loop {
             tokio::select! {
-                // Steps first: the last of them are told before the answer.
+                // Progress before the result: the client gets the last steps first.
                 biased;
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
-                Some(step) = steps.recv() => listener.step(step).await,
+                Some(step) = steps.recv() => notifier.step(step).await,
                 answer = &mut answer => {
                     let answer = answer.map_err(|error| {
-                        ErrorData::internal_error(format!("the tool broke: {error}"), None)
+                        ErrorData::internal_error(format!("the tool panicked: {error}"), None)
                     })?;
-                    if let Some(missing) = waiting.missing() {
+                    if let Some(missing) = client.missing() {
                         return Err(ErrorData::missing_required_client_capability(missing));
                     }
                     if answer.failed {
-                        listener.log(WARNING, &format!("`{tool}` failed")).await;
+                        notifier.log(WARNING, &format!("`{tool}` failed")).await;
                     }
                     return Ok(result(answer).into());
                 }
@@ -236,7 +247,7 @@ impl ServerHandler for Service {
         }
     }
 
-    #[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+    #[expect(deprecated, reason = "MCP deprecates logging, but clients still use it")]
     async fn set_level(
         &self,
         request: rmcp::model::SetLevelRequestParams,
@@ -255,16 +266,16 @@ impl ServerHandler for Service {
         let Reference::Prompt(prompt) = request.r#ref else {
             return Ok(CompleteResult::default());
         };
-        let (dialect, who) = self.for_caller(&context.extensions)?;
+        let (dialect, caller) = self.for_caller(&context.extensions)?;
         let argument = request.argument;
-        let seat = self.seat(&who)?;
+        let permit = self.permit(&caller)?;
         let fitting = tokio::task::spawn_blocking(move || {
-            let _seat = seat;
-            dialect.complete(&prompt.name, &argument.name, &argument.value, &who)
+            let _permit = permit;
+            dialect.complete(&prompt.name, &argument.name, &argument.value, &caller)
         });
-        let mut values = fitting
-            .await
-            .map_err(|error| ErrorData::internal_error(format!("it broke: {error}"), None))?;
+        let mut values = fitting.await.map_err(|error| {
+            ErrorData::internal_error(format!("the completion panicked: {error}"), None)
+        })?;
         let (all, most) = (values.len(), CompletionInfo::MAX_VALUES);
         values.truncate(most);
         let internal = |text| ErrorData::internal_error(text, None);
@@ -296,9 +307,9 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.has("resources/read")?;
-        let (dialect, who) = self.for_caller(&context.extensions)?;
-        let seat = self.seat(&who)?;
-        let read = session::read(dialect, who, request.uri.clone(), seat).await?;
+        let (dialect, caller) = self.for_caller(&context.extensions)?;
+        let permit = self.permit(&caller)?;
+        let read = session::read(dialect, caller, request.uri.clone(), permit).await?;
         Ok(ReadResourceResult::new(vec![contents(request.uri, read)]).into())
     }
 
@@ -322,8 +333,8 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         self.has("resources/subscribe")?;
-        let watched = self.watched(&context.extensions, request.uri)?;
-        self.session("resources/subscribe")?.watch(watched, context.peer.clone()).await
+        let subscription = self.subscription(&context.extensions, request.uri)?;
+        self.session("resources/subscribe")?.watch(subscription, context.peer.clone()).await
     }
 
     async fn unsubscribe(
@@ -335,7 +346,7 @@ impl ServerHandler for Service {
         Ok(())
     }
 
-    /// How newer clients subscribe: with one request for all, which lasts.
+    /// Newer clients subscribe by one long-lived request for several resources.
     fn accepted_subscription_filter(
         &self,
         requested: &SubscriptionFilter,
@@ -343,22 +354,22 @@ impl ServerHandler for Service {
         self.session.as_ref()?;
         let known = |uri: &String| self.dialect.resources().iter().any(|it| it.uri == uri);
         let mut accepted = SubscriptionFilter::new();
-        let asked = requested.resource_subscriptions.as_ref();
+        let requested_uris = requested.resource_subscriptions.as_ref();
         accepted.resource_subscriptions =
-            asked.map(|uris| uris.iter().filter(|uri| known(uri)).cloned().collect());
+            requested_uris.map(|uris| uris.iter().filter(|uri| known(uri)).cloned().collect());
         Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut telling = tokio::task::JoinSet::new();
+        let mut notifying = tokio::task::JoinSet::new();
         let extensions = &context.request_context().extensions;
         for uri in context.accepted().resource_subscriptions.iter().flatten() {
-            let watched = self.watched(extensions, uri.clone())?;
-            let (mut last, sink) = (watched.seen().await?, context.sink().clone());
-            telling.spawn(async move {
+            let subscription = self.subscription(extensions, uri.clone())?;
+            let (mut last, sink) = (subscription.seen().await?, context.sink().clone());
+            notifying.spawn(async move {
                 loop {
-                    last = watched.changed(last).await;
-                    if sink.notify_resource_updated(&watched.uri).await.is_err() {
+                    last = subscription.changed(last).await;
+                    if sink.notify_resource_updated(&subscription.uri).await.is_err() {
                         return;
                     }
                 }

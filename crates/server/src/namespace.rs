@@ -1,30 +1,30 @@
-//! Namespaces: whose sandboxes, volumes and snapshots are whose.
+//! Namespaces: which sandboxes, volumes and snapshots an API key can use.
 //!
-//! In the state directory there is one list of names. What belongs to a namespace is called
-//! `NAMESPACE--NAME` there; what belongs to `default` bears its own name, so that the CLI and
-//! clients of the server see the same. A namespace has no `--` in it and no `-` at its end, so the
-//! first `--` of a name is where its namespace ends: two namespaces never mean the same name.
+//! The state directory has one flat list of names. An object of a namespace is stored as
+//! `NAMESPACE--NAME`. Objects of `default` are stored under their plain name, so the CLI and the
+//! clients of the server see the same ones. A namespace contains no `--` and does not end with
+//! `-`, so the first `--` of a stored name ends its namespace: the mapping is unambiguous.
 
 use msb_spec::{Error, Name, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Between a namespace and a name.
+/// Separates a namespace from a name.
 const SEPARATOR: &str = "--";
-/// The one whose names are not changed.
+/// The namespace that is stored without a prefix.
 pub(crate) const DEFAULT: &str = "default";
 
-/// A namespace: 1 to 63 of `A-Z a-z 0-9 _ -`, from a letter or digit to a letter, digit or `_`, and
-/// no `--` in between.
+/// A namespace: 1 to 63 of `A-Z a-z 0-9 _ -`. It starts with a letter or digit, ends with a letter,
+/// digit or `_`, and contains no `--`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Longest, as for a sandbox of the old server; both fit into a [`Name`].
+    /// Longest namespace in bytes, as for sandboxes of the old server; both fit into a [`Name`].
     pub const MAX: usize = 63;
 
-    /// Checks and takes a namespace.
+    /// Parses and checks a namespace.
     pub fn parse(text: &str) -> Result<Self> {
         let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
             && text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
@@ -37,12 +37,12 @@ impl Namespace {
         let beginning: String = text.chars().take(60).collect();
         Err(Error::invalid(format!("not a namespace: `{}`", msb_spec::shown(&beginning))).hint(
             "a namespace has 1 to 63 of A-Z a-z 0-9 _ -, starts with a letter or digit, does not \
-             end with - and has no -- in it",
+             end with - and contains no --",
         ))
     }
 
-    /// The one whose names are not changed.
-    pub fn usual() -> Self {
+    /// The namespace `default`, which is stored without a prefix.
+    pub fn default_namespace() -> Self {
         Self(DEFAULT.to_owned())
     }
 
@@ -51,17 +51,17 @@ impl Namespace {
         &self.0
     }
 
-    /// Whether its names are not changed.
-    pub fn is_usual(&self) -> bool {
+    /// Whether this is the namespace `default`.
+    pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
     }
 
-    /// The name in the state directory.
-    pub(crate) fn inner(&self, name: &str) -> Result<Name> {
-        if self.is_usual() {
+    /// The stored name of a client's name.
+    pub(crate) fn to_stored(&self, name: &str) -> Result<Name> {
+        if self.is_default() {
             return match name.contains(SEPARATOR) {
                 true => Err(Error::invalid(format!("not a sandbox name: `{name}`"))
-                    .hint("`--` stands between a namespace and a name; leave it out")),
+                    .hint("`--` separates a namespace from a name; use a name without it")),
                 false => Name::parse(name),
             };
         }
@@ -70,18 +70,18 @@ impl Namespace {
         Name::parse(&format!("{}{SEPARATOR}{name}", self.0)).map_err(|_| {
             let room = Name::MAX - SEPARATOR.len() - self.0.len();
             Error::invalid(format!("the name is too long: `{name}`"))
-                .hint(format!("in the namespace `{}` there is room for {room} letters", self.0))
+                .hint(format!("in the namespace `{}` a name has at most {room} characters", self.0))
         })
     }
 
-    /// The name that its owner knows; none if it belongs to another.
-    pub(crate) fn outer<'a>(&self, name: &'a str) -> Option<&'a str> {
+    /// The client's name of a stored name; none if it is in another namespace.
+    pub(crate) fn to_visible<'a>(&self, name: &'a str) -> Option<&'a str> {
         let (namespace, name) = split(name);
         (namespace == self.0).then_some(name)
     }
 }
 
-/// The namespace of a name in the state directory, and the name that its owner knows.
+/// Splits a stored name into its namespace and the name that clients see.
 pub(crate) fn split(name: &str) -> (&str, &str) {
     match name.split_once(SEPARATOR) {
         Some((namespace, rest))
@@ -114,18 +114,18 @@ impl From<Namespace> for String {
     }
 }
 
-/// Which namespaces somebody may use.
+/// The namespaces that a caller may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub enum Reaches {
-    /// All.
+pub enum Scope {
+    /// All namespaces, under their stored names.
     #[default]
     All,
-    /// One.
+    /// One namespace, under the names of its clients.
     One(Namespace),
 }
 
-impl Reaches {
-    /// Parses `*` or a namespace.
+impl Scope {
+    /// Parses `*` or the name of a namespace.
     pub fn parse(text: &str) -> Result<Self> {
         match text {
             "*" => Ok(Self::All),
@@ -133,7 +133,7 @@ impl Reaches {
         }
     }
 
-    /// As it is written.
+    /// The scope as text: `*` or a namespace.
     pub fn as_str(&self) -> &str {
         match self {
             Self::All => "*",
@@ -154,16 +154,16 @@ mod tests {
         for text in namespaces {
             let namespace = Namespace::parse(text).unwrap();
             for name in names {
-                let Ok(inner) = namespace.inner(name) else {
-                    assert!(namespace.is_usual() && name.contains("--"), "{text} {name}");
+                let Ok(stored) = namespace.to_stored(name) else {
+                    assert!(namespace.is_default() && name.contains("--"), "{text} {name}");
                     continue;
                 };
-                assert_eq!(namespace.outer(inner.as_str()), Some(name), "{inner}");
-                assert_eq!(split(inner.as_str()), (text, name));
-                assert_eq!(seen.insert(inner.clone(), (text, name)), None, "{inner}");
+                assert_eq!(namespace.to_visible(stored.as_str()), Some(name), "{stored}");
+                assert_eq!(split(stored.as_str()), (text, name));
+                assert_eq!(seen.insert(stored.clone(), (text, name)), None, "{stored}");
                 for other in namespaces.iter().filter(|other| **other != text) {
                     let other = Namespace::parse(other).unwrap();
-                    assert_eq!(other.outer(inner.as_str()), None, "{other} {inner}");
+                    assert_eq!(other.to_visible(stored.as_str()), None, "{other} {stored}");
                 }
             }
         }
@@ -176,19 +176,19 @@ mod tests {
             assert!(Namespace::parse(bad).is_err(), "{bad}");
         }
         for bad in ["", "..", "-x", "a/b", "--x"] {
-            assert!(Namespace::parse("team").unwrap().inner(bad).is_err(), "{bad}");
+            assert!(Namespace::parse("team").unwrap().to_stored(bad).is_err(), "{bad}");
         }
         let namespace = Namespace::parse(&"a".repeat(63)).unwrap();
-        assert!(namespace.inner(&"b".repeat(63)).is_ok());
-        assert!(namespace.inner(&"b".repeat(64)).is_err());
+        assert!(namespace.to_stored(&"b".repeat(63)).is_ok());
+        assert!(namespace.to_stored(&"b".repeat(64)).is_err());
     }
 
     #[test]
     fn names_of_the_cli_that_look_like_it_belong_to_no_namespace() {
         for name in ["a.b--c", "a---b"] {
             assert_eq!(split(name), ("", name));
-            assert_eq!(Namespace::usual().outer(name), None, "{name}");
-            assert_eq!(Namespace::parse("a").unwrap().outer(name), None, "{name}");
+            assert_eq!(Namespace::default_namespace().to_visible(name), None, "{name}");
+            assert_eq!(Namespace::parse("a").unwrap().to_visible(name), None, "{name}");
         }
     }
 }

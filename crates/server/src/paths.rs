@@ -1,53 +1,53 @@
-//! The host's files that clients may name: one list for every surface but the CLI.
+//! The host paths that clients may name: one allowlist for every interface but the CLI.
 //!
-//! A path is followed to where it really leads before it is compared, as far as it exists; what
-//! does not exist yet must lie in a directory that does. So a link in the middle leads nobody out.
-//! Whoever uses the path that was found follows no link any more: one that is there by then was put
-//! there meanwhile.
+//! A path is resolved (`realpath`) before it is compared, as far as it exists. A path that does not
+//! exist yet must be in a directory that does. So a symbolic link in the middle cannot lead out of
+//! an allowed directory. Users of the resolved path follow no further symbolic links: one that
+//! appears later was created after the check.
 //!
-//! The state directory is never among them, whatever is allowed: see `state_dir`.
+//! The state directory is always excluded: see `state_dir`.
 //!
-//! A key of one namespace has, below each directory, the one that bears its namespace's name, if there is
-//! one: two namespaces never share a file of the host, and none has any before somebody makes the
-//! directory.
+//! A key of one namespace may use, below each allowed directory, only the subdirectory with the
+//! name of its namespace. Two namespaces never share a host file, and a namespace has no host files
+//! until the operator creates its subdirectory.
 
 use crate::namespace::Namespace;
 use crate::state_dir::StateDir;
 use msb_spec::{Error, Kind, Result};
 use std::path::{Component, Path, PathBuf};
 
-/// Which files of the host may be named.
+/// The allowlist of host paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPaths {
-    /// None is all of them.
+    /// The allowed directories; none means all.
     roots: Option<Vec<PathBuf>>,
-    /// The namespace whose directory below each root it is, if it is not all of it.
+    /// Restricts each root to the subdirectory of this namespace.
     namespace: Option<Namespace>,
-    /// What says so, for the hint.
+    /// The flag or setting that lists the roots, for hints.
     said_by: String,
-    /// What is never shown.
+    /// The state directory, which is always excluded.
     state: Option<StateDir>,
 }
 
 impl HostPaths {
-    /// Those below these directories. Ones that do not exist allow nothing.
+    /// Allows what is below these directories. Those that do not exist are ignored.
     pub fn below(roots: impl IntoIterator<Item = PathBuf>, said_by: impl Into<String>) -> Self {
         let roots = roots.into_iter().filter_map(|root| root.canonicalize().ok()).collect();
         Self { roots: Some(roots), namespace: None, said_by: said_by.into(), state: None }
     }
 
-    /// All.
+    /// Allows every path of the host.
     pub fn unrestricted() -> Self {
         Self { roots: None, namespace: None, said_by: String::new(), state: None }
     }
 
-    /// The same without the state directory: no path that is it, lies in it or contains it.
+    /// Excludes the state directory: the directory, its contents and its parents.
     pub fn without_state(mut self, state: &Path) -> Result<Self> {
         self.state = Some(StateDir::open(state)?);
         Ok(self)
     }
 
-    /// Those that a key of this namespace may name. Where all may be named, it may name none.
+    /// Restricts the list to a namespace. An unrestricted list becomes an empty one.
     #[must_use]
     pub fn of_namespace(&self, namespace: &Namespace) -> Self {
         let said_by = match self.roots {
@@ -59,16 +59,16 @@ impl HostPaths {
         Self { roots, namespace: Some(namespace.clone()), said_by, state }
     }
 
-    /// The directories; none is all.
+    /// The allowed directories; none means all.
     pub fn roots(&self) -> Option<&[PathBuf]> {
         self.roots.as_deref()
     }
 
-    /// The path with every link followed, if it may be named. A relative one is below the current
-    /// directory.
+    /// Resolves all symbolic links, and returns the path if it is allowed. A relative path starts
+    /// at the current directory.
     pub fn check(&self, path: &Path) -> Result<PathBuf> {
         let real = real(path)?;
-        // If the directory of the namespace is a link, nothing that was followed begins with it.
+        // If the directory of the namespace is a symbolic link, no resolved path starts with it.
         let below = |root: &PathBuf| match &self.namespace {
             Some(namespace) => real.starts_with(root.join(namespace.as_str())),
             None => real.starts_with(root),
@@ -78,23 +78,26 @@ impl HostPaths {
             if !state.map_or(Ok(false), |state| state.is_shown_by(&real))? {
                 return Ok(real);
             }
-            let text = format!("host path `{}` shows the state directory of msb", path.display());
+            let text =
+                format!("host path `{}` overlaps the state directory of msb", path.display());
             return Err(Error::new(Kind::Denied, text)
-                .hint("name a directory beside it; MSB_HOME can be moved out of what is shown"));
+                .hint("use another directory, or move MSB_HOME out of the allowed ones"));
         }
         let (shown, said_by) = (path.display(), &self.said_by);
         let hint = match &self.namespace {
-            Some(own) => format!("below those that {said_by} lists, those in `{own}` are"),
-            None => format!("{said_by} lists the directories that are"),
+            Some(own) => {
+                format!("{said_by} lists directories; their subdirectories `{own}` are allowed")
+            }
+            None => format!("{said_by} lists the allowed directories"),
         };
         Err(Error::new(Kind::Denied, format!("host path `{shown}` is not allowed")).hint(hint))
     }
 }
 
-/// Where a path really leads.
+/// Resolves all symbolic links of a path, as far as it exists.
 fn real(path: &Path) -> Result<PathBuf> {
     let shown = path.display();
-    let about = |error| Error::host(format!("cannot look at `{shown}`"), error);
+    let about = |error| Error::host(format!("cannot resolve `{shown}`"), error);
     if path.as_os_str().is_empty() {
         return Err(Error::invalid("a host path is empty"));
     }
@@ -105,14 +108,14 @@ fn real(path: &Path) -> Result<PathBuf> {
         match exists.canonicalize() {
             Ok(real) => return Ok(rest.iter().rev().fold(real, |path, name| path.join(name))),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(about(error)),
-            // A link that leads nowhere would be followed by whoever writes to it.
+            // A dangling symbolic link: a writer would follow it.
             Err(error) if exists.symlink_metadata().is_ok() => return Err(about(error)),
             Err(error) => match exists.components().next_back() {
                 Some(Component::Normal(name)) => {
                     rest.push(name.to_owned());
                     exists.pop();
                 }
-                // `..` behind what does not exist could lead anywhere.
+                // `..` after a component that does not exist could lead anywhere.
                 _ => return Err(about(error)),
             },
         }
@@ -126,7 +129,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn no_link_and_no_parent_leads_out() {
+    fn links_and_parents_do_not_leave_the_roots() {
         let place = std::env::temp_dir().join(format!("msb-paths-{}", std::process::id()));
         let (inside, outside) = (place.join("in"), place.join("out"));
         for directory in [&inside, &outside] {
@@ -199,7 +202,7 @@ mod tests {
         }
         assert!(of("red").check(&place).is_err());
         assert!(of("red").check(&place.join("redder")).is_err());
-        // A link in place of its directory gives it nothing of another's.
+        // A symbolic link in place of its directory grants no files of another.
         assert!(of("blue").check(&red).is_err());
         assert!(of("blue").check(&blue).is_err());
         let all = HostPaths::unrestricted().of_namespace(&Namespace::parse("red").unwrap());

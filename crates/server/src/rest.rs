@@ -1,116 +1,147 @@
-//! Every Operation over HTTP, as the table in [`msb_api::http`] has it.
+//! The REST API: every Operation over HTTP, from the table in [`msb_api::http`].
 
-mod asked;
-mod document;
-mod events;
-mod pieces;
-mod running;
-mod socket;
+mod body_stream;
+mod command_stream;
+mod disconnect;
+mod openapi;
+mod request_args;
+mod sse;
 mod streams;
-mod waiting;
+mod websocket;
 
-pub use document::document;
+pub use openapi::document;
 
-use crate::dialect::Who;
-use crate::room::Seat;
-use crate::site::Site;
-use asked::Asked;
+use crate::dialect::Caller;
+use crate::http_state::HttpState;
+use crate::quota::CallPermit;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
-use events::{Event, Events};
-use msb_api::Api;
-use msb_api::http::{Ask, Method, Visitor, each};
+use disconnect::DisconnectWatch;
+use msb_api::http::{HttpRequest, Method, Route, Visitor, each};
+use msb_api::{Api, Watch};
 use msb_spec::{Error, Kind, Result};
+use request_args::{RequestArgs, RequestMembers};
 use serde::Serialize;
+use sse::{SseEvent, SseSender};
 use std::sync::{Arc, OnceLock};
-use waiting::Waiting;
 
 pub(crate) const DOCUMENT: &str = "/openapi.json";
 
-/// The routes of all of it.
-pub(crate) fn routes(site: &Arc<Site>) -> Router {
-    struct Table(Router<Arc<Site>>);
-    impl Visitor for Table {
-        fn visit<A: Ask>(&mut self) {
-            let how = match A::ROUTE.method {
-                Method::Get => MethodFilter::GET,
-                Method::Post => MethodFilter::POST,
-                Method::Delete => MethodFilter::DELETE,
-            };
+/// The routes of all Operations, of the streams and of the OpenAPI document.
+pub(crate) fn routes(state: &Arc<HttpState>) -> Router {
+    struct RouteTable(Router<Arc<HttpState>>);
+    impl Visitor for RouteTable {
+        fn visit<R: HttpRequest>(&mut self) {
             let router = std::mem::take(&mut self.0);
-            self.0 = router.route(&A::ROUTE.template(), on(how, answer::<A>));
+            self.0 = route(router, RestOperation { route: R::ROUTE, read: read::<R> });
         }
     }
-    let mut table = Table(Router::new());
+    let mut table = RouteTable(Router::new());
     each(&mut table);
     table
         .0
         .merge(streams::routes())
-        .merge(socket::routes())
-        .route(DOCUMENT, get(shown))
-        .with_state(Arc::clone(site))
+        .merge(websocket::routes())
+        .route(DOCUMENT, get(openapi_document))
+        .with_state(Arc::clone(state))
 }
 
-async fn shown() -> Response {
+/// Not part of the visitor, whose closures would be compiled once for each Operation.
+fn route(router: Router<Arc<HttpState>>, operation: RestOperation) -> Router<Arc<HttpState>> {
+    let method = match operation.route.method {
+        Method::Get => MethodFilter::GET,
+        Method::Post => MethodFilter::POST,
+        Method::Delete => MethodFilter::DELETE,
+    };
+    let handler = move |State(state), request| handle(operation, state, request);
+    router.route(&operation.route.template(), on(method, handler))
+}
+
+async fn openapi_document() -> Response {
     static TEXT: OnceLock<String> = OnceLock::new();
     let text = TEXT.get_or_init(|| document().to_string());
     json(StatusCode::OK, text.clone())
 }
 
-/// The sandboxes of whoever asks, and a seat for as long as that takes.
-fn api(site: &Site, request: &axum::http::request::Parts) -> Result<(Arc<dyn Api>, Seat)> {
-    let caller = request.extensions.get::<Who>();
-    let caller = caller.ok_or_else(|| Error::new(Kind::Denied, "nobody has asked"))?;
-    Ok((site.guarded(caller), site.room().take(caller)?))
+/// The Api in the caller's scope, and a permit for the duration of the call.
+fn api(
+    state: &HttpState,
+    request: &axum::http::request::Parts,
+) -> Result<(Arc<dyn Api>, CallPermit)> {
+    let caller = request.extensions.get::<Caller>();
+    let caller = caller
+        .ok_or_else(|| Error::new(Kind::Denied, "the request has no authenticated caller"))?;
+    Ok((state.rest_api(caller), state.limiter().acquire(caller)?))
 }
 
-/// Does one Operation.
-async fn answer<A: Ask>(State(site): State<Arc<Site>>, request: Request) -> Response {
+/// One Operation without its type, so that its handler is compiled once for all of them.
+#[derive(Clone, Copy)]
+struct RestOperation {
+    route: Route,
+    /// Deserializes the members of a request.
+    read: fn(RequestMembers) -> Result<OperationCall>,
+}
+
+/// A call of the Api that returns its response as JSON.
+type OperationCall = Box<dyn FnOnce(&dyn Api, &dyn Watch) -> Result<String> + Send>;
+
+fn read<R: HttpRequest>(members: RequestMembers) -> Result<OperationCall> {
+    let request: R = members.read()?;
+    Ok(Box::new(move |api, watch| {
+        let response = request.call(api, watch)?;
+        serde_json::to_string(&response)
+            .map_err(|error| Error::host("cannot encode the response", error))
+    }))
+}
+
+/// Handles a request for one Operation.
+async fn handle(operation: RestOperation, state: Arc<HttpState>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: A = Asked::of(&parts, &A::ROUTE.template()).with_body(&A::ROUTE, body).await?;
-        Ok((api, seat, ask))
+    let args = async {
+        let (api, permit) = api(&state, &parts)?;
+        let args = RequestArgs::parse(&parts, &operation.route.template());
+        let work = (operation.read)(args.with_body(&operation.route, body).await?)?;
+        Ok((api, permit, work))
     };
-    let (api, seat, ask) = match asked.await {
-        Ok(asked) => asked,
+    let (api, permit, work) = match args.await {
+        Ok(args) => args,
         Err(error) => return failed(&error),
     };
-    if events::wants(&parts.headers) {
-        let (events, response) = Events::begin();
+    if sse::wants(&parts.headers) {
+        let (events, response) = SseSender::begin();
         tokio::task::spawn_blocking(move || {
-            let _seat = seat;
-            let last = match ask.perform(api.as_ref(), &events) {
-                Ok(answer) => Event::new("answer", &answer),
-                Err(error) => Event::new("error", &error),
+            let _permit = permit;
+            let last = match work(api.as_ref(), &events) {
+                Ok(handle) => SseEvent::of_json("answer", &handle),
+                Err(error) => SseEvent::new("error", &error),
             };
             let _ = events.send(last);
         });
         return response;
     }
-    let (waiting, gone) = Waiting::begin();
+    let (waiting, on_disconnect) = DisconnectWatch::begin();
     let done = tokio::task::spawn_blocking(move || {
-        let _seat = seat;
-        ask.perform(api.as_ref(), &waiting)
+        let _permit = permit;
+        work(api.as_ref(), &waiting)
     });
     let done = done.await;
-    // Here or, if the client hangs up, while it is waited for.
-    drop(gone);
+    // Dropped here, or with this future if the client disconnects.
+    drop(on_disconnect);
     match done {
-        Ok(Ok(answer)) => told(&answer),
+        Ok(Ok(handle)) => json(StatusCode::OK, handle),
         Ok(Err(error)) => failed(&error),
-        Err(_) => failed(&Error::new(Kind::Host, "the call broke")),
+        Err(_) => failed(&Error::new(Kind::Host, "the request handler failed")),
     }
 }
 
-fn told(answer: &impl Serialize) -> Response {
-    match serde_json::to_string(answer) {
+fn json_response(handle: &impl Serialize) -> Response {
+    match serde_json::to_string(handle) {
         Ok(text) => json(StatusCode::OK, text),
-        Err(error) => failed(&Error::host("the answer cannot be written", error)),
+        Err(error) => failed(&Error::host("cannot encode the response", error)),
     }
 }
 
@@ -122,13 +153,13 @@ fn json(status: StatusCode, text: String) -> Response {
     response
 }
 
-/// An error as clients read it.
+/// The response for an error, with the HTTP status of its kind.
 pub(crate) fn failed(error: &Error) -> Response {
     let status = match error.kind() {
         Kind::Invalid => StatusCode::BAD_REQUEST,
         Kind::Denied => StatusCode::FORBIDDEN,
         Kind::NotFound => StatusCode::NOT_FOUND,
-        // A worker that went away while it was asked: the sandbox has ended.
+        // `Protocol`: the worker went away during the request, because the sandbox has ended.
         Kind::Exists | Kind::State | Kind::Protocol => StatusCode::CONFLICT,
         Kind::CommandNotFound | Kind::NotExecutable | Kind::Unsupported => {
             StatusCode::UNPROCESSABLE_ENTITY
@@ -141,14 +172,15 @@ pub(crate) fn failed(error: &Error) -> Response {
     json(status, body.to_string())
 }
 
-/// Nothing is there, or not like that.
-pub(crate) async fn nothing() -> Response {
-    failed(&Error::new(Kind::NotFound, "no such path").hint("`/openapi.json` has all of them"))
+/// The response for an unknown path.
+pub(crate) async fn unknown_path() -> Response {
+    failed(&Error::new(Kind::NotFound, "no such path").hint("`/openapi.json` lists all paths"))
 }
 
-/// There is something, but not for this method.
-pub(crate) async fn no_method() -> Response {
-    let error = Error::invalid("no such method here").hint("`/openapi.json` has all of them");
+/// The response for a method that the path does not have.
+pub(crate) async fn unknown_method() -> Response {
+    let error = Error::invalid("the path does not support this method")
+        .hint("`/openapi.json` lists all methods");
     let mut response = failed(&error);
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response

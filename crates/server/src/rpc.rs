@@ -1,27 +1,27 @@
-//! `/api/v1/rpc` of the microsandbox server: JSON-RPC 2.0 over one POST, as its SDKs speak it.
+//! `/api/v1/rpc` of the microsandbox server: JSON-RPC 2.0 in one POST request, as its SDKs use it.
 //!
-//! Bytes in, bytes and a status out; whoever listens for HTTP calls this. A failure is not a
-//! JSON-RPC error but a status with `{"error", "code"}`, except where the request itself is none.
+//! It maps bytes to bytes and a status; the HTTP listener calls it. A failed call is not a JSON-RPC
+//! error but an HTTP status with `{"error", "code"}`. Only malformed requests get JSON-RPC errors.
 
 use crate::cancel::Cancel;
-use crate::dialect::Who;
-use crate::dialects::server::{Asked, Server};
-use crate::keys::Refused;
+use crate::dialect::Caller;
+use crate::dialects::server::{CallContext, Server};
+use crate::keys::KeyError;
 use msb_spec::{Error, Kind, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The longest request: code has its own limit, and JSON can make it six times as long.
+/// Longest request in bytes: code has its own limit, and JSON escapes can make it six times longer.
 const LONGEST: usize = 32 << 20;
 
-/// An answer to an HTTP request.
+/// The response to an HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The status code.
+    /// The HTTP status code.
     pub status: u16,
-    /// JSON; empty where nothing is to be said.
+    /// A JSON document; empty for notifications.
     pub body: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl Reply {
         Self { status, body: body.to_string().into_bytes() }
     }
 
-    /// A failure, as that server writes it. What to do about it stands beside.
+    /// A failure in the format of that server, plus a hint.
     fn failed(status: u16, code: u16, error: &str, hint: Option<&str>) -> Self {
         let mut body = json!({"error": error, "code": code});
         if let Some(hint) = hint {
@@ -39,29 +39,29 @@ impl Reply {
         Self::new(status, &body)
     }
 
-    /// What is no request.
+    /// A JSON-RPC error, for a malformed request.
     fn no_request(status: u16, id: &Value, code: i32, message: &str) -> Self {
         let error = json!({"code": code, "message": message});
         Self::new(status, &json!({"jsonrpc": "2.0", "id": id, "error": error}))
     }
 }
 
-/// That the server is there.
+/// The response of the health check.
 pub fn health() -> Reply {
     Reply::new(200, &json!({"message": "Service is healthy"}))
 }
 
-/// That a key is not good.
-pub fn refused(why: Refused) -> Reply {
+/// The response to an invalid API key.
+pub fn refused(why: KeyError) -> Reply {
     let error = Error::from(why);
     match why {
-        Refused::Missing | Refused::Malformed => {
+        KeyError::Missing | KeyError::FrameError => {
             Reply::failed(401, 1001, &format!("Invalid credentials: {error}"), error.advice())
         }
-        Refused::Signature | Refused::Expired => {
+        KeyError::Signature | KeyError::Expired => {
             Reply::failed(401, 1004, &format!("Invalid or expired token: {error}"), error.advice())
         }
-        Refused::Namespace => failed(&error),
+        KeyError::Namespace => failed(&error),
     }
 }
 
@@ -71,7 +71,7 @@ struct Request {
     method: Option<Value>,
     #[serde(default)]
     params: Value,
-    /// Absent is not the same as null: nobody waits for an answer then.
+    /// Absent is not null: a request without an id is a notification and gets no response.
     #[serde(default, deserialize_with = "present")]
     id: Option<Value>,
 }
@@ -82,10 +82,10 @@ fn present<'de, D: serde::Deserializer<'de>>(
     Value::deserialize(from).map(Some)
 }
 
-/// Does what a request asks for.
-pub fn rpc(server: &Server, body: &[u8], who: &Who, cancel: &Cancel) -> Reply {
+/// Handles one JSON-RPC request.
+pub fn rpc(server: &Server, body: &[u8], caller: &Caller, cancel: &Cancel) -> Reply {
     if body.len() > LONGEST {
-        return Reply::failed(413, 2001, "the request is too long", None);
+        return Reply::failed(413, 2001, "the request has more than 32 MiB", None);
     }
     let value: Value = match serde_json::from_slice(body) {
         Ok(value) => value,
@@ -105,15 +105,15 @@ pub fn rpc(server: &Server, body: &[u8], who: &Who, cancel: &Cancel) -> Reply {
         return invalid(&id, "Invalid or missing jsonrpc version field");
     }
     let Some(method) = request.method.as_ref().and_then(Value::as_str) else {
-        return invalid(&id, "Invalid request: there is no method");
+        return invalid(&id, "Invalid request: the method is missing");
     };
-    let asked = Asked { who, cancel, watch: Arc::new(msb_api::Unwatched) };
+    let context = CallContext { caller, cancel, watch: Arc::new(msb_api::NoProgress) };
     let result = match method {
-        "sandbox.start" => with(request.params, |it| server.start(&asked, it).map(Value::from)),
-        "sandbox.stop" => with(request.params, |it| server.stop(&asked, it).map(Value::from)),
-        "sandbox.repl.run" => with(request.params, |it| server.run_code(&asked, it)),
-        "sandbox.command.run" => with(request.params, |it| server.run_command(&asked, it)),
-        "sandbox.metrics.get" => with(request.params, |it| server.metrics(&asked, it)),
+        "sandbox.start" => with(request.params, |it| server.start(&context, it).map(Value::from)),
+        "sandbox.stop" => with(request.params, |it| server.stop(&context, it).map(Value::from)),
+        "sandbox.repl.run" => with(request.params, |it| server.run_code(&context, it)),
+        "sandbox.command.run" => with(request.params, |it| server.run_command(&context, it)),
+        "sandbox.metrics.get" => with(request.params, |it| server.metrics(&context, it)),
         other => {
             let text = format!("Method not found: {}", msb_spec::shown(other));
             return Reply::no_request(404, &id, -32601, &text);
@@ -126,7 +126,7 @@ pub fn rpc(server: &Server, body: &[u8], who: &Who, cancel: &Cancel) -> Reply {
     }
 }
 
-/// Does something with the parameters, if they are as they must be.
+/// Deserializes the parameters and calls a function with them.
 fn with<T: DeserializeOwned>(params: Value, act: impl Fn(&T) -> Result<Value>) -> Result<Value> {
     let params = match params {
         Value::Object(params) => params,
@@ -136,7 +136,7 @@ fn with<T: DeserializeOwned>(params: Value, act: impl Fn(&T) -> Result<Value>) -
     act(&crate::arguments::read(&params).map_err(Error::invalid)?)
 }
 
-/// A failure, with the status and the code that its clients expect.
+/// A failure, with the status and code that the SDKs expect.
 pub(crate) fn failed(error: &Error) -> Reply {
     let (status, code) = match error.kind() {
         Kind::Invalid => (400, 2001),

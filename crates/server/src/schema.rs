@@ -1,29 +1,30 @@
-//! Checks arguments against the input schema that a tool shows, so that what is promised and what
-//! is taken cannot differ.
+//! Checks arguments against the input schema of a tool, so that the published schema and the
+//! accepted arguments cannot differ.
 //!
-//! It knows the part of JSON Schema that our tools use: types, ranges, enumerations, required and
-//! further properties, items, and one of several.
+//! Supports the part of JSON Schema that our tools use: `type`, ranges, `enum`, `const`,
+//! `required`,
+//! `additionalProperties`, `items`, `oneOf` and `anyOf`.
 
 use serde_json::{Map, Value};
 
-/// Deep enough for every schema of ours; arguments that go deeper are not looked at by any.
+/// Nesting depth up to which arguments are checked; no schema of ours is deeper.
 const DEEPEST: usize = 32;
 
-/// Checks arguments. The error says what is wrong, and at which argument.
-pub(crate) fn check(schema: &Map<String, Value>, arguments: &Map<String, Value>) -> Found {
+/// Checks arguments. The error names the argument and what is wrong with it.
+pub(crate) fn check(schema: &Map<String, Value>, arguments: &Map<String, Value>) -> CheckResult {
     object(schema, arguments, &mut Vec::new())
 }
 
-type Found = Result<(), String>;
+type CheckResult = Result<(), String>;
 
-fn wrong(path: &[String], what: impl std::fmt::Display) -> Found {
+fn mismatch(path: &[String], what: impl std::fmt::Display) -> CheckResult {
     match path {
         [] => Err(what.to_string()),
         _ => Err(format!("{what} at {}", path.join("."))),
     }
 }
 
-fn value(schema: &Value, value: &Value, path: &mut Vec<String>) -> Found {
+fn value(schema: &Value, value: &Value, path: &mut Vec<String>) -> CheckResult {
     let Some(schema) = schema.as_object().filter(|_| path.len() <= DEEPEST) else {
         return Ok(());
     };
@@ -31,13 +32,13 @@ fn value(schema: &Value, value: &Value, path: &mut Vec<String>) -> Found {
         return one_of(choices, value, path);
     }
     if let Some(only) = schema.get("const").filter(|only| *only != value) {
-        return wrong(path, format!("expected {only}"));
+        return mismatch(path, format!("expected {only}"));
     }
     if let Some(words) = schema.get("enum").and_then(Value::as_array)
         && !words.contains(value)
     {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        return wrong(path, format!("expected one of {}", words.join(", ")));
+        return mismatch(path, format!("expected one of {}", words.join(", ")));
     }
     match (schema.get("type").and_then(Value::as_str), value) {
         (Some("object"), Value::Object(members)) => object(schema, members, path),
@@ -45,7 +46,7 @@ fn value(schema: &Value, value: &Value, path: &mut Vec<String>) -> Found {
         (Some("string"), Value::String(text)) => {
             let least = schema.get("minLength").and_then(Value::as_u64).unwrap_or(0);
             match (text.chars().count() as u64) < least {
-                true => wrong(path, format!("expected at least {least} characters")),
+                true => mismatch(path, format!("expected at least {least} characters")),
                 false => Ok(()),
             }
         }
@@ -54,7 +55,7 @@ fn value(schema: &Value, value: &Value, path: &mut Vec<String>) -> Found {
         }
         (Some("boolean"), Value::Bool(_)) | (None, _) => Ok(()),
         (Some(expected), found) => {
-            wrong(path, format!("expected {expected}, received {}", name(found)))
+            mismatch(path, format!("expected {expected}, received {}", name(found)))
         }
     }
 }
@@ -63,7 +64,7 @@ fn object(
     schema: &Map<String, Value>,
     members: &Map<String, Value>,
     path: &mut Vec<String>,
-) -> Found {
+) -> CheckResult {
     let none = Map::new();
     let known = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
@@ -71,14 +72,14 @@ fn object(
     if let Some(missing) = required.find(|it| !members.contains_key(*it)) {
         let kind = known.get(missing).and_then(|it| it.get("type")).and_then(Value::as_str);
         path.push(missing.to_owned());
-        return wrong(path, format!("expected {}, received nothing", kind.unwrap_or("a value")));
+        return mismatch(path, format!("expected {}, received nothing", kind.unwrap_or("a value")));
     }
     let more = schema.get("additionalProperties");
     for (key, member) in members {
         let schema = match (known.get(key), more) {
             (Some(schema), _) => schema,
             (None, Some(Value::Bool(false))) => {
-                return wrong(path, format!("unrecognized key `{}`", msb_spec::shown(key)));
+                return mismatch(path, format!("unrecognized key `{}`", msb_spec::shown(key)));
             }
             (None, Some(schema)) => schema,
             (None, None) => continue,
@@ -90,7 +91,7 @@ fn object(
     Ok(())
 }
 
-fn array(schema: &Map<String, Value>, items: &[Value], path: &mut Vec<String>) -> Found {
+fn array(schema: &Map<String, Value>, items: &[Value], path: &mut Vec<String>) -> CheckResult {
     let Some(of) = schema.get("items") else {
         return Ok(());
     };
@@ -102,26 +103,26 @@ fn array(schema: &Map<String, Value>, items: &[Value], path: &mut Vec<String>) -
     Ok(())
 }
 
-fn range(schema: &Map<String, Value>, number: f64, path: &[String]) -> Found {
+fn range(schema: &Map<String, Value>, number: f64, path: &[String]) -> CheckResult {
     let limit = |name: &str| schema.get(name).and_then(Value::as_f64);
     let whole = schema.get("type").and_then(Value::as_str) == Some("integer");
     if whole && number.fract() != 0.0 {
-        return wrong(path, "expected a whole number");
+        return mismatch(path, "expected a whole number");
     }
     if let Some(least) = limit("minimum").filter(|least| number < *least) {
-        return wrong(path, format!("too small: expected >={least}"));
+        return mismatch(path, format!("too small: expected >={least}"));
     }
     if let Some(below) = limit("exclusiveMinimum").filter(|below| number <= *below) {
-        return wrong(path, format!("too small: expected >{below}"));
+        return mismatch(path, format!("too small: expected >{below}"));
     }
     match limit("maximum").filter(|most| number > *most) {
-        Some(most) => wrong(path, format!("too big: expected <={most}")),
+        Some(most) => mismatch(path, format!("too big: expected <={most}")),
         None => Ok(()),
     }
 }
 
-/// Where choices differ by a constant member, only the one that was meant has a say.
-fn one_of(choices: &Value, found: &Value, path: &mut Vec<String>) -> Found {
+/// Where choices differ by a constant member, only the one with that constant is checked.
+fn one_of(choices: &Value, found: &Value, path: &mut Vec<String>) -> CheckResult {
     let choices = choices.as_array().map(Vec::as_slice).unwrap_or_default();
     let meant = |choice: &&Value| {
         let properties = choice.get("properties").and_then(Value::as_object);
@@ -140,7 +141,7 @@ fn one_of(choices: &Value, found: &Value, path: &mut Vec<String>) -> Found {
         }
         path.truncate(depth);
     }
-    wrong(path, "it is none of what is expected")
+    mismatch(path, "matches none of the allowed schemas")
 }
 
 fn name(value: &Value) -> &'static str {
@@ -160,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_argument() {
         let schema = json!({
             "type": "object",
             "required": ["name"],
@@ -186,7 +187,7 @@ mod tests {
             (json!({"name": "a", "cpus": 99}), "too big: expected <=16 at cpus"),
             (json!({"name": "a", "cpus": 1.5}), "expected a whole number at cpus"),
             (json!({"name": "a", "env": {"x": 1}}), "expected string, received number at env.x"),
-            (json!({"name": "a", "signal": "x"}), "it is none of what is expected at signal"),
+            (json!({"name": "a", "signal": "x"}), "matches none of the allowed schemas at signal"),
             (
                 json!({"name": "a", "rootfs": {"kind": "oci", "x": 1}}),
                 "expected string, received number at rootfs.x",

@@ -1,10 +1,10 @@
 //! Keeps the state directory out of the host paths that clients may name.
 //!
-//! `MSB_HOME` holds the secret that keys are signed with and the files of every sandbox. It is never shown,
-//! whatever directories are allowed: neither itself, nor anything in it, nor a directory that it lies in,
-//! whose tree would bring it along. It is held by a descriptor, so that it is found again after a
-//! rename, and compared by where it lies in its file system, so that a bind mount of it, of a part of it or of
-//! a directory above it is the same thing.
+//! `MSB_HOME` holds the secret that signs API keys and the files of every sandbox. It is excluded
+//! whatever directories are allowed: the directory itself, its contents, and its parents, because
+//! their trees contain it. It is held by a descriptor, so a rename does not hide it. It is compared
+//! by its location in the file system, so a bind mount of it, of a part of it, or of a parent is
+//! recognised.
 
 use msb_spec::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -14,24 +14,24 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The state directory, wherever it is now.
+/// A descriptor of the state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct StateDir(Arc<OwnedFd>);
 
 impl StateDir {
-    /// Takes hold of it.
+    /// Opens the state directory by `O_PATH`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
         opened.map(|it| Self(Arc::new(it))).map_err(|error| cannot(error.into()))
     }
 
-    /// Whether a path shows it or a part of it. The path has no links in it.
+    /// Whether a path overlaps the state directory. The path has no symbolic links in it.
     pub(crate) fn is_shown_by(&self, real: &Path) -> Result<bool> {
         let own = std::fs::read_link(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
         let own = own.map_err(cannot)?;
         let mounts = std::fs::read("/proc/self/mountinfo").map_err(cannot)?;
-        Ok(overlap(&own, real) || shows(&Mounts::parse(&mounts), &own, real))
+        Ok(overlap(&own, real) || shows(&MountTable::parse(&mounts), &own, real))
     }
 }
 
@@ -45,66 +45,66 @@ impl PartialEq for StateDir {
 impl Eq for StateDir {}
 
 fn cannot(error: std::io::Error) -> Error {
-    Error::host("cannot look where the state directory is", error)
+    Error::host("cannot locate the state directory", error)
 }
 
-/// Whether one of two paths is the other or lies in it.
+/// Whether one of two paths is the other or is inside it.
 fn overlap(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// Whether a path, or a mount below it, leads to the same part of a file system as `own`.
-fn shows(mounts: &Mounts, own: &Path, real: &Path) -> bool {
+/// Whether a path, or a mount below it, overlaps `own` in the same file system.
+fn shows(mounts: &MountTable, own: &Path, real: &Path) -> bool {
     let Some(own) = mounts.location(own) else { return false };
-    let same = |other: &Location| other.device == own.device && overlap(&other.path, &own.path);
+    let same = |other: &FsLocation| other.device == own.device && overlap(&other.path, &own.path);
     let below = mounts.0.iter().filter(|mount| mount.point.starts_with(real));
     let mut below = below.map(|mount| mount.root.clone());
     mounts.location(real).as_ref().is_some_and(same) || below.any(|root| same(&root))
 }
 
-/// A place in a file system, however it is mounted.
+/// A path in a file system, independent of where that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Location {
-    /// `MAJOR:MINOR`.
+struct FsLocation {
+    /// The device number, `MAJOR:MINOR`.
     device: String,
-    /// From the root of the file system.
+    /// The path from the root of the file system.
     path: PathBuf,
 }
 
 #[derive(Debug)]
-struct Mount {
+struct MountEntry {
     point: PathBuf,
-    /// What of its file system is mounted.
-    root: Location,
+    /// The directory of the file system that is mounted.
+    root: FsLocation,
 }
 
-/// Every mount, the later over the earlier.
+/// Every mount; later ones cover earlier ones.
 #[derive(Debug)]
-struct Mounts(Vec<Mount>);
+struct MountTable(Vec<MountEntry>);
 
-impl Mounts {
-    /// Reads `/proc/self/mountinfo`: `ID PARENT MAJOR:MINOR ROOT POINT …`.
+impl MountTable {
+    /// Parses `/proc/self/mountinfo`: `ID PARENT MAJOR:MINOR ROOT POINT …`.
     fn parse(text: &[u8]) -> Self {
         let line = |line: &[u8]| {
             let mut words = line.split(|byte| *byte == b' ').skip(2);
             let device = String::from_utf8(words.next()?.to_vec()).ok()?;
             let (path, point) = (unescaped(words.next()?), unescaped(words.next()?));
-            Some(Mount { point, root: Location { device, path } })
+            Some(MountEntry { point, root: FsLocation { device, path } })
         };
         Self(text.split(|byte| *byte == b'\n').filter_map(line).collect())
     }
 
-    /// Where in its file system a path lies.
-    fn location(&self, path: &Path) -> Option<Location> {
+    /// The location of a path in its file system.
+    fn location(&self, path: &Path) -> Option<FsLocation> {
         let over = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = over.max_by_key(|mount| mount.point.components().count())?;
         let rest = path.strip_prefix(&mount.point).ok()?;
         let root = &mount.root;
-        Some(Location { device: root.device.clone(), path: root.path.join(rest) })
+        Some(FsLocation { device: root.device.clone(), path: root.path.join(rest) })
     }
 }
 
-/// A path in which blanks and the like are written as `\040`.
+/// Decodes octal escapes, such as `\040` for a space.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn bind_mounts_of_it_are_the_same_thing() {
-        let mounts = Mounts::parse(
+        let mounts = MountTable::parse(
             b"1 0 8:1 / / rw\n\
               2 1 8:1 /home/u/.msb /mnt/whole rw\n\
               3 1 8:1 /home/u/.msb/keys /mnt/part rw\n\

@@ -1,58 +1,59 @@
-//! The most that a client of the server may ask for, as the operator has set it.
+//! The ceiling: the most that clients of the server may request, set by the operator.
 //!
-//! Closed by default: a client's sandbox reaches the public internet and nothing of the server's own
-//! network, and its ports are published on loopback. [`Authority`] is who asks. Only it makes a
-//! [`WithinCeiling`], and whatever turns a Spec into a Plan, changes one or adds rules takes that
-//! type, so that no way around the ceiling compiles.
+//! Closed by default: a client's sandbox reaches the public internet and nothing of the server's
+//! own network, and its ports are published on loopback. Only [`Authority`] creates a
+//! [`WithinCeiling`], and each function that turns a Spec into a Plan, changes one or adds rules
+//! takes that type. So code that bypasses the ceiling does not compile.
 //!
-//! Refusals are for what was asked for by name. What is wide by nature (`allow@any`, a default of
-//! `allow`, names) is held by rules that go before the client's own: the first match decides.
+//! Requests that name something above the ceiling are refused. Wide requests (`allow@any`, a
+//! default of `allow`, domain names) are limited by deny rules that precede the client's own: the
+//! first match decides.
 
 use crate::{
     Bytes, Cpus, DEFAULT_CONNECTIONS, Decision, Direction, Error, Group, Kind, Modify, NamePattern,
-    NetworkSpec, Plan, Policy, Published, Reach, Resolver, Result, Rule, SpawnPolicy, Spec, Target,
-    Traffic, addresses, is_public,
+    NetworkSpec, Plan, Policy, PublishedPort, Reach, Resolver, Result, Rule, SpawnPolicy, Spec,
+    Target, Traffic, addresses, is_public,
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The most that clients of the server may ask for: `[server.ceiling]` of config.toml.
+/// The most that clients of the server may request: `[server.ceiling]` of config.toml.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ceiling {
-    /// How far sandboxes reach; `public`, or what is usual on this host, if it is not said.
+    /// Widest network of sandboxes; default: that of the host's configuration, else `public`.
     pub reach: Option<Reach>,
-    /// Rules that may be asked for although `reach` does not cover them, written as clients write
-    /// them.
+    /// Rules that clients may request although `reach` does not cover them, written exactly like
+    /// this.
     pub rules: Vec<Rule>,
-    /// DNS servers that may be asked for although `reach` does not cover their address.
+    /// DNS servers that clients may request although `reach` does not cover their address.
     pub dns: Vec<Resolver>,
-    /// Addresses of the host, beside loopback, that ports are published on. `0.0.0.0` and `::` are
-    /// all of their family.
+    /// Host addresses besides loopback on which ports may be published. `0.0.0.0` and `::` stand
+    /// for all addresses of their family.
     pub bind: Vec<IpAddr>,
-    /// The lowest port of the host that is published.
+    /// Lowest port of the host that may be published; default 1024.
     pub lowest_port: u16,
-    /// Processors of a sandbox; as many as the host has if it is not said.
+    /// CPUs of a sandbox; default: all of the host.
     pub cpus: Option<Cpus>,
-    /// Memory of a sandbox; half of the host's if it is not said.
+    /// Memory of a sandbox; default: half of the host.
     pub memory: Option<Bytes>,
-    /// Processes and threads of a sandbox.
+    /// Processes and threads of a sandbox; default 4096.
     pub pids: u32,
-    /// The writable layer of a sandbox; what is free on the host if it is not said.
+    /// Size of the writable layer of a sandbox; default: the free space of the host.
     pub disk: Option<Bytes>,
-    /// Sandboxes of a namespace, running or stopped.
+    /// Sandboxes of a namespace, running or stopped; default 256.
     pub sandboxes: u32,
-    /// Whether user namespaces may be made inside, which shows more of the kernel.
+    /// Whether user namespaces may be created inside, which exposes more of the kernel.
     pub allow_userns: bool,
 }
 
-/// Build tools and browsers do with this, see `Spec::with_defaults`.
-const MOST_PIDS: u32 = 4096;
-/// More than a team's agents start at once; each has a worker and a directory.
-const MOST_SANDBOXES: u32 = 256;
-/// Ports below are those of the host's own services.
+/// Enough for build tools and browsers, see `Spec::with_defaults`.
+const MAX_PIDS: u32 = 4096;
+/// More than the agents of a team start at once; each has a worker and a directory.
+const MAX_SANDBOXES: u32 = 256;
+/// Ports below are reserved for the host's own services.
 const LOWEST_PORT: u16 = 1024;
 
 impl Default for Ceiling {
@@ -65,28 +66,28 @@ impl Default for Ceiling {
             lowest_port: LOWEST_PORT,
             cpus: None,
             memory: None,
-            pids: MOST_PIDS,
+            pids: MAX_PIDS,
             disk: None,
-            sandboxes: MOST_SANDBOXES,
+            sandboxes: MAX_SANDBOXES,
             allow_userns: false,
         }
     }
 }
 
 impl Ceiling {
-    /// Changes what a text names: `reach=private,bind=0.0.0.0,memory=4G`.
+    /// Applies `KEY=VALUE` pairs: `reach=private,bind=0.0.0.0,memory=4G`.
     pub fn with(mut self, text: &str) -> Result<Self> {
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            let wrong =
-                || Error::invalid(format!("not a part of a ceiling: `{}`", crate::shown(word)));
-            let number = || value.parse::<u32>().map_err(|_| wrong());
+            let invalid =
+                || Error::invalid(format!("not a ceiling setting: `{}`", crate::shown(word)));
+            let number = || value.parse::<u32>().map_err(|_| invalid());
             match (key, value) {
                 ("reach", _) => self.reach = Some(value.parse()?),
                 ("rule", _) => self.rules.push(Rule::parse(value)?),
                 ("dns", _) => self.dns.push(Resolver::parse(value)?),
-                ("bind", _) => self.bind.push(value.parse().map_err(|_| wrong())?),
-                ("lowest-port", _) => self.lowest_port = value.parse().map_err(|_| wrong())?,
+                ("bind", _) => self.bind.push(value.parse().map_err(|_| invalid())?),
+                ("lowest-port", _) => self.lowest_port = value.parse().map_err(|_| invalid())?,
                 ("cpus", _) => self.cpus = Some(Cpus::parse(value)?),
                 ("memory", _) => self.memory = Some(Bytes::parse(value)?),
                 ("pids", _) => self.pids = number()?,
@@ -94,7 +95,7 @@ impl Ceiling {
                 ("sandboxes", _) => self.sandboxes = number()?,
                 ("userns", "") => self.allow_userns = true,
                 _ => {
-                    return Err(wrong().hint(
+                    return Err(invalid().hint(
                         "it has `reach=`, `rule=`, `dns=`, `bind=`, `lowest-port=`, `cpus=`, \
                          `memory=`, `pids=`, `disk=`, `sandboxes=` and `userns`, with commas between",
                     ));
@@ -104,13 +105,13 @@ impl Ceiling {
         Ok(self)
     }
 
-    /// How far sandboxes reach.
+    /// Widest network of sandboxes. Default `public`.
     pub fn reach(&self) -> Reach {
         self.reach.unwrap_or(Reach::Public)
     }
 
-    /// The groups of addresses that no rule of a client opens.
-    fn closed(&self) -> &'static [Group] {
+    /// Address groups that no rule of a client can open.
+    fn denied_groups(&self) -> &'static [Group] {
         match self.reach() {
             Reach::None => {
                 &[Group::Metadata, Group::Host, Group::Loopback, Group::Private, Group::Public]
@@ -121,12 +122,12 @@ impl Ceiling {
         }
     }
 
-    fn is_closed(&self, group: Option<Group>) -> bool {
-        group.is_none_or(|group| self.closed().contains(&group))
+    fn is_denied(&self, group: Option<Group>) -> bool {
+        group.is_none_or(|group| self.denied_groups().contains(&group))
     }
 
-    fn denials(&self) -> impl Iterator<Item = Rule> {
-        self.closed().iter().map(|group| Rule {
+    fn deny_rules(&self) -> impl Iterator<Item = Rule> {
+        self.denied_groups().iter().map(|group| Rule {
             decision: Decision::Deny,
             direction: Direction::Egress,
             target: Target::Group(*group),
@@ -134,35 +135,36 @@ impl Ceiling {
         })
     }
 
-    /// Whether a client may ask for a rule that stands behind the ceiling's own.
+    /// Checks a client's rule that follows the deny rules of the ceiling.
     fn check_rule(&self, rule: &Rule) -> Result<()> {
         if rule.decision == Decision::Deny || rule.direction == Direction::Ingress {
             return Ok(());
         }
         let above = match &rule.target {
             Target::Any => false,
-            Target::Group(group) => self.is_closed(Some(*group)),
-            Target::Range(range) => self.is_above(range.first()),
+            Target::Group(group) => self.is_denied(Some(*group)),
+            Target::Range(range) => self.is_address_denied(range.first()),
             Target::Name(NamePattern::Exactly(name)) => {
                 addresses::HOST_NAMES.contains(&name.as_str())
-                    && self.closed().contains(&Group::Host)
+                    && self.denied_groups().contains(&Group::Host)
             }
             Target::Name(NamePattern::Below(_)) => false,
         };
         match above {
-            true => Err(above_ceiling(&format!("the network rule `{rule}`"), "rule=")),
+            true => Err(ceiling_error(&format!("the network rule `{rule}`"), "rule=")),
             false => Ok(()),
         }
     }
 
     /// Whether clients may not reach an address.
-    fn is_above(&self, address: IpAddr) -> bool {
-        let public = self.closed().contains(&Group::Private) && !is_public(address);
-        public || self.is_closed(Group::of(address))
+    fn is_address_denied(&self, address: IpAddr) -> bool {
+        let public = self.denied_groups().contains(&Group::Private) && !is_public(address);
+        public || self.is_denied(Group::of(address))
     }
 
-    /// Rules of a client behind those of the ceiling. What the operator has listed goes first.
-    fn rules(&self, rules: &[Rule]) -> Result<Vec<Rule>> {
+    /// Puts the deny rules of the ceiling before the client's rules. Rules that the operator has
+    /// listed stay before both.
+    fn restrict_rules(&self, rules: &[Rule]) -> Result<Vec<Rule>> {
         let listed = |rule: &Rule| self.rules.contains(rule);
         let first = rules.iter().rposition(listed).map_or(0, |last| last + 1);
         let (before, behind) = rules.split_at(first);
@@ -170,86 +172,87 @@ impl Ceiling {
             before.iter().find(|rule| rule.decision == Decision::Allow && !listed(rule))
         {
             return Err(Error::invalid(format!(
-                "the network rule `{rule}` stands before one that is above the server's ceiling"
+                "the network rule `{rule}` precedes a rule that exceeds the ceiling of the server"
             ))
-            .hint("put the rules first that the operator of the server has listed"));
+            .hint("put the rules that the operator has listed first"));
         }
         behind.iter().try_for_each(|rule| self.check_rule(rule))?;
-        // A client may have written one of them further down, where it would come too late.
-        let denials: Vec<Rule> = self.denials().collect();
+        // The client may have the same deny rule further down, where it would come too late.
+        let denials: Vec<Rule> = self.deny_rules().collect();
         let behind = behind.iter().filter(|rule| !denials.contains(rule));
         Ok(before.iter().chain(&denials).chain(behind).cloned().collect())
     }
 
-    fn network(&self, mut network: NetworkSpec) -> Result<NetworkSpec> {
+    fn restrict_network(&self, mut network: NetworkSpec) -> Result<NetworkSpec> {
         let implied = if network.default.is_some() { Reach::None } else { Reach::Public };
         if rank(network.reach.unwrap_or(implied)) > rank(self.reach()) {
-            return Err(above_ceiling("a network that reaches further", "reach="));
+            return Err(ceiling_error("a wider network", "reach="));
         }
         for resolver in &network.dns {
-            if self.is_above(resolver.0.ip()) && !self.dns.contains(resolver) {
-                return Err(above_ceiling(&format!("the DNS server `{resolver}`"), "dns="));
+            if self.is_address_denied(resolver.0.ip()) && !self.dns.contains(resolver) {
+                return Err(ceiling_error(&format!("the DNS server `{resolver}`"), "dns="));
             }
         }
         network.ports.iter().try_for_each(|port| self.check_port(port))?;
-        most("connections", network.max_connections, Some(DEFAULT_CONNECTIONS))?;
+        check_limit("connections", network.max_connections, Some(DEFAULT_CONNECTIONS))?;
         // Without a network there is nothing to deny, and rules would be an error.
         let none = network.reach == Some(Reach::None) && network.default.is_none();
         if !none || !network.rules.is_empty() {
-            network.rules = self.rules(&network.rules)?;
+            network.rules = self.restrict_rules(&network.rules)?;
         }
         Ok(network)
     }
 
-    fn check_port(&self, port: &Published) -> Result<()> {
+    fn check_port(&self, port: &PublishedPort) -> Result<()> {
         let address = port.address.to_canonical();
         let bound = |own: &IpAddr| {
             *own == address || (own.is_unspecified() && own.is_ipv4() == address.is_ipv4())
         };
         if !address.is_loopback() && !self.bind.iter().any(bound) {
-            return Err(above_ceiling(&format!("a port at `{address}`"), "bind="));
+            return Err(ceiling_error(&format!("a port at `{address}`"), "bind="));
         }
         match port.host != 0 && port.host < self.lowest_port {
-            true => Err(above_ceiling(&format!("the port `{}`", port.host), "lowest-port=")),
+            true => Err(ceiling_error(&format!("the port `{}`", port.host), "lowest-port=")),
             false => Ok(()),
         }
     }
 
     fn check_spawn(&self, policy: &SpawnPolicy) -> Result<()> {
-        most("cpus", Some(policy.child_cpus), self.cpus)?;
-        most("memory", Some(policy.child_memory), self.memory)?;
-        most("sandboxes", Some(policy.max_concurrent), Some(self.sandboxes))
+        check_limit("cpus", Some(policy.child_cpus), self.cpus)?;
+        check_limit("memory", Some(policy.child_memory), self.memory)?;
+        check_limit("sandboxes", Some(policy.max_concurrent), Some(self.sandboxes))
     }
 
-    fn spec(&self, spec: &Spec) -> Result<Spec> {
-        most("cpus", spec.cpus, self.cpus)?;
-        most("memory", spec.memory, self.memory)?;
-        most("pids", spec.pids, Some(self.pids))?;
-        most("disk", spec.disk, self.disk)?;
+    fn restrict_spec(&self, spec: &Spec) -> Result<Spec> {
+        check_limit("cpus", spec.cpus, self.cpus)?;
+        check_limit("memory", spec.memory, self.memory)?;
+        check_limit("pids", spec.pids, Some(self.pids))?;
+        check_limit("disk", spec.disk, self.disk)?;
         if spec.allow_userns && !self.allow_userns {
-            return Err(above_ceiling("user namespaces inside", "userns"));
+            return Err(ceiling_error("user namespaces inside", "userns"));
         }
         if let Some(policy) = &spec.spawn {
             self.check_spawn(policy)?;
         }
-        let network = spec.network.clone().map(|network| self.network(network)).transpose()?;
+        let network =
+            spec.network.clone().map(|network| self.restrict_network(network)).transpose()?;
         Ok(Spec { pids: spec.pids.or(Some(self.pids)), network, ..spec.clone() })
     }
 
-    /// Whether a policy opens nothing that is closed: by the rules in front, or rule by rule.
-    fn holds(&self, policy: &Policy) -> Result<()> {
+    /// Checks that a policy opens no denied group: by its leading deny rules, or rule by rule.
+    fn check_policy(&self, policy: &Policy) -> Result<()> {
         let opens = |rule: &Rule| {
             rule.decision == Decision::Allow
                 && rule.direction == Direction::Egress
                 && !self.rules.contains(rule)
         };
         let first = policy.rules.iter().position(opens).unwrap_or(policy.rules.len());
-        if self.denials().all(|denial| policy.rules[..first].contains(&denial)) {
+        if self.deny_rules().all(|denial| policy.rules[..first].contains(&denial)) {
             return Ok(());
         }
         let wide = policy.rules.iter().find(|rule| opens(rule) && rule.target == Target::Any);
         if wide.is_some() || policy.default == Decision::Allow {
-            return Err(above_ceiling("a network that reaches further", "reach="));
+            return Err(ceiling_error("a wider network", "reach="));
         }
         policy.rules[first..]
             .iter()
@@ -257,12 +260,12 @@ impl Ceiling {
             .try_for_each(|rule| self.check_rule(rule))
     }
 
-    fn plan(&self, plan: &Plan) -> Result<()> {
-        most("cpus", plan.limits.cpus.map(|limit| limit.value), self.cpus)?;
-        most("memory", plan.limits.memory.map(|limit| limit.value), self.memory)?;
-        most("pids", plan.limits.pids.map(|limit| limit.value), Some(self.pids))?;
+    fn check_plan(&self, plan: &Plan) -> Result<()> {
+        check_limit("cpus", plan.limits.cpus.map(|limit| limit.value), self.cpus)?;
+        check_limit("memory", plan.limits.memory.map(|limit| limit.value), self.memory)?;
+        check_limit("pids", plan.limits.pids.map(|limit| limit.value), Some(self.pids))?;
         if plan.security.allow_userns && !self.allow_userns {
-            return Err(above_ceiling("user namespaces inside", "userns"));
+            return Err(ceiling_error("user namespaces inside", "userns"));
         }
         if let Some(policy) = &plan.spawn {
             self.check_spawn(policy)?;
@@ -270,15 +273,15 @@ impl Ceiling {
         let Some(network) = &plan.network else { return Ok(()) };
         network.ports.iter().try_for_each(|port| self.check_port(port))?;
         for resolver in &network.dns {
-            if self.is_above(resolver.0.ip()) && !self.dns.contains(resolver) {
-                return Err(above_ceiling(&format!("the DNS server `{resolver}`"), "dns="));
+            if self.is_address_denied(resolver.0.ip()) && !self.dns.contains(resolver) {
+                return Err(ceiling_error(&format!("the DNS server `{resolver}`"), "dns="));
             }
         }
-        self.holds(&network.policy)
+        self.check_policy(&network.policy)
     }
 }
 
-/// One line for people.
+/// One line for the log of the server.
 impl std::fmt::Display for Ceiling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let reach = match self.reach() {
@@ -311,7 +314,7 @@ impl std::fmt::Display for Ceiling {
     }
 }
 
-/// How far a reach goes, to compare two.
+/// Order of reaches from narrow to wide.
 fn rank(reach: Reach) -> u8 {
     match reach {
         Reach::None => 0,
@@ -322,32 +325,33 @@ fn rank(reach: Reach) -> u8 {
     }
 }
 
-fn most<T: PartialOrd + std::fmt::Display>(
+fn check_limit<T: PartialOrd + std::fmt::Display>(
     what: &str,
-    asked: Option<T>,
+    requested: Option<T>,
     limit: Option<T>,
 ) -> Result<()> {
-    match (asked, limit) {
-        (Some(asked), Some(limit)) if asked > limit => {
-            Err(above_ceiling(&format!("`{asked}` for {what}"), &format!("{what}=")))
+    match (requested, limit) {
+        (Some(requested), Some(limit)) if requested > limit => {
+            Err(ceiling_error(&format!("`{requested}` for {what}"), &format!("{what}=")))
         }
         _ => Ok(()),
     }
 }
 
-fn above_ceiling(what: &str, key: &str) -> Error {
-    Error::new(Kind::Denied, format!("above the ceiling for clients of this server: {what}")).hint(
-        format!("the operator of the server can raise it: `--ceiling {key}…`, or config.toml"),
-    )
+fn ceiling_error(what: &str, key: &str) -> Error {
+    Error::new(Kind::Denied, format!("exceeds the ceiling for clients of this server: {what}"))
+        .hint(format!(
+            "the operator of the server can raise it: `--ceiling {key}…`, or config.toml"
+        ))
 }
 
-/// Who asks for something about sandboxes.
+/// Limits that apply to a request: those of the operator or of a client.
 #[derive(Debug, Clone, Default)]
 pub enum Authority {
-    /// The user of this state directory: no ceiling.
+    /// The user that owns the state directory: no ceiling.
     #[default]
     Operator,
-    /// A client of the server.
+    /// A client of the server, with its ceiling.
     Client(Arc<Ceiling>),
 }
 
@@ -359,94 +363,94 @@ impl Authority {
         }
     }
 
-    /// A sandbox to be made.
+    /// Checks and restricts a Spec. Fails if it exceeds the ceiling.
     pub fn spec(&self, spec: &Spec) -> Result<WithinCeiling<Spec>> {
-        let admitted = match self.ceiling() {
-            Some(ceiling) => ceiling.spec(spec)?,
+        let value = match self.ceiling() {
+            Some(ceiling) => ceiling.restrict_spec(spec)?,
             None => spec.clone(),
         };
-        Ok(WithinCeiling { admitted, authority: self.clone() })
+        Ok(WithinCeiling { value, authority: self.clone() })
     }
 
-    /// Changes of one.
+    /// Checks a change of a sandbox. Fails if it exceeds the ceiling.
     pub fn modify<'a>(&self, modify: &'a Modify) -> Result<WithinCeiling<&'a Modify>> {
         if let Some(ceiling) = self.ceiling() {
-            most("cpus", modify.cpus, ceiling.cpus)?;
-            most("memory", modify.memory, ceiling.memory)?;
-            most("pids", modify.pids, Some(ceiling.pids))?;
+            check_limit("cpus", modify.cpus, ceiling.cpus)?;
+            check_limit("memory", modify.memory, ceiling.memory)?;
+            check_limit("pids", modify.pids, Some(ceiling.pids))?;
         }
-        Ok(WithinCeiling { admitted: modify, authority: self.clone() })
+        Ok(WithinCeiling { value: modify, authority: self.clone() })
     }
 
-    /// Rules that go before those of a running sandbox.
+    /// Checks rules that precede those of a running sandbox.
     pub fn rules<'a>(&self, rules: &'a [Rule]) -> Result<WithinCeiling<&'a [Rule]>> {
         if let Some(ceiling) = self.ceiling() {
             for rule in rules.iter().filter(|rule| !ceiling.rules.contains(rule)) {
                 ceiling.check_rule(rule)?;
-                // In front of the ceiling's own, so that it would open everything.
+                // It would precede the deny rules of the ceiling and open everything.
                 if (&rule.target, rule.decision) == (&Target::Any, Decision::Allow)
                     && rule.direction == Direction::Egress
                 {
-                    return Err(above_ceiling(&format!("the network rule `{rule}`"), "rule="));
+                    return Err(ceiling_error(&format!("the network rule `{rule}`"), "rule="));
                 }
                 if let (Target::Range(range), Decision::Allow) = (&rule.target, rule.decision)
                     && !range.is_one()
                     && rule.direction == Direction::Egress
                 {
-                    return Err(above_ceiling(&format!("the network rule `{rule}`"), "rule=")
-                        .hint("name single addresses, or make the sandbox with this rule"));
+                    return Err(ceiling_error(&format!("the network rule `{rule}`"), "rule=")
+                        .hint("name single addresses, or create the sandbox with this rule"));
                 }
             }
         }
-        Ok(WithinCeiling { admitted: rules, authority: self.clone() })
+        Ok(WithinCeiling { value: rules, authority: self.clone() })
     }
 
-    /// A port of the host that leads to a running sandbox.
-    pub fn port<'a>(&self, port: &'a Published) -> Result<WithinCeiling<&'a Published>> {
+    /// Checks a published port of a running sandbox.
+    pub fn port<'a>(&self, port: &'a PublishedPort) -> Result<WithinCeiling<&'a PublishedPort>> {
         if let Some(ceiling) = self.ceiling() {
             ceiling.check_port(port)?;
         }
-        Ok(WithinCeiling { admitted: port, authority: self.clone() })
+        Ok(WithinCeiling { value: port, authority: self.clone() })
     }
 
-    /// What was decided for a sandbox that another one is made like.
+    /// Checks the Plan of a sandbox that is cloned.
     pub fn plan<'a>(&self, plan: &'a Plan) -> Result<WithinCeiling<&'a Plan>> {
         if let Some(ceiling) = self.ceiling() {
-            ceiling.plan(plan)?;
+            ceiling.check_plan(plan)?;
         }
-        Ok(WithinCeiling { admitted: plan, authority: self.clone() })
+        Ok(WithinCeiling { value: plan, authority: self.clone() })
     }
 
-    /// How many sandboxes a namespace may have.
+    /// Limit of sandboxes in a namespace; `None` for the operator.
     pub fn most_sandboxes(&self) -> Option<u32> {
         self.ceiling().map(|ceiling| ceiling.sandboxes)
     }
 }
 
-/// Something that was asked for and does not exceed what its asker may have.
+/// A request that was checked against the ceiling of its caller.
 #[derive(Debug, Clone)]
 pub struct WithinCeiling<T> {
-    admitted: T,
+    value: T,
     authority: Authority,
 }
 
 impl<T> WithinCeiling<T> {
-    /// Whether the operator has asked for it.
+    /// Whether the operator has made the request.
     pub fn is_operators(&self) -> bool {
         matches!(self.authority, Authority::Operator)
     }
 
-    /// The most memory that its asker may have, where none was asked for.
+    /// Memory limit of the caller, for requests that name none.
     pub fn most_memory(&self) -> Option<Bytes> {
         self.authority.ceiling().and_then(|ceiling| ceiling.memory)
     }
 
-    /// The largest writable layer, the same.
+    /// Limit of the writable layer, for requests that name none.
     pub fn most_disk(&self) -> Option<Bytes> {
         self.authority.ceiling().and_then(|ceiling| ceiling.disk)
     }
 
-    /// The most processors, the same.
+    /// CPU limit of the caller, for requests that name none.
     pub fn most_cpus(&self) -> Option<Cpus> {
         self.authority.ceiling().and_then(|ceiling| ceiling.cpus)
     }
@@ -455,7 +459,7 @@ impl<T> WithinCeiling<T> {
 impl<T> Deref for WithinCeiling<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.admitted
+        &self.value
     }
 }
 
@@ -476,7 +480,7 @@ mod tests {
     }
 
     fn with_port(port: &str) -> Spec {
-        let ports = vec![Published::parse(port).unwrap()];
+        let ports = vec![PublishedPort::parse(port).unwrap()];
         with(NetworkSpec { ports, ..NetworkSpec::default() })
     }
 
@@ -485,9 +489,9 @@ mod tests {
         with(NetworkSpec { dns, ..NetworkSpec::default() })
     }
 
-    /// What is asked for, the least ceiling that allows it, and one that does not.
+    /// Spec, a ceiling that allows it, and one that refuses it.
     #[test]
-    fn what_is_above_the_ceiling_is_refused() {
+    fn requests_above_the_ceiling_are_refused() {
         let reach = |reach| with(NetworkSpec { reach: Some(reach), ..NetworkSpec::default() });
         let (memory, cpus) = (Some(Bytes::mib(512)), Some(Cpus::whole(2)));
         let table: &[(Spec, &str, &str)] = &[
@@ -522,8 +526,8 @@ mod tests {
             (Spec { disk: memory, ..Spec::default() }, "disk=512M", "disk=1M"),
         ];
         for (spec, allowing, refusing) in table {
-            let admitted = client(allowing).spec(spec);
-            assert!(admitted.is_ok(), "{allowing}: {spec:?}: {admitted:?}");
+            let value = client(allowing).spec(spec);
+            assert!(value.is_ok(), "{allowing}: {spec:?}: {value:?}");
             let refused = client(refusing).spec(spec).map_err(|error| error.kind());
             assert!(matches!(refused, Err(Kind::Denied)), "{refusing}: {spec:?}");
             assert!(Authority::Operator.spec(spec).is_ok());
@@ -531,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_ports_and_public_dns_need_no_word_of_the_operator() {
+    fn loopback_ports_and_public_dns_are_allowed_by_default() {
         for spec in [
             with_port("8080:80"),
             with_port("127.0.0.9:0:80"),
@@ -545,7 +549,7 @@ mod tests {
         }
     }
 
-    /// Whatever a client asks for, what is closed is denied before anything is allowed.
+    /// Denied groups are denied before anything is allowed, for each request of a client.
     #[test]
     fn the_rules_of_the_ceiling_go_first() {
         let default = Some(Decision::Allow);
@@ -557,17 +561,17 @@ mod tests {
             with_rule("allow@evil.example"),
             with(NetworkSpec { default, ..NetworkSpec::default() }),
         ] {
-            let admitted = client("").spec(&spec).unwrap();
-            let policy = admitted.network.as_ref().unwrap().policy();
+            let value = client("").spec(&spec).unwrap();
+            let policy = value.network.as_ref().unwrap().policy();
             let first: Vec<String> = policy.rules.iter().take(4).map(ToString::to_string).collect();
             assert_eq!(first, ["deny@metadata", "deny@host", "deny@loopback", "deny@private"]);
-            // What is made of a Plan again stays as it is.
+            // The rules of a Plan pass the ceiling unchanged.
             let again = NetworkSpec { rules: policy.rules, default, ..NetworkSpec::default() };
             client("").spec(&with(again)).unwrap();
         }
         let listed = "rule=allow@10.0.0.5:tcp:8001";
-        let admitted = client(listed).spec(&with_rule("allow@10.0.0.5:tcp:8001")).unwrap();
-        let rules = &admitted.network.as_ref().unwrap().rules;
+        let value = client(listed).spec(&with_rule("allow@10.0.0.5:tcp:8001")).unwrap();
+        let rules = &value.network.as_ref().unwrap().rules;
         assert_eq!(rules[0].to_string(), "allow@10.0.0.5:tcp:8001");
         assert_eq!(rules.len(), 5);
     }

@@ -1,29 +1,39 @@
-//! Times as JSON and people write them: ISO 8601 in UTC, to the millisecond.
+//! Time stamps: ISO 8601 in UTC, to the millisecond.
 //!
-//! The only clock in this crate, and the only place where times are read and written.
+//! The only clock in this crate, and the only place where times are parsed and formatted.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const DAY: i64 = 86_400_000;
+const DAY_MS: i64 = 86_400_000;
 
-/// Now, in milliseconds since 1970.
+/// Current time in milliseconds since 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970 as `2026-01-31T12:00:00.000Z`.
+/// Current time in whole seconds since 1970.
+pub fn now_seconds() -> u64 {
+    now() / 1000
+}
+
+/// Formats seconds since 1970 as `2026-01-31T12:00:00Z`, without a fraction.
+pub fn written_seconds(seconds: i64) -> String {
+    written(seconds.saturating_mul(1000)).replace(".000Z", "Z")
+}
+
+/// Formats milliseconds since 1970 as `2026-01-31T12:00:00.000Z`.
 pub fn written(ms: impl TryInto<i64>) -> String {
     let ms = ms.try_into().unwrap_or(i64::MAX / 2);
-    let (days, rest) = (ms.div_euclid(DAY), ms.rem_euclid(DAY));
-    let (year, month, day) = date(days);
+    let (days, rest) = (ms.div_euclid(DAY_MS), ms.rem_euclid(DAY_MS));
+    let (year, month, day) = civil_from_days(days);
     let (hour, minute) = (rest / 3_600_000, rest / 60_000 % 60);
     let (second, milli) = (rest / 1000 % 60, rest % 1000);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// Reads `2026-01-31`, `2026-01-31T12:00:00Z`, with parts of a second and an offset if there are.
-/// None if it is no time.
+/// Parses `2026-01-31` or `2026-01-31T12:00:00Z`, with fractions of a second and an offset. `None`
+/// if it is no valid time.
 pub fn read(text: &str) -> Option<i64> {
     let text = text.trim();
     let (day, time) = match text.split_once(['T', 't', ' ']) {
@@ -35,15 +45,15 @@ pub fn read(text: &str) -> Option<i64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    let start = days(year, month, day).checked_mul(DAY)?;
+    let start = days_from_civil(year, month, day).checked_mul(DAY_MS)?;
     match time {
-        Some(time) => Some(start + of_day(time)?),
+        Some(time) => Some(start + parse_time(time)?),
         None => Some(start),
     }
 }
 
-/// `12:00:00.5+02:00` in milliseconds.
-fn of_day(text: &str) -> Option<i64> {
+/// Parses `12:00:00.5+02:00` as milliseconds of the day in UTC.
+fn parse_time(text: &str) -> Option<i64> {
     let at = text.find(['Z', 'z', '+', '-']).unwrap_or(text.len());
     let (clock, offset) = text.split_at(at);
     let offset = match offset {
@@ -68,13 +78,14 @@ fn of_day(text: &str) -> Option<i64> {
     Some(((hour * 60 + minute) * 60 + second) * 1000 + milli - offset)
 }
 
-fn digits(text: &str, most: usize) -> Option<i64> {
-    let well = !text.is_empty() && text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
-    well.then(|| text.parse().ok()).flatten()
+fn digits(text: &str, max_length: usize) -> Option<i64> {
+    let valid =
+        !text.is_empty() && text.len() <= max_length && text.bytes().all(|b| b.is_ascii_digit());
+    valid.then(|| text.parse().ok()).flatten()
 }
 
 /// Days since 1970 of a date; Howard Hinnant's `days_from_civil`.
-fn days(year: i64, month: i64, day: i64) -> i64 {
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let of_era = year.rem_euclid(400);
@@ -82,8 +93,8 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The date of a day since 1970; the other way round.
-fn date(days: i64) -> (i64, i64, i64) {
+/// Date of a day since 1970: the inverse of `days_from_civil`.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let of_era = days.rem_euclid(146_097);
@@ -110,6 +121,7 @@ mod tests {
             assert_eq!(written(ms), text);
             assert_eq!(read(text), Some(ms), "{text}");
         }
+        assert_eq!(written_seconds(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(read("2000-02-29"), Some(951_782_400_000));
         assert_eq!(read("2000-02-29T02:00:00+02:00"), Some(951_782_400_000));
         assert_eq!(read("2000-02-29 00:00"), Some(951_782_400_000));

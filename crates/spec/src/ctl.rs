@@ -1,10 +1,10 @@
-//! What a sandbox with a spawn policy finds inside, to ask for children with.
+//! Paths of `sandbox-ctl` inside a sandbox with a spawn policy.
 
-/// The program, for shells.
+/// Path of the `sandbox-ctl` program.
 pub const PROGRAM: &str = "/usr/local/bin/sandbox-ctl";
 
-/// The socket, for everybody else.
+/// Path of the socket, for programs that speak the protocol themselves.
 pub const SOCKET: &str = "/run/sandbox-ctl.sock";
 
-/// Where something is shown over what the image has, which may be nothing.
+/// Mount points of both; the image need not have files there.
 pub const PLACES: [&str; 2] = [PROGRAM, SOCKET];

@@ -1,62 +1,61 @@
-//! What an address leads to: the form in which addresses are compared with rules.
+//! Destinations: the form in which addresses are compared with rules.
 //!
-//! Several kinds of IPv6 address carry an IPv4 address inside, and a translator or tunnel on the
-//! way delivers to that one. A comparison of the written form alone could be avoided by writing
-//! the same host in another form, so rules and groups take a [`Destination`] and nothing else.
+//! Several kinds of IPv6 address embed an IPv4 address, and a translator or tunnel on the way
+//! delivers to that one. A rule that compares the written form alone could be bypassed by another
+//! form of the same host. So rules and groups take a [`Destination`] and nothing else.
 
 use crate::Group;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address with every IPv4 address that it could be delivered to.
+/// An address with all IPv4 addresses that it may be delivered to.
 ///
-/// Not known here: NAT64 and 6rd prefixes that an operator chose from its own IPv6 range.
+/// NAT64 and 6rd prefixes that an operator chose from its own IPv6 range are not recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination {
-    /// As it was written; an IPv4-mapped address is the IPv4 address.
+    /// The address as written; IPv4-mapped addresses are converted to IPv4.
     written: IpAddr,
-    /// The IPv4 addresses inside of it. A local NAT64 prefix leaves open where they are.
-    carried: [Option<Ipv4Addr>; MOST_CARRIED],
-    /// The bits of the prefix that makes it such an address.
+    /// Embedded IPv4 addresses. A local NAT64 prefix leaves their position open.
+    embedded: [Option<Ipv4Addr>; MAX_EMBEDDED],
+    /// Length in bits of the prefix that marks such an address.
     prefix: u8,
 }
 
-/// Positions of the IPv4 address below a local NAT64 prefix.
-const MOST_CARRIED: usize = 4;
+/// Possible positions of the IPv4 address below a local NAT64 prefix.
+const MAX_EMBEDDED: usize = 4;
 
 impl Destination {
-    /// Reads the IPv4 addresses that an IPv6 address carries.
+    /// Extracts the IPv4 addresses that an IPv6 address embeds.
     pub fn of(address: IpAddr) -> Self {
         let written = address.to_canonical();
-        let (carried, prefix) = match written {
-            IpAddr::V4(_) => ([None; MOST_CARRIED], 0),
-            IpAddr::V6(six) => carried(six),
+        let (embedded, prefix) = match written {
+            IpAddr::V4(_) => ([None; MAX_EMBEDDED], 0),
+            IpAddr::V6(six) => embedded_ipv4(six),
         };
-        Self { written, carried, prefix }
+        Self { written, embedded, prefix }
     }
 
-    /// The address as it was written, IPv4-mapped ones as IPv4.
+    /// The address as written; IPv4-mapped addresses are converted to IPv4.
     pub fn written(&self) -> IpAddr {
         self.written
     }
 
-    /// Every address that it could be delivered to, and the written one.
+    /// The address as written and all embedded ones.
     pub fn readings(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        std::iter::once(self.written).chain(self.inner())
+        std::iter::once(self.written).chain(self.embedded())
     }
 
-    /// The IPv4 addresses inside of it.
-    pub(crate) fn inner(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.carried.iter().flatten().copied().map(IpAddr::V4)
+    /// The embedded IPv4 addresses. Empty for most addresses.
+    pub(crate) fn embedded(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.embedded.iter().flatten().copied().map(IpAddr::V4)
     }
 
-    /// The bits of the prefix that makes it an address with another one inside; none if it has
-    /// none inside.
+    /// Length of the prefix that marks an address with an embedded one; `None` if it embeds none.
     pub(crate) fn prefix(&self) -> Option<u8> {
-        self.carried[0].map(|_| self.prefix)
+        self.embedded[0].map(|_| self.prefix)
     }
 
-    /// The most restricted group of all its readings; none for multicast, unspecified and reserved
-    /// addresses. `Host` is not known here.
+    /// The most restricted group of all readings; `None` for multicast, unspecified and reserved
+    /// addresses. `Host` is never returned: this crate does not know the addresses of the host.
     pub fn group(&self) -> Option<Group> {
         let mut strictest = Group::Public;
         for address in self.readings() {
@@ -72,7 +71,7 @@ impl Destination {
         }
     }
 
-    /// Whether one of its readings is in a group: what a rule that refuses the group refuses. A
+    /// Whether one of its readings is in a group: what a rule that denies the group denies. A
     /// metadata service is in the group of its network, too.
     pub fn is_in(&self, group: Group) -> bool {
         self.readings().any(|address| match group {
@@ -88,15 +87,15 @@ impl From<IpAddr> for Destination {
     }
 }
 
-/// The IPv4 addresses inside of an IPv6 address, and the bits of the prefix that says so.
-fn carried(six: Ipv6Addr) -> ([Option<Ipv4Addr>; MOST_CARRIED], u8) {
+/// IPv4 addresses embedded in an IPv6 address, and the length of the prefix that marks it.
+fn embedded_ipv4(six: Ipv6Addr) -> ([Option<Ipv4Addr>; MAX_EMBEDDED], u8) {
     let parts = six.segments();
     let four = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     let low = four(parts[6], parts[7]);
     let one = |address| [Some(address), None, None, None];
     match parts {
-        // `::` and `::1` are themselves.
-        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => ([None; MOST_CARRIED], 0),
+        // `::` and `::1` embed nothing.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => ([None; MAX_EMBEDDED], 0),
         // IPv4-compatible (RFC 4291, 2.5.5.1), IPv4-translated (RFC 2765) and NAT64 (RFC 6052).
         [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => {
             (one(low), 96)
@@ -108,39 +107,40 @@ fn carried(six: Ipv6Addr) -> ([Option<Ipv4Addr>; MOST_CARRIED], u8) {
             let client = Ipv4Addr::from_bits(!four(parts[6], parts[7]).to_bits());
             ([Some(client), Some(four(high, low)), None, None], 32)
         }
-        // Local NAT64 (RFC 8215), divided by the operator at any of four places (RFC 6052, 2.2).
+        // Local NAT64 (RFC 8215): the operator chooses one of four positions (RFC 6052, 2.2).
         [0x64, 0xff9b, 1, ..] => {
             let bits = six.to_bits();
-            // Bits 64 to 71 are left out; these are the bits of the address before and behind.
+            // Bits 64 to 71 are skipped; `before` bits of the address precede them, the rest
+            // follows.
             let divided = |before: u32| {
                 let front = (bits >> 64) as u64 & ((1 << before) - 1);
                 let behind = (bits >> (56 - (32 - before))) as u64 & ((1 << (32 - before)) - 1);
                 Ipv4Addr::from_bits((front << (32 - before) | behind) as u32)
             };
             let mut found = [Some(low), Some(divided(16)), Some(divided(8)), Some(divided(0))];
-            // Read at a place that the operator does not use, it is mostly no address at all.
+            // At a position that the operator does not use, the bits are mostly no valid address.
             let unused = |address: &Option<Ipv4Addr>| {
                 address.is_none_or(|four| plain_group(IpAddr::V4(four)).is_none())
             };
             found.sort_by_key(unused);
-            for place in found.iter_mut().skip(1) {
-                *place = place.filter(|four| !unused(&Some(*four)));
+            for slot in found.iter_mut().skip(1) {
+                *slot = slot.filter(|four| !unused(&Some(*four)));
             }
             (found, 48)
         }
-        // ISATAP (RFC 5214) is told by its interface identifier, below any prefix.
+        // ISATAP (RFC 5214) has its own interface identifier, below any prefix.
         [_, _, _, _, 0 | 0x200, 0x5efe, ..] => (one(low), 96),
-        _ => ([None; MOST_CARRIED], 0),
+        _ => ([None; MAX_EMBEDDED], 0),
     }
 }
 
-/// The group of one address in one form, as if there were no metadata services.
+/// Group of one address in one form, ignoring metadata services.
 fn plain_group(address: IpAddr) -> Option<Group> {
     if address.is_loopback() {
         Some(Group::Loopback)
-    } else if is_within(PRIVATE4, PRIVATE6, address) {
+    } else if is_in_any(PRIVATE4, PRIVATE6, address) {
         Some(Group::Private)
-    } else if is_within(RESERVED4, RESERVED6, address) {
+    } else if is_in_any(RESERVED4, RESERVED6, address) {
         None
     } else {
         Some(Group::Public)
@@ -148,31 +148,31 @@ fn plain_group(address: IpAddr) -> Option<Group> {
 }
 
 fn is_metadata(address: IpAddr) -> bool {
-    is_within(METADATA4, METADATA6, address)
+    is_in_any(METADATA4, METADATA6, address)
 }
 
-fn is_within(fours: &[(Ipv4Addr, u8)], sixes: &[(Ipv6Addr, u8)], address: IpAddr) -> bool {
+fn is_in_any(fours: &[(Ipv4Addr, u8)], sixes: &[(Ipv6Addr, u8)], address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(four) => fours.iter().any(|(begin, bits)| begins_like4(*begin, *bits, four)),
-        IpAddr::V6(six) => sixes.iter().any(|(begin, bits)| begins_like6(*begin, *bits, six)),
+        IpAddr::V4(four) => fours.iter().any(|(begin, bits)| has_prefix4(*begin, *bits, four)),
+        IpAddr::V6(six) => sixes.iter().any(|(begin, bits)| has_prefix6(*begin, *bits, six)),
     }
 }
 
 /// Whether `address` has the first `bits` bits of `begin`.
-pub(crate) fn begins_like4(begin: Ipv4Addr, bits: u8, address: Ipv4Addr) -> bool {
+pub(crate) fn has_prefix4(begin: Ipv4Addr, bits: u8, address: Ipv4Addr) -> bool {
     let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
     begin.to_bits() & mask == address.to_bits() & mask
 }
 
 /// Whether `address` has the first `bits` bits of `begin`.
-pub(crate) fn begins_like6(begin: Ipv6Addr, bits: u8, address: Ipv6Addr) -> bool {
+pub(crate) fn has_prefix6(begin: Ipv6Addr, bits: u8, address: Ipv6Addr) -> bool {
     let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
     begin.to_bits() & mask == address.to_bits() & mask
 }
 
-/// Where clouds serve credentials. All of link-local: AWS, Azure, Google, OpenStack and most others
-/// at 169.254.169.254, containers of AWS at 169.254.170.0/24, Tencent at 169.254.0.23, Scaleway at
-/// 169.254.42.42, and nothing that a sandbox needs.
+/// Metadata services of clouds, which serve credentials. All of link-local: AWS, Azure, Google,
+/// OpenStack and most others at 169.254.169.254, containers of AWS at 169.254.170.0/24, Tencent at
+/// 169.254.0.23, Scaleway at 169.254.42.42, and nothing that a sandbox needs.
 const METADATA4: &[(Ipv4Addr, u8)] = &[
     (Ipv4Addr::new(169, 254, 0, 0), 16),
     // Alibaba.
@@ -269,7 +269,7 @@ mod tests {
         for (text, group) in [
             ("64:ff9b::8.8.8.8", Some(Group::Public)),
             ("2002:808:808::1", Some(Group::Public)),
-            // On the local link, whatever it carries.
+            // Link-local, whatever it embeds.
             ("fe80::5efe:8.8.8.8", Some(Group::Private)),
             ("64:ff9b:1::8.8.8.8", Some(Group::Private)),
             ("64:ff9b:1::127.0.0.1", Some(Group::Loopback)),
@@ -310,7 +310,8 @@ mod tests {
         ] {
             assert_eq!(of(text).group(), Some(Group::Metadata), "{text}");
         }
-        // Their network's group refuses them, and does not allow them.
+        // A rule that denies the group of their network denies them; one that allows it does not
+        // allow them.
         assert!(of("169.254.169.254").is_in(Group::Private));
         assert!(of("168.63.129.16").is_in(Group::Public));
         assert!(!of("10.0.0.1").is_in(Group::Metadata));

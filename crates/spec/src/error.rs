@@ -1,66 +1,66 @@
-//! The error that every crate returns and every surface shows.
+//! The error that all crates return and all interfaces show.
 //!
 //! One type, because it crosses processes (a worker reports its failure to start on a pipe) and
-//! because the chain is printed in one place. Messages tell our facts, causes tell theirs, and
-//! what to do about it is the hint.
+//! because the chain is printed in one place. The message states the fact of msb, the causes those
+//! of the system, the hint what to do.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// `Result` with the project's error.
+/// `Result` with the error type of this project.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure it was; stable, so that programs can decide on it.
+/// Kind of a failure; stable, so that programs can branch on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The request itself is wrong.
+    /// The request itself is invalid.
     Invalid,
     /// There is no such sandbox, Exec, image or file.
     NotFound,
-    /// The name is taken.
+    /// The name is already in use.
     Exists,
-    /// The sandbox is in a state that does not allow this.
+    /// The state of the sandbox does not allow this.
     State,
-    /// This host or this version cannot do what was asked.
+    /// This host or this version cannot do it.
     Unsupported,
     /// The host refused or failed: no space, no permission, I/O.
     Host,
     /// A limit of the sandbox was reached.
     Limit,
-    /// It took longer than allowed.
+    /// The operation exceeded its time limit.
     Timeout,
-    /// The command is there but cannot be executed.
+    /// The command exists but cannot be executed.
     NotExecutable,
     /// The command was not found inside the sandbox.
     CommandNotFound,
-    /// The other side broke the protocol or went away.
+    /// The peer violated the protocol or disconnected.
     Protocol,
-    /// Whoever asks may not have it.
+    /// The caller is not allowed to do this.
     Denied,
 }
 
-/// Where a start failed.
+/// Stage at which a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Deciding what to build.
+    /// Planning: deciding what to build.
     Plan,
-    /// Making the root filesystem ready.
+    /// Preparing the root file system.
     Image,
     /// Namespaces, mounts, cgroups, filters.
     Jail,
-    /// The gateway and its device.
+    /// The gateway and its network device.
     Network,
-    /// The guest itself.
+    /// Starting the guest inside the sandbox.
     Boot,
-    /// The command.
+    /// Starting the first command inside.
     Exec,
 }
 
-/// A failure: kind, our message, the causes below it and what to do.
+/// A failure: kind, message, causes and hint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Error {
@@ -77,43 +77,43 @@ impl Error {
         Self { kind, stage: None, message: message.into(), causes: Vec::new(), hint: None }
     }
 
-    /// The request is wrong.
+    /// An error of kind [`Kind::Invalid`]: the request is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
     }
 
-    /// The host failed us; the cause is what it said.
+    /// An error of kind `Host`; the cause is the error of the system.
     pub fn host(message: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self::new(Kind::Host, message).cause(cause)
     }
 
-    /// Not possible on this host or in this version.
+    /// An error of kind [`Kind::Unsupported`]: not possible here.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(Kind::Unsupported, message)
     }
 
-    /// Adds what lies below, nearest first.
+    /// Appends a cause, nearest first.
     #[must_use]
     pub fn cause(mut self, cause: impl fmt::Display) -> Self {
-        self.causes.push(plain(&cause.to_string()));
+        self.causes.push(normalize_cause(&cause.to_string()));
         self
     }
 
-    /// Sets what the user can do about it.
+    /// Sets the hint: what the user can do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Sets where a start failed.
+    /// Sets the stage of a failed start, unless it is set.
     #[must_use]
     pub fn at(mut self, stage: Stage) -> Self {
         self.stage.get_or_insert(stage);
         self
     }
 
-    /// Puts a wider statement on top; this error becomes its cause.
+    /// Puts a more general message on top; the previous message becomes the first cause.
     #[must_use]
     pub fn under(mut self, message: impl Into<String>) -> Self {
         let below = std::mem::replace(&mut self.message, message.into());
@@ -121,34 +121,34 @@ impl Error {
         self
     }
 
-    /// What sort of failure it was.
+    /// Kind of this failure, stable for programs.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where a start failed, if it was one.
+    /// Stage of a start that failed; `None` for other failures.
     pub fn stage(&self) -> Option<Stage> {
         self.stage
     }
 
-    /// The top message alone.
+    /// The message without its causes.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What lies below, nearest first.
+    /// Causes of the failure, nearest first.
     pub fn causes(&self) -> &[String] {
         &self.causes
     }
 
-    /// What to do about it.
+    /// Hint for the user, if any.
     pub fn advice(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 }
 
-/// What the system says, in our own manner: lower case, without its number.
-fn plain(cause: &str) -> String {
+/// An error text of the system in our style: lower case, without its number.
+fn normalize_cause(cause: &str) -> String {
     let cause = cause.split(" (os error ").next().unwrap_or(cause).trim_end_matches('.');
     let mut letters = cause.chars();
     match (letters.next(), letters.next()) {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_speak_as_we_do() {
+    fn causes_are_lower_case_without_errno() {
         let cause = |text: &str| Error::invalid("x").cause(text).causes()[0].clone();
         assert_eq!(cause("Permission denied (os error 13)"), "permission denied");
         assert_eq!(cause("EPERM happened"), "EPERM happened");

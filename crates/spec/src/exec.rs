@@ -1,28 +1,28 @@
-//! One command in a sandbox, and how it ended.
+//! One command in a sandbox, and its exit.
 
-use crate::{Asker, Error, Result, Span};
+use crate::{CallOrigin, Error, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a command reads.
+/// Source of the standard input of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
-    /// Nothing: end of file at once.
+    /// Closed: end of file at once.
     #[default]
     Closed,
-    /// What the caller sends until it says it is done.
+    /// Bytes that the client sends until it closes the stream.
     Streamed,
 }
 
-/// The size of a terminal in characters.
+/// Size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TermSize {
-    /// Lines.
+    /// Number of lines of text.
     pub rows: u16,
-    /// Characters in a line.
+    /// Number of characters in a line.
     pub cols: u16,
 }
 
@@ -33,33 +33,33 @@ pub struct TermSize {
 pub struct UserRef(String);
 
 impl UserRef {
-    /// Checks and takes a user.
+    /// Parses `name`, `uid`, `name:group` or `uid:gid`.
     pub fn parse(text: &str) -> Result<Self> {
-        let part_is_well = |part: &str| {
+        let is_valid_part = |part: &str| {
             let word = part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-$".contains(&b));
             let number_fits = !part.bytes().all(|b| b.is_ascii_digit())
                 || part.parse::<u32>().is_ok_and(|id| id < u32::MAX);
             !part.is_empty() && part.len() <= 64 && word && !part.starts_with('-') && number_fits
         };
         let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
-        if part_is_well(user) && group.is_none_or(part_is_well) {
+        if is_valid_part(user) && group.is_none_or(is_valid_part) {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::invalid(format!("not a user: `{}`", text))
             .hint("write it as `name`, `1000`, `name:group` or `1000:1000`"))
     }
 
-    /// The user's name or number.
+    /// Name or id of the user.
     pub fn user(&self) -> &str {
         self.0.split_once(':').map_or(&self.0, |(user, _)| user)
     }
 
-    /// The group's name or number, if one was given.
+    /// Name or id of the group, if one was given.
     pub fn group(&self) -> Option<&str> {
         self.0.split_once(':').map(|(_, group)| group)
     }
 
-    /// Whether this is root, by name or number, so that no second id is needed.
+    /// Whether this is root by name or id, so that no second id is needed.
     pub fn is_root(&self) -> bool {
         matches!(self.user(), "root" | "0") && matches!(self.group(), None | Some("root" | "0"))
     }
@@ -71,7 +71,7 @@ impl fmt::Display for UserRef {
     }
 }
 
-/// The name of a resource limit.
+/// Name of a resource limit, as in setrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -121,11 +121,11 @@ impl RlimitName {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Rlimit {
-    /// Which.
+    /// Which of the resources is limited.
     pub name: RlimitName,
-    /// What holds now; none is unlimited.
+    /// Soft limit, in force; `None` is unlimited.
     pub soft: Option<u64>,
-    /// How far the command may raise it; none is unlimited.
+    /// Hard limit, up to which the command may raise the soft one; `None` is unlimited.
     pub hard: Option<u64>,
 }
 
@@ -162,75 +162,111 @@ impl fmt::Display for Rlimit {
 
 written_as_text!(Rlimit, UserRef);
 
-/// A command as it is handed to a worker: complete, nothing left to decide.
+/// A command as sent to a worker: complete, without open decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Command {
-    /// The program and its arguments; never empty.
+    /// Program name and arguments; never empty.
     pub argv: Vec<String>,
-    /// Environment beyond the sandbox's own; later wins.
+    /// Variables besides those of the sandbox; the last of a name wins.
     pub env: Vec<(String, String)>,
-    /// Where it starts; none is the sandbox's.
+    /// Working directory; `None` is the sandbox's.
     pub workdir: Option<String>,
-    /// Who runs it; none is the sandbox's.
+    /// User that it runs as; `None` is the sandbox's.
     pub user: Option<UserRef>,
-    /// What it reads.
+    /// Standard input: closed or streamed.
     pub stdin: Stdin,
-    /// A terminal of this size instead of pipes.
+    /// Size of a terminal, which replaces the pipes.
     pub tty: Option<TermSize>,
-    /// When it is killed.
+    /// Time after which it is killed.
     pub timeout: Option<Span>,
-    /// Resource limits beyond the sandbox's own.
+    /// Resource limits besides those of the sandbox.
     pub rlimits: Vec<Rlimit>,
-    /// Whether it goes on when its caller leaves.
+    /// Whether it continues when its client disconnects.
     pub detached: bool,
-    /// Whether what it says is kept out of the log: it is for a program of ours, not for people.
+    /// Whether its output is kept out of the log: it is for a program of msb, not for users.
     #[serde(default)]
     pub unlogged: bool,
-    /// Who asks for it. A server sets this itself, whatever it is sent.
-    #[serde(default)]
-    pub asker: Option<Asker>,
+    /// Origin of the request. The server sets it and ignores what it receives.
+    #[serde(default, rename = "asker")]
+    pub origin: Option<CallOrigin>,
 }
 
 impl Command {
-    /// Checks what no single field can check.
+    /// Checks names and sizes of the environment variables.
     pub fn check(&self) -> Result<()> {
         crate::spec::check_env(self.env.iter().map(|(name, value)| (name, value)))
     }
 }
 
-/// Why something ended other than by itself.
+/// How the first command of a sandbox is connected to its caller. It is part of the Plan, so it is
+/// decided before the sandbox is planned.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CommandStreams {
+    /// Standard input: closed or streamed.
+    pub stdin: Stdin,
+    /// Size of a terminal, which replaces the pipes.
+    pub tty: Option<TermSize>,
+    /// Value of the variable TERM, if the command has none.
+    pub term: Option<String>,
+    /// Whether the command continues when its caller disconnects.
+    pub detached: bool,
+}
+
+impl CommandStreams {
+    /// Streams of a command in the background: no stdin, and no end with its caller.
+    pub fn in_background() -> Self {
+        Self { detached: true, ..Self::default() }
+    }
+
+    /// Streams of a command that reads what its caller sends.
+    pub fn with_stdin() -> Self {
+        Self { stdin: Stdin::Streamed, ..Self::default() }
+    }
+
+    /// Connects a planned command to these streams.
+    pub fn connect(&self, command: &mut Command) {
+        (command.stdin, command.tty, command.detached) = (self.stdin, self.tty, self.detached);
+        if let Some(term) = &self.term
+            && !command.env.iter().any(|(name, _)| name == "TERM")
+        {
+            command.env.push(("TERM".to_owned(), term.clone()));
+        }
+    }
+}
+
+/// Why a command or sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It exited or died by itself.
+    /// It exited or crashed by itself.
     Own,
-    /// Its timeout passed.
+    /// The timeout of the command passed.
     Timeout,
     /// The memory limit was reached.
     Memory,
     /// The sandbox's longest duration passed.
     MaxDuration,
-    /// Nothing happened for the sandbox's idle timeout.
+    /// Nothing ran for the sandbox's idle timeout.
     Idle,
-    /// Somebody stopped the sandbox or killed the Exec.
+    /// A request stopped the sandbox or killed the Exec.
     Stopped,
     /// The last Exec of a draining sandbox ended.
     Drained,
-    /// The worker went away without a word: killed, or the host went down.
+    /// The worker was killed, or the host went down.
     Crashed,
-    /// The kernel of its microVM gave up.
+    /// The kernel of its microVM panicked.
     Panicked,
-    /// Its microVM was switched off from inside.
+    /// Its microVM was powered off from inside.
     PoweredOff,
     /// Its health check failed too often.
     Unhealthy,
 }
 
 impl Ending {
-    /// The reason as a person reads it; none for an end of its own.
+    /// Reason as a text for users; `None` if it ended by itself.
     pub fn reason(self) -> Option<&'static str> {
         match self {
             Self::Own => None,
@@ -242,25 +278,25 @@ impl Ending {
             Self::Drained => Some("the sandbox was drained"),
             Self::Crashed => Some("the worker died"),
             Self::Panicked => Some("the kernel of its microVM panicked"),
-            Self::PoweredOff => Some("its microVM was switched off from inside"),
+            Self::PoweredOff => Some("its microVM was powered off from inside"),
             Self::Unhealthy => Some("its health check failed too often"),
         }
     }
 }
 
-/// A limit that a command ran into and was not ended by: it saw an error instead.
+/// A limit that a command reached without being killed: a system call failed instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Reached"))]
 #[serde(rename_all = "snake_case")]
-pub enum Reached {
-    /// No more processes or threads could be made.
+pub enum LimitReached {
+    /// No more processes or threads could be created.
     Pids,
     /// The writable layer is full.
     Disk,
 }
 
-impl Reached {
-    /// As a person reads it.
+impl LimitReached {
+    /// Reason as a text for users.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Pids => "the limit on processes was reached",
@@ -269,28 +305,28 @@ impl Reached {
     }
 }
 
-/// How a command ended.
+/// Exit of a command: code or signal, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exit {
-    /// Its exit code, if it exited.
+    /// Exit code, if it exited by itself.
     pub code: Option<i32>,
-    /// The signal that killed it, if one did.
+    /// Signal number, if one killed it.
     pub signal: Option<i32>,
-    /// Why.
+    /// Why the command has ended.
     pub ending: Ending,
-    /// A limit that it ran into, if it failed.
+    /// Limit that it reached, if it failed.
     #[serde(default)]
-    pub reached: Option<Reached>,
+    pub reached: Option<LimitReached>,
 }
 
 impl Exit {
-    /// Why it did not end well, if that was not its own doing alone.
+    /// Reason for a failure that is not its own alone; `None` otherwise.
     pub fn reason(&self) -> Option<&'static str> {
-        self.ending.reason().or(self.reached.map(Reached::reason))
+        self.ending.reason().or(self.reached.map(LimitReached::reason))
     }
 
-    /// The code a shell would show: its own, 124 after a timeout, 128+n after signal n.
+    /// Exit status as in a shell: its own code, 124 after a timeout, 128+n after signal n.
     pub fn status(&self) -> i32 {
         match (self.ending, self.code, self.signal) {
             (Ending::Timeout, _, _) => 124,
@@ -300,7 +336,7 @@ impl Exit {
         }
     }
 
-    /// Whether it exited with zero.
+    /// Whether the exit status is zero.
     pub fn success(&self) -> bool {
         self.status() == 0
     }

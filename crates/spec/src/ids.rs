@@ -1,40 +1,41 @@
-//! Which host ids stand behind the ids inside a sandbox.
+//! Id mappings: host ids behind the ids inside a sandbox.
 
 use serde::{Deserialize, Serialize};
 
-/// A run of host ids.
+/// A range of consecutive host ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdRange {
     /// The first id on the host.
     pub start: u32,
-    /// How many follow.
+    /// Number of ids in the range.
     pub count: u32,
 }
 
-/// How ids inside map to ids of the host.
+/// Mapping of ids inside to host ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "map")]
 pub enum Ids {
-    /// Only root exists inside, and is this user outside. Changes of owner and user are answered
-    /// with success and do nothing, so that package managers work.
+    /// Only root exists inside, mapped to this user. `chown` and `setuid` to other ids return
+    /// success and do nothing, so that package managers work.
     Single {
-        /// The host user.
+        /// User id on the host.
         uid: u32,
-        /// The host group.
+        /// Group id on the host.
         gid: u32,
     },
-    /// Root inside is this user; the other ids are the ones /etc/subuid and /etc/subgid grant.
+    /// Root inside is mapped to this user; the other ids are those granted by /etc/subuid and
+    /// /etc/subgid.
     Subordinate {
-        /// The host user.
+        /// User id on the host.
         uid: u32,
-        /// The host group.
+        /// Group id on the host.
         gid: u32,
         /// Host ids of users 1 and up.
         uids: IdRange,
         /// Host ids of groups 1 and up.
         gids: IdRange,
     },
-    /// msb runs as root: every id inside, root too, is an unused id of the host.
+    /// msb runs as root: all ids inside, root too, are mapped to unused host ids.
     Shifted {
         /// Host ids of users and groups 0 and up.
         range: IdRange,
@@ -47,7 +48,7 @@ impl Ids {
         !matches!(self, Self::Single { .. })
     }
 
-    /// The host uid and gid behind root inside.
+    /// Host uid and gid of root inside.
     pub fn root(&self) -> (u32, u32) {
         match *self {
             Self::Single { uid, gid } | Self::Subordinate { uid, gid, .. } => (uid, gid),

@@ -1,4 +1,4 @@
-//! What a sandbox's root filesystem is made from.
+//! References to the image of a sandbox.
 
 use crate::{Name, Reference, Result};
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum ImageRef {
-    /// The host's own programs, read-only beneath a private writable layer.
+    /// The host's own programs, read-only below a private writable layer.
     #[default]
     Host,
-    /// A path: a directory that holds a root filesystem, or a disk image.
+    /// A path: a directory with a root file system, or a disk image.
     Path(PathBuf),
     /// An image by its name, from a registry or loaded before.
     Name(Reference),
@@ -21,20 +21,19 @@ pub enum ImageRef {
     Snapshot(Name),
 }
 
-/// What stands before the name of a snapshot where an image is named.
-const SNAPSHOT: &str = "snapshot:";
+/// Prefix of a snapshot where an image is expected.
+const SNAPSHOT_PREFIX: &str = "snapshot:";
 
 impl ImageRef {
-    /// Parses `host`, a path (`./dir`, `/dir`, `../dir`, `.`), `snapshot:NAME` or the name of an
-    /// image.
+    /// Parses `host`, a path (`./dir`, `/dir`, `../dir`, `.`), `snapshot:NAME` or an image name.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "host" {
             return Ok(Self::Host);
         }
-        if let Some(name) = text.strip_prefix(SNAPSHOT) {
+        if let Some(name) = text.strip_prefix(SNAPSHOT_PREFIX) {
             return Name::parse(name).map(Self::Snapshot).map_err(|_| {
                 crate::Error::invalid(format!("not the name of a snapshot: `{name}`"))
-                    .hint("`msb snapshot ls` lists the snapshots there are")
+                    .hint("`msb snapshot ls` lists the snapshots")
             });
         }
         let is_path = text.starts_with('/')
@@ -45,14 +44,14 @@ impl ImageRef {
         if is_path && !text.contains('\0') {
             return Ok(Self::Path(PathBuf::from(text)));
         }
-        let said = |error: crate::Error| match error.advice() {
+        let with_path_hint = |error: crate::Error| match error.advice() {
             Some(hint) => {
                 let hint = format!("{hint}; a directory starts with `./` or `/`");
                 error.hint(hint)
             }
             None => error,
         };
-        Reference::parse(text).map(Self::Name).map_err(said)
+        Reference::parse(text).map(Self::Name).map_err(with_path_hint)
     }
 }
 
@@ -62,7 +61,7 @@ impl fmt::Display for ImageRef {
             Self::Host => f.write_str("host"),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Name(reference) => write!(f, "{reference}"),
-            Self::Snapshot(name) => write!(f, "{SNAPSHOT}{name}"),
+            Self::Snapshot(name) => write!(f, "{SNAPSHOT_PREFIX}{name}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The image's own init as PID 1, and what is known of it from outside.
+//! The image's own init as PID 1: which program, and its arguments.
 
 use crate::spec::check_env;
 use crate::{Error, Result};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Which program becomes PID 1.
+/// The program that becomes PID 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -14,13 +14,13 @@ pub enum InitProgram {
     /// The first of [`InitProgram::USUAL`] that the image has.
     #[default]
     Auto,
-    /// This one, an absolute path inside.
+    /// This program, by an absolute path inside.
     Path(String),
 }
 
 impl InitProgram {
-    /// Where images have their init. `/init` comes first: who put one there wants it to be PID 1,
-    /// while `/sbin/init` may have come along with busybox.
+    /// Usual paths of an init. `/init` comes first: an image that has one wants it as PID 1, while
+    /// `/sbin/init` may be part of busybox.
     pub const USUAL: [&'static str; 8] = [
         "/init",
         "/sbin/init",
@@ -44,7 +44,7 @@ impl InitProgram {
         }
     }
 
-    /// The paths to try, in order.
+    /// Paths to try, in this order.
     pub fn candidates(&self) -> Vec<String> {
         match self {
             Self::Auto => Self::USUAL.map(str::to_owned).to_vec(),
@@ -52,7 +52,7 @@ impl InitProgram {
         }
     }
 
-    /// Whether a command that an image brings is the init itself.
+    /// Whether the image's command is the init itself.
     pub fn is(&self, command: &str) -> bool {
         match self {
             Self::Auto => Self::USUAL.contains(&command),
@@ -60,15 +60,15 @@ impl InitProgram {
         }
     }
 
-    /// Whether a path, followed to its end, is systemd.
+    /// Whether a path, with links resolved, is systemd.
     pub fn is_systemd(path: &str) -> bool {
         path.rsplit('/').next() == Some("systemd")
     }
 
-    /// Why systemd cannot be PID 1 on the `process` tier.
+    /// The error for systemd as PID 1 on the `process` tier.
     pub fn no_systemd(path: &str) -> Error {
         Error::unsupported(format!("systemd does not run on the `process` tier: `{path}`"))
-            .cause("it wants to mount, and to manage a cgroup tree of its own")
+            .cause("it needs to mount file systems and to manage its own cgroup tree")
             .hint("`--isolation vm` gives it a kernel of its own; `msb doctor` tells whether this host can")
     }
 }
@@ -84,26 +84,26 @@ impl fmt::Display for InitProgram {
 
 written_as_text!(InitProgram);
 
-/// An init as asked for.
+/// An init as requested in a Spec.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Init {
-    /// Which program.
+    /// The program that becomes PID 1.
     pub program: InitProgram,
-    /// Its arguments.
+    /// Arguments after the program name.
     pub args: Vec<String>,
-    /// Its environment beyond the sandbox's own; this wins.
+    /// Variables besides those of the sandbox; these win.
     pub env: BTreeMap<String, String>,
 }
 
 impl Init {
-    /// Without arguments, in the sandbox's environment.
+    /// An init without arguments, in the sandbox's environment.
     pub fn of(program: InitProgram) -> Self {
         Self { program, ..Self::default() }
     }
 
-    /// Checks what no single field can check.
+    /// Checks the arguments and the environment.
     pub(crate) fn check(&self) -> Result<()> {
         if self.args.iter().any(|argument| argument.contains('\0')) {
             return Err(Error::invalid("an argument of the init has a zero byte in it"));
@@ -112,18 +112,18 @@ impl Init {
     }
 }
 
-/// An init as decided.
+/// An init as decided in a Plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedInit {
-    /// Which program.
+    /// The program that becomes PID 1.
     pub program: InitProgram,
-    /// Its arguments.
+    /// Arguments after the program name.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its environment beyond the sandbox's own.
+    /// Variables besides those of the sandbox.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// What the image says ends it. Without a word of it the init is asked in its own language.
+    /// Stop signal of the image; `None` takes the one that the detected init expects.
     #[serde(default)]
     pub stop_signal: Option<i32>,
 }

@@ -1,9 +1,9 @@
 //! The nouns of msb and their validation.
 //!
-//! Everything a user, an image or a client can ask for is parsed here once and passed on as a
-//! type that cannot be wrong. No I/O, no async, no unsafe: the guest shares this crate.
+//! Input of users, images and clients is parsed here once and passed on as types that cannot be
+//! invalid. No I/O, no async, no unsafe: the guest shares this crate.
 
-/// Gives nouns that have `parse` and `Display` their way from and to text, in files and on flags.
+/// Implements conversions from and to text for types with `parse` and `Display`.
 macro_rules! written_as_text {
     ($($noun:ty),*) => {$(
         impl TryFrom<String> for $noun {
@@ -26,11 +26,11 @@ macro_rules! written_as_text {
     )*};
 }
 
-mod asker;
 mod ceiling;
 pub mod clock;
 pub mod ctl;
 mod destination;
+pub mod encoding;
 pub mod env;
 mod error;
 mod exec;
@@ -44,6 +44,7 @@ mod modify;
 mod mount;
 mod name;
 mod network;
+mod origin;
 mod patch;
 mod plan;
 mod platform;
@@ -58,23 +59,26 @@ pub mod state;
 mod volume;
 mod workspace;
 
-pub use asker::{Asker, Surface};
 pub use ceiling::{Authority, Ceiling, WithinCeiling};
 pub use destination::Destination;
 pub use error::{Error, Kind, Result, Stage};
-pub use exec::{Command, Ending, Exit, Reached, Rlimit, RlimitName, Stdin, TermSize, UserRef};
+pub use exec::{
+    Command, CommandStreams, Ending, Exit, LimitReached, Rlimit, RlimitName, Stdin, TermSize,
+    UserRef,
+};
 pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
-pub use image_record::{History, Prune, Pruned, RunConfig, Space};
+pub use image_record::{History, Prune, PruneReport, RunConfig, Space};
 pub use init::{Init, InitProgram, PlannedInit};
 pub use limits::{By, Cgroup, Freezer, Limit, Limits};
 pub use modify::{Modification, Modify};
 pub use mount::{GuestPath, Mount, MountSource, Tmpfs};
 pub use name::{Hostname, Name, disturbs, nearest, shown};
 pub use network::{
-    DEFAULT_CONNECTIONS, GATEWAY_MEMORY, Network, NetworkSpec, PlannedSecret, Protocol, Published,
-    Reach, Resolver, Secret, SecretPlace, SecretSource, gateway_memory,
+    DEFAULT_CONNECTIONS, GATEWAY_MEMORY, Network, NetworkSpec, PlannedSecret, Protocol,
+    PublishedPort, Reach, Resolver, Secret, SecretPlace, SecretSource, gateway_memory,
 };
+pub use origin::{CallOrigin, Surface};
 pub use patch::{Patch, Script};
 pub use plan::{
     GuestKernel, Isolation, Lower, Machine, MachineBase, Overlay, PLAN_VERSION, Plan, PlannedMount,
@@ -91,5 +95,5 @@ pub use rule::{
 pub use service::{Health, HealthStatus, Restart};
 pub use spawn::{DEEPEST, Family, FamilyNetwork, Peers, SpawnPolicy, WayOut};
 pub use spec::{IsolationChoice, Profile, Spec, check_env};
-pub use volume::{PlannedVolume, Stored, VolumeKind, VolumeName, VolumeSpec};
+pub use volume::{PlannedVolume, VolumeKind, VolumeName, VolumeSpec, VolumeStorage};
 pub use workspace::{PlannedWorkspace, Workspace};

@@ -1,4 +1,4 @@
-//! How much of the host a sandbox may use, and by what each limit is held.
+//! Resource limits of a sandbox, and the mechanism that enforces each.
 
 use crate::{Bytes, Cpus, Name};
 use serde::{Deserialize, Serialize};
@@ -6,28 +6,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What holds a limit.
+/// Mechanism that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// A cgroup: hard.
+    /// A cgroup controller: a hard limit.
     Cgroup,
-    /// A resource limit that the kernel enforces per user id inside: hard.
+    /// A resource limit for each user id inside: a hard limit.
     Rlimit,
-    /// The set of processors it may run on: hard.
+    /// The CPU affinity mask: a hard limit.
     Affinity,
-    /// The size of a memory file system: hard.
+    /// The size of a tmpfs: a hard limit.
     Tmpfs,
-    /// The size of a disk image: hard.
+    /// The size of a disk image: a hard limit.
     Disk,
-    /// The microVM has no more: hard.
+    /// The size of the microVM: a hard limit.
     Machine,
-    /// The worker looks every few milliseconds and kills what is over: watched.
+    /// The worker polls every few milliseconds and kills what exceeds it: a watched limit.
     Watch,
 }
 
 impl By {
-    /// Whether the kernel itself refuses to go past the limit.
+    /// Whether the kernel itself enforces the limit.
     pub fn is_hard(self) -> bool {
         self != Self::Watch
     }
@@ -47,81 +47,82 @@ impl fmt::Display for By {
     }
 }
 
-/// One limit: how much and what holds it.
+/// One limit: its value and what enforces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit<T> {
-    /// How much.
+    /// Amount, in the unit of its type.
     pub value: T,
-    /// What holds it.
+    /// Mechanism that enforces it.
     pub by: By,
 }
 
-/// Where the sandbox's cgroup is made.
+/// Parent of the sandbox's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "version")]
 pub enum Cgroup {
-    /// No cgroup can be made by this user on this host.
+    /// This user cannot create cgroups on this host.
     #[default]
     None,
     /// One directory in each of these v1 hierarchies.
     V1 {
-        /// A directory that we may write, by controller. Two may share one.
+        /// Writable parent directory by controller. Two controllers may share one.
         controllers: BTreeMap<String, PathBuf>,
     },
-    /// One directory below this one of the v2 hierarchy.
+    /// One directory below `parent` in the v2 hierarchy.
     V2 {
-        /// A directory that we may write, with its controllers handed down.
+        /// Writable parent directory with delegated controllers.
         parent: PathBuf,
-        /// Whether what is inside can be frozen without its guest.
+        /// Whether the sandbox can be frozen without its guest.
         #[serde(default)]
         freezes: bool,
     },
 }
 
-/// Where everything in a sandbox but its guest can be frozen: a directory below the sandbox's own.
+/// The cgroup in which all processes of a sandbox but its guest are frozen: a directory below the
+/// sandbox's own.
 ///
-/// The guest is in it as well, so that whatever it starts is; it is taken out while the others are
-/// frozen, reaps and serves files meanwhile, and comes back.
+/// The guest is in it as well, so that the processes it starts are. It moves out while the others
+/// are frozen, reaps and serves files meanwhile, and moves back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Freezer {
-    /// The directory.
+    /// Directory of the cgroup that is frozen.
     pub inside: PathBuf,
-    /// Where the guest is meanwhile.
+    /// Directory of the cgroup in which the guest is meanwhile.
     pub outside: PathBuf,
-    /// The list of who is in either.
+    /// File that lists the members of a cgroup.
     pub members: &'static str,
-    /// The file that is written.
+    /// File that freezes and thaws.
     pub switch: &'static str,
-    /// What freezes.
+    /// Text that freezes, written to `switch`.
     pub freeze: &'static str,
-    /// What thaws.
+    /// Text that thaws, written to `switch`.
     pub thaw: &'static str,
-    /// The file that tells, and what it has a line of once everything is frozen.
+    /// File with the state, and the line it contains once all members are frozen.
     pub frozen: (&'static str, &'static str),
 }
 
-/// The limits of a Plan. What is absent is not limited.
+/// The limits of a Plan. `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory of all its processes.
     pub memory: Option<Limit<Bytes>>,
-    /// Processors.
+    /// CPU time of all its processes, in CPUs.
     pub cpus: Option<Limit<Cpus>>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: Option<Limit<u32>>,
-    /// The writable layer.
+    /// Size of the writable layer.
     pub disk: Option<Limit<Bytes>>,
-    /// Where the cgroup is made.
+    /// Parent of the sandbox's cgroup.
     pub cgroup: Cgroup,
     /// Part of the cgroup's name: two state directories may have a sandbox of the same name.
     pub cgroup_owner: String,
 }
 
 impl Limits {
-    /// The controller of v1 that freezes.
+    /// The v1 controller that freezes processes.
     pub const FREEZER: &'static str = "freezer";
 
-    /// Where what is inside can be frozen, if it can.
+    /// The cgroup that can be frozen; `None` if the host has no freezer.
     pub fn freezer(&self, name: &Name) -> Option<Freezer> {
         let mut directories = self.cgroup_directories(name);
         let at = |outside: PathBuf| (outside.join("inside"), outside);
@@ -154,7 +155,7 @@ impl Limits {
         }
     }
 
-    /// Where a sandbox's cgroup is, by controller; v2 has one for all, under no name.
+    /// The sandbox's cgroup directories by controller; v2 has one, with an empty name.
     pub fn cgroup_directories(&self, name: &Name) -> BTreeMap<String, PathBuf> {
         let below = |parent: &PathBuf| parent.join(format!("msb-{}-{name}", self.cgroup_owner));
         match &self.cgroup {

@@ -1,41 +1,44 @@
-//! The files by which programs in a sandbox find names, and whom they trust.
+//! Files mounted over those of the image: /etc/hosts, /etc/resolv.conf and CA bundles.
 
 use crate::addresses;
 
-/// Where C libraries look whom to ask for names.
-const RESOLVERS: &str = "/etc/resolv.conf";
+/// DNS configuration of C libraries: lists the servers to query.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Its text in a sandbox with a gateway: nobody else is asked.
-fn resolvers() -> String {
+/// Its content in a sandbox with a gateway, which is the only DNS server.
+fn resolv_conf() -> String {
     format!("nameserver {}\noptions edns0\n", addresses::GATEWAY)
 }
 
-/// Where names are looked up before anybody is asked.
+/// Static host names, read before DNS is queried.
 const HOSTS: &str = "/etc/hosts";
 
-/// Where every sandbox with a gateway has a file shown over the image's own, which may have none.
-pub const PLACES: [&str; 2] = [HOSTS, RESOLVERS];
+/// Mount points in each sandbox with a gateway; the image need not have these files.
+pub const PLACES: [&str; 2] = [HOSTS, RESOLV_CONF];
 
-/// More is neither a file for people nor the store of a distribution; none longer is read.
+/// Longest file of an image that is read, in bytes: CA bundles of distributions are shorter.
 pub const LIMIT: usize = 4 << 20;
 
-/// Every file that is shown over the image's own, and where; `read` gives what the image has there.
+/// Content and mount points of all these files; `read` returns the content of a file of the image.
 pub fn files(
     hostname: &str,
     authority: Option<&str>,
     read: impl Fn(&str) -> Option<Vec<u8>>,
 ) -> Vec<(Vec<u8>, Vec<&'static str>)> {
-    let mut files =
-        vec![(hosts(hostname, &read), vec![HOSTS]), (resolvers().into_bytes(), vec![RESOLVERS])];
+    let mut files = vec![
+        (hosts(hostname, &read), vec![HOSTS]),
+        (resolv_conf().into_bytes(), vec![RESOLV_CONF]),
+    ];
     if let Some(authority) = authority {
-        let known: Vec<&str> = STORES.into_iter().filter(|store| read(store).is_some()).collect();
-        let places = [addresses::TRUSTED].into_iter().chain(known).collect();
-        files.push((trusted(authority, &read), places));
+        let present: Vec<&str> =
+            CA_BUNDLES.into_iter().filter(|store| read(store).is_some()).collect();
+        let places = [addresses::TRUSTED].into_iter().chain(present).collect();
+        files.push((ca_bundle(authority, &read), places));
     }
     files
 }
 
-/// What the image has there, and the sandbox's own name.
+/// The image's hosts file with the sandbox's own name.
 fn hosts(hostname: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
     let present = read(HOSTS).unwrap_or_default();
     let mut hosts = match present.iter().all(u8::is_ascii_whitespace) {
@@ -49,8 +52,8 @@ fn hosts(hostname: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
     hosts
 }
 
-/// Where distributions keep the authorities that they trust, in one file.
-const STORES: [&str; 5] = [
+/// Paths of CA bundles in common distributions.
+pub const CA_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -58,14 +61,14 @@ const STORES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Those that the image trusts, and the gateway's own.
-fn trusted(authority: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
-    let mut trusted = STORES.iter().find_map(|store| read(store)).unwrap_or_default();
-    if !trusted.is_empty() && !trusted.ends_with(b"\n") {
-        trusted.push(b'\n');
+/// The image's CA certificates and that of the gateway.
+fn ca_bundle(authority: &str, read: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut ca_bundle = CA_BUNDLES.iter().find_map(|store| read(store)).unwrap_or_default();
+    if !ca_bundle.is_empty() && !ca_bundle.ends_with(b"\n") {
+        ca_bundle.push(b'\n');
     }
-    trusted.extend_from_slice(authority.as_bytes());
-    trusted
+    ca_bundle.extend_from_slice(authority.as_bytes());
+    ca_bundle
 }
 
 #[cfg(test)]
@@ -73,17 +76,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_knows_its_own_name() {
-        let known = hosts("box", |_| Some(b"10.0.0.1 a".to_vec()));
-        assert_eq!(known, b"10.0.0.1 a\n198.18.0.2\tbox\n");
+    fn the_hosts_file_has_the_name_of_the_sandbox() {
+        let present = hosts("box", |_| Some(b"10.0.0.1 a".to_vec()));
+        assert_eq!(present, b"10.0.0.1 a\n198.18.0.2\tbox\n");
         assert!(hosts("box", |_| None).starts_with(b"127.0.0.1\tlocalhost\n"));
     }
 
     #[test]
-    fn the_gateway_is_trusted_beside_those_of_the_image() {
+    fn the_gateways_ca_is_added_to_the_images_bundle() {
         let bundle =
-            trusted("OURS\n", |path| path.ends_with("cert.pem").then(|| b"THEIRS".to_vec()));
+            ca_bundle("OURS\n", |path| path.ends_with("cert.pem").then(|| b"THEIRS".to_vec()));
         assert_eq!(bundle, b"THEIRS\nOURS\n");
-        assert_eq!(trusted("OURS\n", |_| None), b"OURS\n");
+        assert_eq!(ca_bundle("OURS\n", |_| None), b"OURS\n");
     }
 }

@@ -1,41 +1,41 @@
-//! What of a sandbox is to be changed after it was made: as asked, and as decided.
+//! Changes to an existing sandbox: as requested, and as decided.
 
 use crate::spec::{check_env, check_idle_pause, check_labels};
 use crate::{Bytes, Cgroup, Cpus, Error, Limit, Plan, Restart, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is to be changed. What is left out stays as it is.
+/// Requested changes. Fields that are left out stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Modify {
-    /// Memory.
+    /// New limit of the memory.
     pub memory: Option<Bytes>,
-    /// Processors.
+    /// New limit of the CPUs.
     pub cpus: Option<Cpus>,
-    /// Processes and threads.
+    /// New limit of processes and threads.
     pub pids: Option<u32>,
-    /// Labels to set.
+    /// Labels to set, by key.
     pub labels: BTreeMap<String, String>,
-    /// Labels to take away, by key.
+    /// Keys of labels to remove.
     pub unlabel: Vec<String>,
-    /// Environment of every Exec from now on.
+    /// Variables to set for all later Execs.
     pub env: BTreeMap<String, String>,
-    /// It ends when nothing ran for this long; zero is never.
+    /// Time without a running command after which it stops; zero means never.
     pub idle_timeout: Option<Span>,
-    /// It ends this long after its start; zero is never.
+    /// Time after its start at which it stops; zero means never.
     pub max_duration: Option<Span>,
-    /// It is paused when nothing happened for this long; zero is never.
+    /// Time without activity after which it is paused; zero means never.
     pub idle_pause: Option<Span>,
-    /// When its first command is begun again.
+    /// New restart policy of its first command.
     pub restart: Option<Restart>,
-    /// Whether only to tell what would change.
+    /// Whether the change is only evaluated.
     pub dry_run: bool,
 }
 
 impl Modify {
-    /// Checks what no single field can check.
+    /// Checks the fields against each other. Fails if nothing changes.
     pub fn validate(&self) -> Result<()> {
         check_env(&self.env)?;
         check_labels(&self.labels)?;
@@ -44,47 +44,47 @@ impl Modify {
             return Err(Error::invalid("a sandbox needs at least one process"));
         }
         if let Some(both) = self.unlabel.iter().find(|key| self.labels.contains_key(*key)) {
-            return Err(Error::invalid(format!("a label both set and taken away: `{both}`")));
+            return Err(Error::invalid(format!("a label is both set and removed: `{both}`")));
         }
         if *self == (Self { dry_run: self.dry_run, ..Self::default() }) {
             return Err(Error::invalid("there is nothing to change")
-                .hint("`--memory`, `--cpus`, `--label` and others say what"));
+                .hint("name a setting, such as `--memory`, `--cpus` or `--label`"));
         }
         Ok(())
     }
 }
 
-/// What was decided to be changed of a Plan.
+/// Changes to a Plan, as decided.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Modification {
-    /// Memory, and what holds it from the next start on.
+    /// New memory limit, and what enforces it from the next start on.
     pub memory: Option<Limit<Bytes>>,
-    /// Processors, the same.
+    /// New CPU limit, and what enforces it from the next start on.
     pub cpus: Option<Limit<Cpus>>,
-    /// Processes and threads, the same.
+    /// New limit of processes and threads, and what enforces it from the next start on.
     pub pids: Option<Limit<u32>>,
-    /// Where its cgroup is made from the next start on, if it had none.
+    /// Parent of its cgroup from the next start on, if it had none.
     pub cgroup: Option<Cgroup>,
-    /// Processors and MiB of its microVM.
+    /// CPUs and memory in MiB of its microVM.
     pub machine: Option<(u8, u32)>,
-    /// Labels to set.
+    /// Labels to set, by key.
     pub labels: BTreeMap<String, String>,
-    /// Labels to take away.
+    /// Keys of labels to remove.
     pub unlabel: Vec<String>,
-    /// Environment to set.
+    /// Variables to set for all later Execs.
     pub env: BTreeMap<String, String>,
-    /// It ends when nothing ran for this long; zero is never.
+    /// Time without a running command after which it stops; zero means never.
     pub idle_timeout: Option<Span>,
-    /// It ends this long after its start; zero is never.
+    /// Time after its start at which it stops; zero means never.
     pub max_duration: Option<Span>,
-    /// It is paused when nothing happened for this long; zero is never.
+    /// Time without activity after which it is paused; zero means never.
     pub idle_pause: Option<Span>,
-    /// When its first command is begun again.
+    /// New restart policy of its first command.
     pub restart: Option<Restart>,
 }
 
 impl Modification {
-    /// What is changed, as the flags of `msb modify` call it.
+    /// Names of the changed settings, as the flags of `msb modify`.
     pub fn names(&self) -> Vec<&'static str> {
         let Self { memory, cpus, pids, labels, unlabel, env, .. } = self;
         let named = [
@@ -102,13 +102,13 @@ impl Modification {
     }
 }
 
-/// Zero is how never is written.
+/// `None` for zero, which means never.
 fn unless_zero(span: Span) -> Option<Span> {
     Some(span).filter(|span| !span.0.is_zero())
 }
 
 impl Plan {
-    /// Makes the change.
+    /// Applies all changes to the Plan.
     pub fn modify(&mut self, change: &Modification) {
         let limits = &mut self.limits;
         limits.memory = change.memory.or(limits.memory);
@@ -123,7 +123,8 @@ impl Plan {
         self.modify_lightly(change);
     }
 
-    /// The same for what holds at once, whatever the sandbox is made of.
+    /// Applies the changes that take effect at once on each tier: labels, environment, timeouts,
+    /// restart.
     pub fn modify_lightly(&mut self, change: &Modification) {
         for key in &change.unlabel {
             self.labels.remove(key);
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_nothing_is_refused_and_so_is_one_against_itself() {
+    fn empty_and_contradictory_changes_are_refused() {
         assert!(Modify::default().validate().is_err());
         assert!(Modify { dry_run: true, ..Modify::default() }.validate().is_err());
         let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);

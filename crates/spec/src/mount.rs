@@ -1,4 +1,4 @@
-//! Host paths, volumes and memory file systems shown inside.
+//! Mounts inside a sandbox: host paths, volumes and tmpfs.
 
 use crate::{Bytes, Error, Result, VolumeName};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 pub struct GuestPath(String);
 
 impl GuestPath {
-    /// Checks and takes a path.
+    /// Parses an absolute path; removes `//`, `/./` and a trailing slash.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &str| {
             Error::invalid(format!("not a path inside the sandbox: `{}`", text)).cause(why)
@@ -31,12 +31,12 @@ impl GuestPath {
         Ok(Self(path.components().collect::<PathBuf>().to_string_lossy().into_owned()))
     }
 
-    /// The path as text.
+    /// The path as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The path.
+    /// The path as a `Path`, always absolute.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
     }
@@ -48,25 +48,25 @@ impl fmt::Display for GuestPath {
     }
 }
 
-/// What is mounted.
+/// Source of a mount: host path or volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
     /// A path of the host, as typed.
     Path(PathBuf),
-    /// A volume.
+    /// A volume by its name.
     Volume(VolumeName),
 }
 
-/// A host path or a volume shown inside: `HOST:GUEST[:ro]` or `NAME:GUEST[:ro]`.
+/// A mount of a host path or volume: `HOST:GUEST[:ro]` or `NAME:GUEST[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Mount {
-    /// What is shown.
+    /// Host path or volume that is mounted.
     pub source: MountSource,
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: GuestPath,
-    /// Whether writing is refused.
+    /// Whether writes to it are refused.
     pub read_only: bool,
 }
 
@@ -87,7 +87,7 @@ impl Mount {
         Self::new(MountSource::Path(PathBuf::from(source)), guest, read_only)
     }
 
-    /// Something at a place inside.
+    /// A mount at a path inside; fails for `/`.
     pub fn new(source: MountSource, guest: &str, read_only: bool) -> Result<Self> {
         let guest = GuestPath::parse(guest)?;
         if guest.as_str() == "/" {
@@ -123,7 +123,7 @@ fn is_name(source: &str) -> bool {
 impl fmt::Display for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
-            // Read back, it is to be a path again.
+            // Parsed again, it must be a path and not a volume.
             MountSource::Path(path) if is_name(&path.to_string_lossy()) => {
                 write!(f, "./{}", path.display())?;
             }
@@ -135,22 +135,22 @@ impl fmt::Display for Mount {
     }
 }
 
-/// A memory file system inside: `PATH[:SIZE]`.
+/// A tmpfs inside the sandbox: `PATH[:SIZE]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Tmpfs {
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: GuestPath,
-    /// Its size.
+    /// Size limit of the file system.
     pub size: Bytes,
 }
 
 impl Tmpfs {
-    /// Enough for build output, small against any host that runs agents.
+    /// Size if none is given: enough for build output, small for any host that runs agents.
     pub const DEFAULT_SIZE: Bytes = Bytes::mib(512);
 
-    /// Parses `PATH[:SIZE]`.
+    /// Parses `PATH[:SIZE]`; the size has a default.
     pub fn parse(text: &str) -> Result<Self> {
         let (path, size) = match text.split_once(':') {
             Some((path, size)) => (path, Bytes::parse(size.strip_prefix("size=").unwrap_or(size))?),

@@ -1,4 +1,4 @@
-//! Names of sandboxes and hosts, and the nearest one to a typing mistake.
+//! Names of sandboxes and hosts, and suggestions for typing mistakes.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A sandbox's name: 1–128 bytes of `[A-Za-z0-9][A-Za-z0-9._-]*`.
 ///
-/// It becomes a directory name, so nothing that could leave a directory is ever one.
+/// It becomes a directory name, so it can never contain `/` or be `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")))]
@@ -17,20 +17,20 @@ impl Name {
     /// Longest name in bytes; a directory entry may have 255 and some files add a suffix.
     pub const MAX: usize = 128;
 
-    /// Checks and takes a name.
+    /// Parses a name; fails with the rules as a hint.
     pub fn parse(text: &str) -> Result<Self> {
         let first = text.bytes().next();
-        let starts_well = first.is_some_and(|b| b.is_ascii_alphanumeric());
-        let rest_is_well =
+        let start_is_valid = first.is_some_and(|b| b.is_ascii_alphanumeric());
+        let rest_is_valid =
             text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        if starts_well && rest_is_well && text.len() <= Self::MAX {
+        if start_is_valid && rest_is_valid && text.len() <= Self::MAX {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::invalid(format!("not a sandbox name: `{}`", beginning(text)))
+        Err(Error::invalid(format!("not a sandbox name: `{}`", excerpt(text)))
             .hint("a name has 1 to 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit"))
     }
 
-    /// The name as text.
+    /// The name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,23 +49,23 @@ impl fmt::Display for Name {
 pub struct Hostname(String);
 
 impl Hostname {
-    /// Checks and takes a host name.
+    /// Parses a host name of 1 to 64 bytes.
     pub fn parse(text: &str) -> Result<Self> {
-        let well =
+        let valid =
             text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
-        if well && !text.is_empty() && text.len() <= 64 && !text.starts_with('-') {
+        if valid && !text.is_empty() && text.len() <= 64 && !text.starts_with('-') {
             return Ok(Self(text.to_owned()));
         }
-        Err(Error::invalid(format!("not a host name: `{}`", beginning(text)))
+        Err(Error::invalid(format!("not a host name: `{}`", excerpt(text)))
             .hint("a host name has 1 to 64 of A-Z a-z 0-9 . _ -"))
     }
 
-    /// The host name of a sandbox whose owner gave none.
+    /// Default host name of a sandbox: its name, cut to 64 bytes.
     pub fn of(name: &Name) -> Self {
         Self(name.as_str().chars().take(64).collect())
     }
 
-    /// The host name as text.
+    /// The host name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -79,14 +79,14 @@ impl fmt::Display for Hostname {
 
 written_as_text!(Hostname, Name);
 
-/// Whether a character moves the cursor, starts a line or turns the reading direction.
+/// Whether a character moves the cursor, starts a line or changes the reading direction.
 pub fn disturbs(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}');
     c.is_control() || turns
 }
 
-/// Text from outside made fit for a terminal.
+/// Escapes control and bidirectional characters, so that untrusted text is safe on a terminal.
 pub fn shown(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -99,12 +99,12 @@ pub fn shown(text: &str) -> String {
     safe
 }
 
-/// The beginning of a refused name, fit for a message.
-fn beginning(text: &str) -> String {
+/// First 60 characters of a refused name, escaped for a message.
+fn excerpt(text: &str) -> String {
     shown(&text.chars().take(60).collect::<String>())
 }
 
-/// The candidate a mistyped name most likely meant, if one is near enough to suggest.
+/// The candidate nearest to a mistyped name, if one is near enough to suggest.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (wanted.chars().count() / 3).max(1);
     candidates
@@ -115,7 +115,7 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters were added, left out, replaced or swapped with their neighbour.
+/// Edit distance: characters added, removed, replaced or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

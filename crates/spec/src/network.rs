@@ -1,4 +1,4 @@
-//! The network of a sandbox: what was asked for, and what was decided.
+//! The network of a sandbox: as requested, and as decided.
 
 use crate::{
     Bytes, Decision, Direction, Error, Group, Name, NamePattern, Policy, Result, Rule, Target,
@@ -11,21 +11,22 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-/// How far a sandbox reaches where no rule says otherwise. Metadata services are in none of them.
+/// Preset of reachable networks, for flows that no rule matches. No preset contains metadata
+/// services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// Nowhere: there is no network device.
+    /// No network: there is no network device.
     #[default]
     None,
-    /// The internet.
+    /// Addresses of the public internet.
     Public,
     /// The internet and private networks.
     Private,
-    /// The internet, private networks and the machine itself.
+    /// The internet, private networks and the host itself.
     Host,
-    /// Everybody.
+    /// All addresses but metadata services.
     All,
 }
 
@@ -38,7 +39,7 @@ impl Reach {
         ("all", Self::All),
     ];
 
-    /// The rules that stand for it.
+    /// Rules that this preset stands for.
     fn rules(self) -> Vec<Rule> {
         let allow = |target| Rule {
             decision: Decision::Allow,
@@ -51,14 +52,15 @@ impl Reach {
             Self::Public => &[Group::Public],
             Self::Private => &[Group::Public, Group::Private],
             Self::Host => &[Group::Public, Group::Private, Group::Host],
-            Self::All => return vec![no_metadata(), allow(Target::Any)],
+            Self::All => return vec![deny_metadata(), allow(Target::Any)],
         };
         groups.iter().map(|group| allow(Target::Group(*group))).collect()
     }
 }
 
-/// Nobody reaches credentials of the machine because something else was allowed.
-fn no_metadata() -> Rule {
+/// A rule that denies metadata services: allowing other addresses must not expose credentials of
+/// the host.
+fn deny_metadata() -> Rule {
     Rule {
         decision: Decision::Deny,
         direction: Direction::Egress,
@@ -72,20 +74,20 @@ impl std::str::FromStr for Reach {
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text);
         found.map(|(_, reach)| *reach).ok_or_else(|| {
-            Error::invalid(format!("no such network: `{}`", crate::shown(text)))
+            Error::invalid(format!("no such network preset: `{}`", crate::shown(text)))
                 .hint("it is `public`, `private`, `host`, `all` or `none`")
         })
     }
 }
 
-/// TCP or UDP.
+/// Transport protocol: TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// Streams.
+    /// Streams over TCP connections.
     Tcp,
-    /// Datagrams.
+    /// Datagrams over UDP sockets.
     Udp,
 }
 
@@ -98,23 +100,24 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A port of the host that leads to one of the sandbox: `[ADDRESS:]HOST:GUEST[/udp]`.
+/// A published port of the host: `[ADDRESS:]HOST:GUEST[/udp]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Published"))]
 #[serde(try_from = "String", into = "String")]
-pub struct Published {
-    /// The address of the host that it listens at.
+pub struct PublishedPort {
+    /// Address of the host that it listens at.
     pub address: IpAddr,
-    /// The port of the host; zero takes any that is free.
+    /// Port of the host; zero takes a free one.
     pub host: u16,
-    /// The port of the sandbox.
+    /// Port that programs inside listen on.
     pub guest: NonZeroU16,
-    /// Of streams or datagrams.
+    /// Transport protocol of both ports.
     pub protocol: Protocol,
 }
 
-impl Published {
-    /// Parses `8080:80`, `127.0.0.1:5353:53/udp`, `[::1]:80:80` or `80`, which is any free port.
+impl PublishedPort {
+    /// Parses `8080:80`, `127.0.0.1:5353:53/udp`, `[::1]:80:80` or `80`, which takes a free port of
+    /// the host.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
             Error::invalid(format!("not a published port: `{}`", crate::shown(text)))
@@ -132,7 +135,7 @@ impl Published {
                 let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
                 (bare.unwrap_or(address).parse().map_err(|_| wrong())?, host)
             }
-            // A port that is open to the neighbours must be asked for.
+            // Other interfaces than loopback must be requested.
             None => (IpAddr::V4(Ipv4Addr::LOCALHOST), rest),
         };
         let host = if host.is_empty() { 0 } else { host.parse().map_err(|_| wrong())? };
@@ -140,7 +143,7 @@ impl Published {
     }
 }
 
-impl fmt::Display for Published {
+impl fmt::Display for PublishedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let outside = SocketAddr::new(self.address, self.host);
         write!(f, "{outside}:{}", self.guest)?;
@@ -151,33 +154,33 @@ impl fmt::Display for Published {
     }
 }
 
-/// Where the value of a Secret is read, each time the sandbox starts.
+/// Source of the value of a Secret, read at each start of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// A variable of msb's own environment.
     Variable(String),
-    /// A file; a line break at its end does not count.
+    /// A file; a line break at its end is ignored.
     File(PathBuf),
-    /// What a shell command prints; a line break at its end does not count.
+    /// Output of a shell command; a line break at its end is ignored.
     Command(String),
-    /// Given by the program that starts the sandbox, which has to give it again.
+    /// Passed by the program that starts the sandbox, at each start.
     Given,
 }
 
-/// Where in a request a placeholder is replaced.
+/// Part of a request in which a placeholder is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPlace {
     /// `Authorization`, also inside `Basic`, and the usual headers of API keys.
     Header,
-    /// `Cookie`.
+    /// The header named `Cookie`.
     Cookie,
-    /// What stands behind `?`.
+    /// The query string, behind `?`.
     Query,
-    /// The body.
+    /// The body of the request.
     Body,
 }
 
@@ -189,27 +192,30 @@ impl std::str::FromStr for SecretPlace {
             "cookie" => Ok(Self::Cookie),
             "query" => Ok(Self::Query),
             "body" => Ok(Self::Body),
-            other => Err(Error::invalid(format!("no such place: `{}`", crate::shown(other)))
-                .hint("it is `header`, `cookie`, `query` or `body`")),
+            other => {
+                Err(Error::invalid(format!("no such part of a request: `{}`", crate::shown(other)))
+                    .hint("it is `header`, `cookie`, `query` or `body`"))
+            }
         }
     }
 }
 
-/// A Secret: the sandbox holds a placeholder, the gateway puts the value in on the way out.
+/// A Secret: the sandbox has a placeholder, and the gateway replaces it by the value in outgoing
+/// requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Secret {
-    /// The variable inside that holds the placeholder.
+    /// Variable inside that holds the placeholder.
     pub name: String,
-    /// Where the value comes from.
+    /// Source that the value is read from.
     pub source: SecretSource,
-    /// Who may get it.
+    /// Hosts that may get the value.
     pub hosts: Vec<NamePattern>,
-    /// Where it is put in; a header is always such a place.
+    /// Parts of a request in which the placeholder is replaced; headers always are.
     #[serde(default)]
     pub places: BTreeSet<SecretPlace>,
-    /// Whether requests to those hosts without the placeholder are refused.
+    /// Whether requests to these hosts without the placeholder are refused.
     #[serde(default)]
     pub require: bool,
 }
@@ -217,27 +223,27 @@ pub struct Secret {
 impl Secret {
     /// Parses `NAME@HOST[,HOST…]`: the value is in the variable of that name.
     pub fn parse(text: &str) -> Result<Self> {
-        let (name, hosts) = text.rsplit_once('@').ok_or_else(|| wrong_secret(text))?;
+        let (name, hosts) = text.rsplit_once('@').ok_or_else(|| invalid_secret(text))?;
         Self::of(text, name, hosts, SecretSource::Variable(name.to_owned()))
     }
 
-    /// Parses `NAME=PATH@HOST[,HOST…]`.
+    /// Parses `NAME=PATH@HOST[,HOST…]`: the value is in a file.
     pub fn parse_file(text: &str) -> Result<Self> {
         let (name, path, hosts) = Self::split(text)?;
         Self::of(text, name, hosts, SecretSource::File(PathBuf::from(path)))
     }
 
-    /// Parses `NAME=COMMAND@HOST[,HOST…]`.
+    /// Parses `NAME=COMMAND@HOST[,HOST…]`: a command prints the value.
     pub fn parse_command(text: &str) -> Result<Self> {
         let (name, command, hosts) = Self::split(text)?;
         Self::of(text, name, hosts, SecretSource::Command(command.to_owned()))
     }
 
     fn split(text: &str) -> Result<(&str, &str, &str)> {
-        let (rest, hosts) = text.rsplit_once('@').ok_or_else(|| wrong_secret(text))?;
-        let (name, source) = rest.split_once('=').ok_or_else(|| wrong_secret(text))?;
+        let (rest, hosts) = text.rsplit_once('@').ok_or_else(|| invalid_secret(text))?;
+        let (name, source) = rest.split_once('=').ok_or_else(|| invalid_secret(text))?;
         match source.is_empty() {
-            true => Err(wrong_secret(text)),
+            true => Err(invalid_secret(text)),
             false => Ok((name, source, hosts)),
         }
     }
@@ -247,7 +253,7 @@ impl Secret {
         let secret = Self {
             name: name.to_owned(),
             source,
-            hosts: hosts.map_err(|error| wrong_secret(text).cause(error.message()))?,
+            hosts: hosts.map_err(|error| invalid_secret(text).cause(error.message()))?,
             places: BTreeSet::new(),
             require: false,
         };
@@ -255,58 +261,60 @@ impl Secret {
         Ok(secret)
     }
 
-    /// Checks what was read from a file.
+    /// Checks the name and that there are hosts.
     pub fn check(&self) -> Result<()> {
         crate::spec::check_env_name(&self.name)?;
         match self.hosts.is_empty() {
-            true => Err(Error::invalid(format!("nobody may get the secret `{}`", self.name))
+            true => Err(Error::invalid(format!("the secret `{}` has no hosts", self.name))
                 .hint("name the hosts it is for, as in `TOKEN@api.example.com`")),
             false => Ok(()),
         }
     }
 }
 
-fn wrong_secret(text: &str) -> Error {
-    // What was typed may hold the value itself, by mistake: only its name is repeated.
+fn invalid_secret(text: &str) -> Error {
+    // The text may contain the value itself, by mistake: only its name is repeated.
     let name = text.split(['@', '=']).next().unwrap_or_default();
     Error::invalid(format!("not a secret: `{}`", crate::shown(name)))
         .hint("write it as `NAME@api.example.com`; the value is read from the variable NAME")
 }
 
-/// The network of a sandbox as asked for.
+/// The network of a sandbox as requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// How far it reaches.
+    /// Preset of reachable networks; `public` if neither this nor `default` is set.
     pub reach: Option<Reach>,
-    /// Exceptions, the first that matches decides.
+    /// Rules before those of `reach`; the first match decides.
     pub rules: Vec<Rule>,
-    /// What becomes of flows that no rule is about, in place of `reach`.
+    /// Decision for flows that no rule matches, in place of `reach`.
     pub default: Option<Decision>,
-    /// Whom to ask for names, in place of the host's resolvers.
+    /// DNS servers, in place of the host's.
     pub dns: Vec<Resolver>,
-    /// Ports of the host that lead inside.
-    pub ports: Vec<Published>,
-    /// Values that never come inside.
+    /// Ports of the host that are published.
+    pub ports: Vec<PublishedPort>,
+    /// Secrets, of which only placeholders are inside.
     pub secrets: Vec<Secret>,
-    /// Names that are never looked into.
+    /// Domain names that are never intercepted.
     pub bypass: Vec<NamePattern>,
-    /// Flows at a time.
+    /// Limit of concurrent flows; default 4096.
     pub max_connections: Option<u32>,
-    /// Bytes a second that may go out.
+    /// Limit of outgoing bytes per second.
     pub egress_rate: Option<Bytes>,
-    /// The named network whose sandboxes reach each other.
+    /// Named network that the sandbox joins; its members reach each other.
     pub join: Option<Name>,
+    /// Whether programs inside trust the CA certificates that the host trusts.
+    pub trust_host_cas: bool,
 }
 
-/// Enough for any build; a flood stops here.
+/// Limit of concurrent flows: enough for any build, and it stops a flood.
 pub const DEFAULT_CONNECTIONS: u32 = 4096;
 
-/// The memory that a gateway has for that many flows.
+/// Memory limit of a gateway with [`DEFAULT_CONNECTIONS`] flows.
 pub const GATEWAY_MEMORY: Bytes = Bytes::mib(512);
 
-/// The memory that a gateway needs for this many flows at a time.
+/// Memory limit of a gateway with this many concurrent flows.
 pub fn gateway_memory(max_connections: u32) -> Bytes {
     // Twice the smallest buffers of a flow, in both directions.
     let more = u64::from(max_connections.saturating_sub(DEFAULT_CONNECTIONS)) * (64 << 10);
@@ -318,12 +326,12 @@ fn default_gateway_memory() -> Bytes {
 }
 
 impl NetworkSpec {
-    /// Whether there is a network at all.
+    /// Whether the sandbox has a network at all.
     pub fn is_wanted(&self) -> bool {
         self.reach != Some(Reach::None)
     }
 
-    fn asks_for_something(&self) -> bool {
+    fn has_settings(&self) -> bool {
         !self.rules.is_empty()
             || self.default.is_some()
             || !self.ports.is_empty()
@@ -331,30 +339,33 @@ impl NetworkSpec {
             || self.join.is_some()
     }
 
-    /// Reaches as far as is usual here, unless something was said about it.
+    /// Sets the reach to the host's default, unless the Spec has network settings.
     pub fn or_usual(mut self, usual: Option<&str>) -> Result<Self> {
-        if self.reach.is_none() && !self.asks_for_something() {
+        if self.reach.is_none() && !self.has_settings() {
             self.reach = usual.map(str::parse).transpose()?;
         }
         Ok(self)
     }
 
-    /// Checks what no single field can check.
+    /// Checks the settings against each other.
     pub fn validate(&self) -> Result<()> {
         self.secrets.iter().try_for_each(Secret::check)?;
-        if !self.is_wanted() && self.asks_for_something() {
+        if !self.is_wanted() && (self.has_settings() || self.trust_host_cas) {
             return Err(Error::invalid("a sandbox without a network has no use for network rules")
-                .hint("leave out `--no-net`, or leave out rules, ports, secrets and `--join`"));
+                .hint(
+                    "leave out `--no-net`, or leave out rules, ports, secrets, `--join` and \
+                     `--trust-host-cas`",
+                ));
         }
         let mut names = BTreeSet::new();
         for secret in &self.secrets {
             if !names.insert(&secret.name) {
                 return Err(Error::invalid(format!("two secrets named `{}`", secret.name)));
             }
-            let hides = |name: &NamePattern| self.bypass.contains(name);
-            if let Some(host) = secret.hosts.iter().find(|host| hides(host)) {
+            let is_bypassed = |name: &NamePattern| self.bypass.contains(name);
+            if let Some(host) = secret.hosts.iter().find(|host| is_bypassed(host)) {
                 return Err(Error::invalid(format!(
-                    "`{host}` is never looked into, and is to get the secret `{}`",
+                    "`{host}` is not intercepted (bypass) and cannot get the secret `{}`",
                     secret.name
                 )));
             }
@@ -362,7 +373,7 @@ impl NetworkSpec {
         Ok(())
     }
 
-    /// The rules in full: what was asked for, then what the reach stands for.
+    /// All rules: the requested ones, then those of the reach.
     pub fn policy(&self) -> Policy {
         let reach = match (self.reach, self.default) {
             (Some(reach), _) => reach,
@@ -370,7 +381,7 @@ impl NetworkSpec {
             (None, None) => Reach::Public,
         };
         let mut rules = self.rules.clone();
-        // Whoever may get a secret can be reached.
+        // Hosts that may get a secret can be reached.
         for name in self.secrets.iter().flat_map(|secret| &secret.hosts) {
             rules.push(Rule {
                 decision: Decision::Allow,
@@ -381,9 +392,9 @@ impl NetworkSpec {
         }
         rules.extend(reach.rules());
         let default = self.default.unwrap_or(Decision::Deny);
-        // Rules of a Plan that are asked for again have it.
-        if default == Decision::Allow && !rules.contains(&no_metadata()) {
-            rules.push(no_metadata());
+        // Rules taken from a Plan contain it already.
+        if default == Decision::Allow && !rules.contains(&deny_metadata()) {
+            rules.push(deny_metadata());
         }
         Policy { rules, default }
     }
@@ -396,7 +407,7 @@ impl NetworkSpec {
 pub struct Resolver(pub SocketAddr);
 
 impl Resolver {
-    /// Parses an address with or without a port.
+    /// Parses an address with or without a port; default 53.
     pub fn parse(text: &str) -> Result<Self> {
         let alone = text.parse().map(|address: IpAddr| SocketAddr::new(address, 53));
         alone.or_else(|_| text.parse()).map(Self).map_err(|_| {
@@ -415,48 +426,50 @@ impl fmt::Display for Resolver {
     }
 }
 
-/// A Secret and what stands for it inside.
+/// A Secret together with its placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSecret {
-    /// What was asked for.
+    /// The Secret as it was requested.
     pub secret: Secret,
-    /// What the sandbox sees.
+    /// Text that stands for the value inside.
     pub placeholder: String,
 }
 
 /// The network of a sandbox as decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// The rules.
+    /// Rules that decide about flows.
     pub policy: Policy,
-    /// Whom to ask for names; the host's resolvers at the time of the start, if empty.
+    /// DNS servers; if empty, those of the host at each start.
     pub dns: Vec<Resolver>,
-    /// Ports of the host that lead inside.
-    pub ports: Vec<Published>,
-    /// Values that never come inside.
+    /// Ports of the host that are published.
+    pub ports: Vec<PublishedPort>,
+    /// Secrets, of which only placeholders are inside.
     pub secrets: Vec<PlannedSecret>,
-    /// Names that are never looked into.
+    /// Domain names that are never intercepted.
     pub bypass: Vec<NamePattern>,
-    /// Flows at a time.
+    /// Limit of flows at one time.
     pub max_connections: u32,
-    /// The memory that its gateway may have: the kernel gives it no more, and flows that need more
-    /// are refused.
+    /// Memory limit of its gateway, enforced by the kernel; flows that need more are refused.
     #[serde(default = "default_gateway_memory")]
     pub gateway_memory: Bytes,
-    /// Bytes a second that may go out.
+    /// Limit of outgoing bytes per second.
     pub egress_rate: Option<u64>,
-    /// The named network whose sandboxes reach each other.
+    /// Named network that the sandbox joins; its members reach each other.
     pub join: Option<Name>,
+    /// Whether programs inside trust the CA certificates that the host trusts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trust_host_cas: bool,
 }
 
 impl Network {
-    /// Whether anything has to be looked into, so that the sandbox needs a certificate authority.
+    /// Whether TLS is intercepted, so that the sandbox needs a CA certificate.
     pub fn intercepts(&self) -> bool {
         !self.secrets.is_empty() || self.policy.names_with_http_rules().next().is_some()
     }
 }
 
-written_as_text!(Published, Resolver);
+written_as_text!(PublishedPort, Resolver);
 
 #[cfg(test)]
 mod tests {
@@ -471,12 +484,12 @@ mod tests {
             ("127.0.0.1:5353:53/udp", "127.0.0.1:5353:53/udp"),
             ("[::1]:80:81", "[::1]:80:81"),
         ] {
-            let published = Published::parse(text).unwrap();
+            let published = PublishedPort::parse(text).unwrap();
             assert_eq!(published.to_string(), same);
-            assert_eq!(Published::parse(same).unwrap(), published);
+            assert_eq!(PublishedPort::parse(same).unwrap(), published);
         }
         for text in ["", "a:80", "80:0", "80:99999", "80:80/icmp", "1.2.3:80:80"] {
-            assert!(Published::parse(text).is_err(), "{text}");
+            assert!(PublishedPort::parse(text).is_err(), "{text}");
         }
     }
 
@@ -492,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_comes_before_what_is_usual() {
+    fn explicit_rules_come_before_those_of_the_reach() {
         let spec = NetworkSpec {
             rules: vec![Rule::parse("deny@example.com").unwrap()],
             ..NetworkSpec::default()
@@ -513,9 +526,12 @@ mod tests {
     fn rules_without_a_network_are_refused() {
         let spec = NetworkSpec {
             reach: Some(Reach::None),
-            ports: vec![Published::parse("80:80").unwrap()],
+            ports: vec![PublishedPort::parse("80:80").unwrap()],
             ..NetworkSpec::default()
         };
         assert!(spec.validate().is_err());
+        let trusting = NetworkSpec { ports: Vec::new(), trust_host_cas: true, ..spec };
+        assert!(trusting.validate().is_err());
+        assert!(NetworkSpec { trust_host_cas: false, ..trusting }.validate().is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Changes to the filesystem before the first command, and scripts put on PATH.
+//! Changes to the file system before the first command, and scripts on PATH.
 
 use crate::{Error, GuestPath, Result};
 use serde::{Deserialize, Serialize};
@@ -9,126 +9,126 @@ use std::path::PathBuf;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Patch {
-    /// A file with this text.
+    /// Writes a file with this text.
     Text {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
-        /// What.
+        /// Text that the file contains.
         content: String,
-        /// Its permissions; 644 if none.
+        /// Permission bits of the file; default 0644.
         #[serde(default)]
         mode: Option<u32>,
     },
-    /// A file with these bytes.
+    /// Writes a file with these bytes.
     Bytes {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
-        /// What.
+        /// Bytes that the file contains.
         content: Vec<u8>,
     },
-    /// Other permissions of what is there.
+    /// Changes the permission bits of an existing file.
     Mode {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
-        /// Which.
+        /// Permission bits to set.
         mode: u32,
     },
-    /// A directory, with its parents.
+    /// Creates a directory and its parents.
     Mkdir {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
     },
-    /// Text at the end of a file, which is made if need be.
+    /// Appends text to a file, which is created if it is missing.
     Append {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
-        /// What.
+        /// Text that is appended.
         content: String,
     },
-    /// A file or tree that is not to be there.
+    /// Removes a file or a tree.
     Remove {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
     },
-    /// Nothing: if something is there, the sandbox is not made.
+    /// Requires that a path does not exist: otherwise the sandbox is not created.
     Absent {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
     },
-    /// A symbolic link.
+    /// Creates a symbolic link.
     Symlink {
-        /// Where.
+        /// Path inside the sandbox.
         path: GuestPath,
-        /// What it says.
+        /// Text of the symbolic link.
         target: String,
     },
-    /// A file or directory of the host.
+    /// Copies a file or directory of the host.
     Copy {
-        /// Outside.
+        /// Path of the source on the host.
         from: PathBuf,
-        /// Inside; a directory is merged into it.
+        /// Path inside; a directory is merged into an existing one.
         to: GuestPath,
     },
 }
 
 impl Patch {
-    /// Parses `SRC:DST` into a copy.
+    /// Parses `SRC:DST` into a `Copy`.
     pub fn copy(text: &str) -> Result<Self> {
         let (from, to) = pair(text, ':', "./src:/dst")?;
         Ok(Self::Copy { from: PathBuf::from(from), to: GuestPath::parse(to)? })
     }
 
-    /// Parses `PATH=TEXT` into a file.
+    /// Parses `PATH=TEXT` into a `Text`.
     pub fn text(text: &str) -> Result<Self> {
         let (path, content) = pair(text, '=', "/etc/motd=hello")?;
         Ok(Self::Text { path: GuestPath::parse(path)?, content: content.to_owned(), mode: None })
     }
 
-    /// Parses `PATH=TEXT` into an addition to a file.
+    /// Parses `PATH=TEXT` into an `Append`.
     pub fn append(text: &str) -> Result<Self> {
         let (path, content) = pair(text, '=', "/etc/hosts=127.0.0.1 db")?;
         Ok(Self::Append { path: GuestPath::parse(path)?, content: content.to_owned() })
     }
 
-    /// Parses `PATH=TARGET` into a link.
+    /// Parses `PATH=TARGET` into a `Symlink`.
     pub fn symlink(text: &str) -> Result<Self> {
         let (path, target) = pair(text, '=', "/usr/local/bin/py=/usr/bin/python3")?;
         Ok(Self::Symlink { path: GuestPath::parse(path)?, target: target.to_owned() })
     }
 }
 
-/// A program of a few lines, put on PATH inside: `NAME=BODY`.
+/// A short program that is put on PATH inside: `NAME=BODY`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// What it is called as.
+    /// File name of the script inside.
     pub name: String,
-    /// Its text; without a `#!` line it is a shell script.
+    /// Text of the script; without a `#!` line it is a shell script.
     pub body: String,
 }
 
 impl Script {
-    /// Where scripts live inside.
+    /// Directory of scripts inside, which is on PATH.
     pub const DIRECTORY: &'static str = "/.msb/bin";
 
-    /// Parses `NAME=BODY`.
+    /// Parses `NAME=BODY` into a script.
     pub fn parse(text: &str) -> Result<Self> {
         let (name, body) = pair(text, '=', "hi=echo hello")?;
         Self::new(name, body)
     }
 
-    /// Checks the name and takes the script.
+    /// Checks the name: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub fn new(name: &str, body: &str) -> Result<Self> {
-        let well = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-        if name.is_empty() || name.len() > 64 || !well || name.starts_with(['.', '-']) {
+        let valid = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        if name.is_empty() || name.len() > 64 || !valid || name.starts_with(['.', '-']) {
             return Err(Error::invalid(format!("not a script name: `{}`", name))
                 .hint("a script's name has 1 to 64 of A-Z a-z 0-9 . _ -"));
         }
         Ok(Self { name: name.to_owned(), body: body.to_owned() })
     }
 
-    /// The file it becomes.
+    /// The patch that writes the script as an executable file.
     pub fn patch(&self) -> Patch {
         let shebang = if self.body.starts_with("#!") { "" } else { "#!/bin/sh\n" };
         let path = GuestPath::parse(&format!("{}/{}", Self::DIRECTORY, self.name))

@@ -1,6 +1,7 @@
-//! What was decided: complete, printable, and all that a worker needs to know.
+//! The Plan: what was decided about a sandbox, complete and printable. A worker needs nothing else.
 //!
-//! Empty means closed: no network section, no network; no mounts, no host files; only the environment listed here.
+//! What is absent is closed: no network section, no network; no mounts, no host files; only the
+//! environment listed here.
 
 use crate::{
     Command, Digest, Family, FamilyNetwork, Health, Hostname, Ids, ImageRef, Limits, Name, Network,
@@ -11,19 +12,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Raised whenever a worker of the previous number could misread a Plan.
+/// Version of the Plan format. Incremented whenever a worker of the previous version could misread
+/// a Plan.
 pub const PLAN_VERSION: u32 = 3;
-/// Plans from this number on are read: what they lack is left out.
+/// Oldest version that is read; fields that it lacks get their defaults.
 const OLDEST_PLAN: u32 = 2;
 
-/// The tier that was decided.
+/// The isolation tier of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Namespaces, seccomp, Landlock and cgroups on the host's kernel.
     Process,
-    /// A microVM with a kernel of its own.
+    /// A microVM with its own kernel.
     Vm,
 }
 
@@ -36,21 +38,21 @@ impl std::fmt::Display for Isolation {
     }
 }
 
-/// One read-only layer.
+/// One read-only layer of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lower {
-    /// Its directory on the host.
+    /// Directory of the layer on the host.
     pub path: PathBuf,
-    /// Whether the ids in it are ids of the sandbox. If not, they stay the host's, so that only
-    /// what everybody may read can be read inside.
+    /// Whether its file ids are ids of the sandbox. If not, they stay host ids, so that only
+    /// world-readable files can be read inside.
     pub owned: bool,
-    /// For a layer that a sandbox wrote, the host id behind its root; layers of images have none.
+    /// For a frozen writable layer, the host id of its root; `None` for layers of images.
     #[serde(default)]
     pub written_as: Option<u32>,
 }
 
 impl Lower {
-    /// A layer of an image.
+    /// A layer that belongs to an image.
     pub fn of_image(path: PathBuf) -> Self {
         Self { path, owned: true, written_as: None }
     }
@@ -59,100 +61,100 @@ impl Lower {
 /// One overlay: layers, topmost first, below a private writable directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlay {
-    /// Where it appears inside; the first of a Rootfs is `/`.
+    /// Mount point inside; the first of a Rootfs is `/`.
     pub at: String,
-    /// The layers, topmost first.
+    /// Read-only layers, topmost first.
     pub lowers: Vec<Lower>,
 }
 
-/// Where what the sandbox writes is kept.
+/// Where the writable layer is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Upper {
-    /// In memory, gone with the sandbox.
+    /// In a tmpfs, gone with the sandbox.
     Memory {
-        /// Size in bytes.
+        /// Size of the tmpfs in bytes.
         size: u64,
     },
     /// In a directory of the state directory.
     Directory {
-        /// Which.
+        /// Path of the directory on the host.
         path: PathBuf,
     },
     /// In a disk image: of the microVM, or mounted through a loop device.
     Disk {
-        /// The image.
+        /// Path of the disk image on the host.
         path: PathBuf,
     },
 }
 
-/// A root filesystem that is ready to mount.
+/// A root file system that is ready to mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rootfs {
-    /// In the order they are mounted.
+    /// Overlays in the order they are mounted.
     pub overlays: Vec<Overlay>,
-    /// How many of the topmost layers of each overlay the sandbox has written itself.
+    /// Number of topmost layers in each overlay that are frozen layers of this sandbox.
     #[serde(default)]
     pub own: usize,
-    /// What the sandbox writes.
+    /// Storage of the writable layer.
     pub upper: Upper,
 }
 
 impl Rootfs {
-    /// The layers that sandboxes wrote, the topmost of each overlay first.
+    /// Frozen writable layers, topmost of each overlay first.
     pub fn written(&self) -> impl Iterator<Item = &Lower> {
         let lowers = self.overlays.iter().flat_map(|overlay| &overlay.lowers);
         lowers.filter(|lower| lower.written_as.is_some())
     }
 }
 
-/// The kernel of a microVM: a flat image that is mapped as it lies on disk.
+/// Kernel of a microVM: a flat image that is mapped as it lies on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestKernel {
-    /// The image.
+    /// Path of the image on the host.
     pub path: PathBuf,
-    /// The guest's physical address that its first byte is at.
+    /// Guest-physical address of its first byte.
     pub load: u64,
-    /// Where it is entered.
+    /// Guest-physical address of its entry point.
     pub entry: u64,
-    /// As people know it, such as `6.12.115`.
+    /// Version for users, such as `6.12.115`.
     pub version: String,
 }
 
-/// What the root of a microVM is made of.
+/// Base of the root file system of a microVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum MachineBase {
-    /// A read-only disk that every sandbox of the image shares: packed from an OCI image, or the
+    /// A read-only disk that all sandboxes of the image share: packed from an OCI image, or the
     /// user's own.
     Image {
-        /// The disk.
+        /// Path of the disk on the host.
         path: PathBuf,
-        /// Its file system.
+        /// File system type of the disk.
         fstype: String,
     },
     /// The overlays of the Rootfs, shared read-only by the host.
     Shares,
 }
 
-/// The microVM of a sandbox.
+/// Configuration of the microVM of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its kernel.
+    /// The kernel that it boots.
     pub kernel: GuestKernel,
-    /// Its processors.
+    /// Number of its virtual CPUs.
     pub cpus: u8,
-    /// Its memory, in MiB.
+    /// Size of its memory in MiB.
     pub memory_mib: u32,
-    /// What its root is made of.
+    /// Base of its root file system.
     pub base: MachineBase,
-    /// Disks that sandboxes wrote before over that, the topmost first.
+    /// Frozen writable disks above the base, topmost first.
     #[serde(default)]
     pub written: Vec<PathBuf>,
 }
 
 impl Machine {
-    /// The file system of a disk that sandboxes wrote before: their own, or a packed one.
+    /// File system type of a frozen disk: ext4, or erofs if it was packed.
     pub fn fstype_of(written: &std::path::Path) -> &'static str {
         match written.file_name().is_some_and(|name| name == crate::state::PACKED_DISK) {
             true => "erofs",
@@ -161,128 +163,129 @@ impl Machine {
     }
 }
 
-/// A host path or a volume shown inside, found and checked.
+/// A mount of a host path or volume, resolved and checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMount {
-    /// The canonical path outside; of a volume, the directory or image that holds it.
+    /// Canonical path on the host; of a volume, its directory or image.
     pub host: PathBuf,
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: String,
-    /// Whether writing is refused.
+    /// Whether writes to it are refused.
     pub read_only: bool,
     /// Whether it is a single file.
     pub file: bool,
-    /// Which volume it is, if it is one.
+    /// The volume, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<PlannedVolume>,
 }
 
-/// How tight the sandbox is closed.
+/// Security settings of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Security {
-    /// Which list of system calls and capabilities.
+    /// Profile of system calls and capabilities.
     pub profile: Profile,
-    /// Whether user namespaces may be made inside.
+    /// Whether user namespaces may be created inside.
     pub allow_userns: bool,
-    /// Whether files may be made setuid or setgid; not where host paths can be written.
+    /// Whether files may get setuid or setgid bits; not where host paths are writable.
     pub allow_setid: bool,
 }
 
-/// A sandbox as decided.
+/// A sandbox as it was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// [`PLAN_VERSION`] of the `msb` that wrote it.
     pub version: u32,
-    /// Its name.
+    /// Name of the sandbox, unique on the host.
     pub name: Name,
-    /// When it was decided, in milliseconds since 1970.
+    /// Time of the decision in milliseconds since 1970.
     pub created: u64,
-    /// The tier.
+    /// Isolation tier that was chosen.
     pub isolation: Isolation,
     /// Why it is not the microVM that `auto` prefers.
     pub isolation_reason: Option<String>,
-    /// What it starts from, as asked; of a snapshot, what that lies on.
+    /// Image as requested; for a snapshot, the image below it.
     pub image: ImageRef,
-    /// The snapshot that it starts from.
+    /// Snapshot that it starts from.
     #[serde(default)]
     pub snapshot: Option<Name>,
-    /// Which image was behind the name.
+    /// Digest of the image behind the name.
     #[serde(default)]
     pub image_digest: Option<Digest>,
-    /// What it starts from, found.
+    /// Root file system, ready to mount.
     pub rootfs: Rootfs,
-    /// The machine it runs in, on the `vm` tier.
+    /// The microVM, on the `vm` tier.
     #[serde(default)]
     pub machine: Option<Machine>,
-    /// Which host ids stand behind its ids.
+    /// Mapping of its ids to host ids.
     pub ids: Ids,
-    /// Its host name.
+    /// Host name of the sandbox.
     pub hostname: Hostname,
-    /// For finding it again.
+    /// Labels by which it is found.
     pub labels: BTreeMap<String, String>,
-    /// Environment of every Exec.
+    /// Environment variables of all Execs.
     pub env: BTreeMap<String, String>,
-    /// Where every Exec starts.
+    /// Working directory of all Execs.
     pub workdir: String,
-    /// Who runs every Exec; none is root.
+    /// User that all Execs run as; `None` is root.
     pub user: Option<UserRef>,
-    /// The shell of the sandbox.
+    /// Path of the shell inside.
     pub shell: String,
     /// The image's own init as PID 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<PlannedInit>,
-    /// Its network; none has only loopback.
+    /// Its network; `None` has only loopback.
     #[serde(default)]
     pub network: Option<Network>,
-    /// Host paths and volumes shown inside.
+    /// Mounts of host paths and volumes.
     pub mounts: Vec<PlannedMount>,
-    /// A host directory shown copy-on-write.
+    /// A host directory that is mounted copy-on-write.
     #[serde(default)]
     pub workspace: Option<PlannedWorkspace>,
-    /// Memory file systems inside.
+    /// Tmpfs mounts inside the sandbox.
     pub tmpfs: Vec<Tmpfs>,
-    /// How much it may use.
+    /// Limits and what enforces them.
     pub limits: Limits,
-    /// Resource limits of every Exec.
+    /// Resource limits of all Execs.
     pub rlimits: Vec<Rlimit>,
-    /// How tight it is closed.
+    /// Security settings of the sandbox.
     pub security: Security,
-    /// It ends after this.
+    /// Time after its start at which it stops.
     pub max_duration: Option<Span>,
-    /// It ends when nothing ran for this long.
+    /// Time without a running command after which it stops.
     pub idle_timeout: Option<Span>,
-    /// It is paused when nothing happened for this long, until something does.
+    /// Time without activity after which it is paused, until the next activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_pause: Option<Span>,
-    /// When its first command is begun again; one that is, runs at every start.
+    /// Restart policy of its first command. With one, the command runs at each start.
     #[serde(default)]
     pub restart: Restart,
-    /// What tells whether it is well.
+    /// Health check of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
-    /// Removed when it ends.
+    /// Whether it is removed when it stops.
     pub ephemeral: bool,
-    /// What it may have made for it.
+    /// Policy for child sandboxes; `None` allows none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spawn: Option<SpawnPolicy>,
-    /// Whose child it is.
+    /// Its parent, if it is a child.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<Family>,
-    /// Changes before the first command, made once.
+    /// Changes before the first command, applied once.
     pub patches: Vec<Patch>,
-    /// The first command.
+    /// The first command, if any.
     pub command: Option<Command>,
 }
 
 impl Plan {
-    /// Where the layers are that sandboxes wrote: directories, or disks of machines.
+    /// Paths of the frozen writable layers: directories, or disks of microVMs.
     pub fn written(&self) -> impl Iterator<Item = &std::path::Path> {
         let disks = self.machine.iter().flat_map(|machine| &machine.written);
         let layers = self.rootfs.written().map(|lower| &lower.path);
         disks.chain(layers).map(PathBuf::as_path)
     }
 
-    /// The network that it shares with its family. Whoever joined one by name is in no other.
+    /// Network that it shares with its family. A sandbox that joined a named network is in no
+    /// other.
     pub fn family_network(&self) -> Option<FamilyNetwork> {
         self.network.as_ref().filter(|network| network.join.is_none())?;
         if let Some(family) = &self.family {
@@ -293,14 +296,14 @@ impl Plan {
             .then(|| FamilyNetwork { root: self.name.clone(), since: self.created })
     }
 
-    /// Checks a Plan that was read back from disk, where anybody could have written it.
+    /// Checks a Plan that was read from disk, where other programs could have written it.
     pub fn check(&self) -> Result<()> {
         if !(OLDEST_PLAN..=PLAN_VERSION).contains(&self.version) {
             return Err(crate::Error::unsupported(format!(
                 "sandbox `{}` was made by another version of msb (plan {}, here {PLAN_VERSION})",
                 self.name, self.version
             ))
-            .hint("use that version, or remove the sandbox and make it again"));
+            .hint("use that version, or remove the sandbox and create it again"));
         }
         for name in self.env.keys() {
             crate::spec::check_env_name(name)?;
@@ -310,14 +313,15 @@ impl Plan {
             None => self.rootfs.overlays.iter().map(|overlay| overlay.lowers.len()).min(),
         };
         if self.rootfs.own > depth.unwrap_or(0) {
-            let message = format!("sandbox `{}` has fewer layers than it says", self.name);
+            let message =
+                format!("the Plan of sandbox `{}` counts more layers than it has", self.name);
             return Err(crate::Error::new(crate::Kind::State, message));
         }
         Ok(())
     }
 }
 
-/// What is decided is for msb itself: it is shown, and its parts change.
+/// The schema is opaque: a Plan is for msb itself, and its parts change.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for Plan {
     fn schema_name() -> std::borrow::Cow<'static, str> {

@@ -1,20 +1,20 @@
-//! Which systems an image is for, and when it is fetched.
+//! Platforms of images, and pull policies.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// When an image is fetched from its registry.
+/// Pull policy: when an image is fetched from its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PullWhen {
-    /// Whenever it is used; what is here already is not fetched again.
+    /// At each use; layers that are present are not fetched again.
     Always,
-    /// When it is not here.
+    /// When it is not in the store.
     #[default]
     IfMissing,
-    /// Not at all: it is here, or that is an error.
+    /// Not at all: a missing image is an error.
     Never,
 }
 
@@ -25,27 +25,27 @@ impl std::str::FromStr for PullWhen {
             "always" => Ok(Self::Always),
             "if-missing" | "missing" => Ok(Self::IfMissing),
             "never" => Ok(Self::Never),
-            other => Err(Error::invalid(format!("not a time to pull: `{}`", crate::shown(other)))
+            other => Err(Error::invalid(format!("not a pull policy: `{}`", crate::shown(other)))
                 .hint("it is `always`, `if-missing` or `never`")),
         }
     }
 }
 
-/// Which system an image is for.
+/// Operating system and CPU architecture of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Platform {
-    /// `linux`.
+    /// Operating system, such as `linux`.
     pub os: String,
-    /// As Go names it: `amd64`, `arm64`.
+    /// Architecture as Go names it: `amd64`, `arm64`.
     pub architecture: String,
-    /// `v8`, `v7`.
+    /// Variant of the architecture: `v8`, `v7`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
 impl Platform {
-    /// What this machine runs.
+    /// The platform of this host.
     pub fn host() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -85,16 +85,16 @@ impl Platform {
         })
     }
 
-    /// Whether programs for this platform run on this machine.
+    /// Whether programs for this platform run on this host.
     pub fn runs_here(&self) -> bool {
         let host = Self::host();
         let same = self.architecture == host.architecture;
         self.os == "linux" && (same || (host.architecture == "amd64" && self.architecture == "386"))
     }
 
-    /// Whether an image for this platform is one that was asked for.
+    /// Whether an image for this platform fits a requested one.
     pub fn satisfies(&self, wanted: &Self) -> bool {
-        // Variants say which of several; whoever asks for none takes the first.
+        // A request without a variant takes the first one.
         let variant = wanted.variant.is_none() || wanted.variant == self.variant;
         self.os == wanted.os && self.architecture == wanted.architecture && variant
     }

@@ -1,7 +1,7 @@
-//! Which addresses belong to the public internet.
+//! Classification of public internet addresses.
 //!
-//! For connections that a client of the server causes: a registry, its token server, a redirect. An
-//! address is judged after name resolution, and a range that is missing here is a hole, so IPv6 is
+//! For connections that a client of the server causes: a registry, its token server, a redirect.
+//! Addresses are checked after name resolution. A range that is missing here is a hole, so IPv6 is
 //! an allowlist (2000::/3) with exceptions. The table follows the IANA special-purpose address
 //! registries, and adds the metadata services of clouds that use other addresses.
 
@@ -33,15 +33,15 @@ const NOT_PUBLIC_4: &[Prefix4] = &[
 
 const GLOBAL_UNICAST_6: Prefix6 = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 
-/// Exceptions inside 2000::/3. 6to4 is judged by the IPv4 address that it embeds.
+/// Exceptions inside 2000::/3. 6to4 is classified by the IPv4 address that it embeds.
 const NOT_PUBLIC_6: &[Prefix6] = &[
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23), // protocol assignments, Teredo, ORCHID
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), // documentation
     ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), // documentation
 ];
 
-/// Whether an address belongs to the public internet, however it is written: IPv4-mapped, NAT64 and
-/// 6to4 addresses are judged by the IPv4 address that they lead to.
+/// Whether an address belongs to the public internet. IPv4-mapped, NAT64 and 6to4 addresses are
+/// classified by the IPv4 address that they embed.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(four) => is_public_4(four),
@@ -67,7 +67,7 @@ fn within_6(address: Ipv6Addr, (first, bits): Prefix6) -> bool {
     address.to_bits() & mask == Ipv6Addr::from(first).to_bits() & mask
 }
 
-/// The IPv4 address that an IPv6 address leads to.
+/// IPv4 address that an IPv6 address embeds, if any.
 fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let parts = address.segments();
     let at = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
@@ -139,7 +139,7 @@ mod tests {
         "223.255.255.255",
     ];
 
-    fn written(four: Ipv4Addr) -> [IpAddr; 4] {
+    fn forms(four: Ipv4Addr) -> [IpAddr; 4] {
         let [a, b, c, d] = four.octets().map(u16::from);
         let (high, low) = (a << 8 | b, c << 8 | d);
         [
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_judged_however_it_is_written() {
+    fn every_form_of_an_address_is_classified_alike() {
         for (texts, public) in [(SPECIAL, false), (PUBLIC, true)] {
             for text in texts {
-                for address in written(text.parse().unwrap()) {
+                for address in forms(text.parse().unwrap()) {
                     assert_eq!(is_public(address), public, "{text} as {address}");
                 }
             }
@@ -196,9 +196,9 @@ mod tests {
         }
     }
 
-    /// Whatever the gateway's rules call private, host or metadata is not public here either.
+    /// Addresses that rules call private, host or metadata are not public here either.
     #[test]
-    fn nothing_is_public_here_that_rules_call_otherwise() {
+    fn public_addresses_are_public_in_rules_too() {
         use crate::Group;
         let mut state = 1_u64;
         let mut random = || {

@@ -1,17 +1,17 @@
-//! Amounts as people type them: `256M`, `0.5`, `10s`.
+//! Quantities as users type them: `256M`, `0.5`, `10s`.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// An amount of memory or disk.
+/// An amount of memory or disk space, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// This many mebibytes.
+    /// An amount of `n` mebibytes.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
@@ -57,16 +57,16 @@ impl From<Bytes> for String {
     }
 }
 
-/// A share of processors, in thousandths, so that it compares and prints exactly.
+/// A number of CPUs, in thousandths, so that it compares and prints exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct Cpus {
-    /// Thousandths of one processor; never zero.
+    /// Thousandths of one CPU; never zero.
     pub millis: u32,
 }
 
 impl Cpus {
-    /// Parses `2` or `0.5`; at least a hundredth, at most 4096.
+    /// Parses `2` or `0.5`; from 0.01 to 4096.
     pub fn parse(text: &str) -> Result<Self> {
         scaled(text.trim(), 1000)
             .filter(|millis| (10..=4_096_000).contains(millis))
@@ -78,7 +78,7 @@ impl Cpus {
             })
     }
 
-    /// Whole processors.
+    /// A whole number of CPUs.
     pub const fn whole(n: u32) -> Self {
         Self { millis: n * 1000 }
     }
@@ -100,7 +100,7 @@ impl From<Cpus> for String {
     }
 }
 
-/// A length of time.
+/// A length of time, to the millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct Span(pub Duration);
@@ -144,7 +144,7 @@ impl From<Span> for String {
     }
 }
 
-/// Decimal digits with at most three places behind the point, times a factor, without floats.
+/// Parses decimal digits with at most three decimals and multiplies by a factor, without floats.
 fn scaled(digits: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
@@ -158,19 +158,19 @@ fn scaled(digits: &str, factor: u64) -> Option<u64> {
     u64::try_from(total).ok()
 }
 
-/// What a configuration file may hold where a quantity is meant: text or a plain number.
+/// A quantity in a configuration file: text or a plain number.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Text {
-    Words(String),
+enum QuantityText {
+    Text(String),
     Integer(u64),
     Fraction(f64),
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for QuantityText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Words(words) => f.write_str(words),
+            Self::Text(text) => f.write_str(text),
             Self::Integer(n) => write!(f, "{n}"),
             Self::Fraction(x) => write!(f, "{x}"),
         }
@@ -181,9 +181,10 @@ macro_rules! parsed_from_text {
     ($($quantity:ty),*) => {$(
         impl<'de> Deserialize<'de> for $quantity {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                // Frames do not describe themselves, so only files may hold a plain number.
+                // postcard frames are not self-describing, so only files may contain a plain
+                // number.
                 let text = if from.is_human_readable() {
-                    Text::deserialize(from)?.to_string()
+                    QuantityText::deserialize(from)?.to_string()
                 } else {
                     String::deserialize(from)?
                 };

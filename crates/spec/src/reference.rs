@@ -1,32 +1,32 @@
-//! The name of an image in a registry, parsed once.
+//! Image references: the name of an image in a registry.
 //!
 //! The grammar is the one that Docker and the OCI distribution specification share; short names
-//! mean what Docker's users expect of them.
+//! mean the same as in Docker.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where names without a registry are found.
+/// Registry of names that have none.
 const DEFAULT_REGISTRY: &str = "docker.io";
-/// Where names of one word are found there.
+/// Namespace of one-word names in the default registry.
 const DEFAULT_NAMESPACE: &str = "library";
 const DEFAULT_TAG: &str = "latest";
-/// Docker's limit, registries' too.
+/// Longest repository name in bytes, in Docker and registries.
 const REPOSITORY_LIMIT: usize = 255;
 const TAG_LIMIT: usize = 128;
 
-/// The digest of a blob: which bytes, whoever sends them.
+/// SHA-256 digest that identifies a blob.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
-    /// Sixty-four lower-case hexadecimal digits.
+    /// The 64 lower-case hexadecimal digits.
     hex: String,
 }
 
 impl Digest {
-    /// Parses `sha256:` and 64 digits. Other algorithms are not used by any registry.
+    /// Parses `sha256:` and 64 digits. Registries use no other algorithm.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = text.strip_prefix("sha256:").unwrap_or_default();
         let digits = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -37,22 +37,17 @@ impl Digest {
         Ok(Self { hex: hex.to_owned() })
     }
 
-    /// The digest that these 32 bytes are.
+    /// The digest of these 32 bytes of hash.
     pub fn of_bytes(bytes: [u8; 32]) -> Self {
-        use std::fmt::Write;
-        let mut hex = String::with_capacity(64);
-        for byte in bytes {
-            let _ = write!(hex, "{byte:02x}");
-        }
-        Self { hex }
+        Self { hex: crate::encoding::hex(bytes) }
     }
 
-    /// The digits alone, safe as a file name.
+    /// The 64 digits alone, safe as a file name.
     pub fn hex(&self) -> &str {
         &self.hex
     }
 
-    /// As many digits as people compare.
+    /// First 12 digits, for display.
     pub fn short(&self) -> &str {
         &self.hex[..12]
     }
@@ -64,7 +59,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// An image in a registry: `registry/repository:tag@digest`, every part filled in.
+/// An image in a registry: `registry/repository:tag@digest`, with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -91,13 +86,13 @@ impl Reference {
         };
         let (first, below) = rest.split_once('/').unwrap_or(("", rest));
         let (registry, path) =
-            if names_registry(first) { (first, below) } else { (DEFAULT_REGISTRY, rest) };
+            if looks_like_registry(first) { (first, below) } else { (DEFAULT_REGISTRY, rest) };
         let (path, tag) = match path.rsplit_once(':') {
             Some((path, tag)) if is_tag(tag) => (path, Some(tag.to_owned())),
             Some(_) => return None,
             None => (path, None),
         };
-        let registry = one_name(registry)?;
+        let registry = canonical_registry(registry)?;
         let repository = match path.contains('/') {
             false if registry == DEFAULT_REGISTRY => format!("{DEFAULT_NAMESPACE}/{path}"),
             _ => path.to_owned(),
@@ -105,38 +100,38 @@ impl Reference {
         if repository.len() > REPOSITORY_LIMIT || !repository.split('/').all(is_component) {
             return None;
         }
-        // A digest says which bytes; `latest` beside it would say nothing.
+        // A digest identifies the image; `latest` beside it would say nothing.
         let tag = tag.or_else(|| digest.is_none().then(|| DEFAULT_TAG.to_owned()));
         Some(Self { registry: registry.to_owned(), repository, tag, digest })
     }
 
-    /// The host, with its port if it is not the usual one.
+    /// Host of the registry, with its port if given.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The path below the registry.
+    /// Path of the image in the registry.
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// The tag; none only where a digest is.
+    /// Tag; `None` only if there is a digest.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest that was asked for.
+    /// Digest, if the reference has one.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
 
-    /// The same name with this digest in place of the one it had.
+    /// This reference with its digest replaced.
     #[must_use]
     pub fn at(&self, digest: &Digest) -> Self {
         Self { digest: Some(digest.clone()), ..self.clone() }
     }
 
-    /// The same name without its digest, if a tag says enough.
+    /// This reference without its digest, if it has a tag.
     #[must_use]
     pub fn without_digest(&self) -> Self {
         match self.tag {
@@ -145,7 +140,7 @@ impl Reference {
         }
     }
 
-    /// As people write it: without what is understood.
+    /// Short form for users, without default parts.
     pub fn short(&self) -> String {
         let full = self.to_string();
         let short = full.strip_prefix("docker.io/").unwrap_or(&full);
@@ -170,30 +165,30 @@ impl fmt::Display for Reference {
     }
 }
 
-/// The name of a registry, checked: `ghcr.io`, `localhost:5000`. Docker's has one name here,
-/// whichever of its own is given.
+/// Parses the name of a registry: `ghcr.io`, `localhost:5000`. Aliases of Docker Hub become
+/// `docker.io`.
 pub fn registry(text: &str) -> Result<String> {
-    let found = Some(text).filter(|text| names_registry(text)).and_then(one_name);
+    let found = Some(text).filter(|text| looks_like_registry(text)).and_then(canonical_registry);
     found.map(str::to_owned).ok_or_else(|| {
         Error::invalid(format!("not the name of a registry: `{}`", crate::shown(text)))
             .hint("write the host alone, as in `ghcr.io` or `localhost:5000`")
     })
 }
 
-/// Whether the first word of a name is a registry rather than a part of the repository.
-fn names_registry(first: &str) -> bool {
+/// Whether the first part of a name is a registry and not part of the repository.
+fn looks_like_registry(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost"
 }
 
-/// The one name that a registry goes by here, if it can be reached by it at all.
-fn one_name(registry: &str) -> Option<&str> {
+/// Canonical name of a registry; `None` if it is no valid host.
+fn canonical_registry(registry: &str) -> Option<&str> {
     match registry {
         "index.docker.io" | "registry-1.docker.io" => Some(DEFAULT_REGISTRY),
         registry => is_host(registry).then_some(registry),
     }
 }
 
-/// `host`, `host:port`, `[::1]:port`; what a URL may hold between its slashes.
+/// Whether this is a valid `host`, `host:port` or `[::1]:port`.
 fn is_host(text: &str) -> bool {
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
@@ -214,7 +209,8 @@ fn is_host(text: &str) -> bool {
     name && port && text.len() <= 255
 }
 
-/// Letters and digits, with single separators between them: `.`, `_`, `__`, any number of `-`.
+/// Whether this is lower-case letters and digits, with single separators between them: `.`, `_`,
+/// `__`, any number of `-`.
 fn is_component(text: &str) -> bool {
     let bytes = text.as_bytes();
     let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -292,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_lead_elsewhere_is_not_a_name() {
+    fn names_that_are_no_plain_path_are_refused() {
         let long = "a".repeat(300);
         for typed in [
             "",

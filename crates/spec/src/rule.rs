@@ -1,19 +1,19 @@
-//! Network rules: who may be reached, by name or by address.
+//! Network rules: which flows are allowed, by name or by address.
 
-use crate::destination::{begins_like4, begins_like6};
+use crate::destination::{has_prefix4, has_prefix6};
 use crate::{Destination, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a rule says of the flows that it matches.
+/// Decision of a rule about matching flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// They pass.
+    /// Flows that match are allowed.
     Allow,
-    /// They are refused.
+    /// Flows that match are denied.
     Deny,
 }
 
@@ -37,25 +37,25 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Which end opens the flow.
+/// Direction in which a flow is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// The sandbox.
+    /// The sandbox opens the flow.
     Egress,
-    /// Somebody outside, through a published port.
+    /// A peer outside opens it, through a published port.
     Ingress,
 }
 
-/// A host name: lower case, without the dot at its end.
+/// A domain name: lower case, without the trailing dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct DomainName(String);
 
 impl DomainName {
-    /// Takes letters, digits, `-` and `_` in labels of up to 63, up to 253 in all.
+    /// Parses letters, digits, `-` and `_` in labels of up to 63 bytes, 253 in all.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
             let error = Error::invalid(format!("not a host name: `{}`", crate::shown(text)));
@@ -69,7 +69,7 @@ impl DomainName {
             let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
             (1..=63).contains(&label.len()) && label.bytes().all(known)
         };
-        // All digits at the end is an address that is not one, such as `1.2.3`.
+        // A numeric last label is a malformed address, such as `1.2.3`.
         let last = name.rsplit('.').next().unwrap_or_default();
         let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
         match name.len() <= 253 && name.split('.').all(label) && !numeric {
@@ -78,12 +78,12 @@ impl DomainName {
         }
     }
 
-    /// The name as text.
+    /// The name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it lies below `zone`; a name does not lie below itself.
+    /// Whether it is a subdomain of `zone`; a name is none of itself.
     pub fn is_below(&self, zone: &Self) -> bool {
         self.0.strip_suffix(zone.as_str()).is_some_and(|rest| rest.ends_with('.'))
     }
@@ -95,14 +95,14 @@ impl fmt::Display for DomainName {
     }
 }
 
-/// One name, or all that lie below it.
+/// A domain name, or all of its subdomains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum NamePattern {
-    /// `example.com`.
+    /// This name only: `example.com`.
     Exactly(DomainName),
-    /// `*.example.com`.
+    /// All subdomains, not the name itself: `*.example.com`.
     Below(DomainName),
 }
 
@@ -115,7 +115,7 @@ impl NamePattern {
         }
     }
 
-    /// Whether `name` is meant.
+    /// Whether the pattern matches `name`.
     pub fn matches(&self, name: &DomainName) -> bool {
         match self {
             Self::Exactly(own) => own == name,
@@ -133,14 +133,14 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// An address, or all that begin like it: `10.0.0.0/8`.
+/// An IP address or a CIDR range: `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Range {
-    /// The first of them.
+    /// The first address of the range.
     address: IpAddr,
-    /// How many bits all of them have in common.
+    /// Length of the prefix in bits.
     bits: u8,
 }
 
@@ -162,39 +162,39 @@ impl Range {
         Ok(Self { address, bits })
     }
 
-    /// Whether a rule with this range is about an address. One that refuses is about every address
-    /// that is one of these or leads to one of these. One that allows is about an address that
-    /// leads elsewhere only if it could not be meant by accident: all that it leads to is in the
-    /// range, or the range lies below the prefix that makes it lead elsewhere.
+    /// Whether a rule with this range matches an address. A deny rule matches if the address or one
+    /// that it embeds is in the range. An allow rule matches an address that embeds others only if
+    /// that is no accident: all embedded addresses are in the range, or the range is at least as
+    /// long as the prefix that marks such addresses.
     pub fn covers(&self, decision: Decision, address: impl Into<Destination>) -> bool {
         let address = address.into();
         match (decision, address.prefix()) {
-            (Decision::Deny, _) => address.readings().any(|one| self.holds(one)),
-            (Decision::Allow, None) => self.holds(address.written()),
+            (Decision::Deny, _) => address.readings().any(|one| self.contains(one)),
+            (Decision::Allow, None) => self.contains(address.written()),
             (Decision::Allow, Some(bits)) => {
-                address.inner().all(|one| self.holds(one))
-                    || (self.bits >= bits && self.holds(address.written()))
+                address.embedded().all(|one| self.contains(one))
+                    || (self.bits >= bits && self.contains(address.written()))
             }
         }
     }
 
-    /// Whether it is one address alone.
+    /// Whether it is a single address.
     pub fn is_single(&self) -> bool {
         self.bits == if self.address.is_ipv4() { 32 } else { 128 }
     }
 
     /// Whether it is all of IPv4 or all of IPv6.
     pub fn is_everything(&self) -> bool {
-        self.plain().1 == 0
+        self.canonical().1 == 0
     }
 
-    /// Whether it is about IPv4.
+    /// Whether it is a range of IPv4.
     pub fn is_ipv4(&self) -> bool {
-        self.plain().0.is_ipv4()
+        self.canonical().0.is_ipv4()
     }
 
-    /// A range of IPv4-mapped addresses is one of IPv4 addresses.
-    fn plain(&self) -> (IpAddr, u8) {
+    /// Address and prefix length; a range of IPv4-mapped addresses as one of IPv4.
+    fn canonical(&self) -> (IpAddr, u8) {
         match self.address.to_canonical() {
             four @ IpAddr::V4(_) if self.address.is_ipv6() && self.bits >= 96 => {
                 (four, self.bits - 96)
@@ -203,10 +203,10 @@ impl Range {
         }
     }
 
-    fn holds(&self, address: IpAddr) -> bool {
-        match (self.plain(), address.to_canonical()) {
-            ((IpAddr::V4(own), bits), IpAddr::V4(other)) => begins_like4(own, bits, other),
-            ((IpAddr::V6(own), bits), IpAddr::V6(other)) => begins_like6(own, bits, other),
+    fn contains(&self, address: IpAddr) -> bool {
+        match (self.canonical(), address.to_canonical()) {
+            ((IpAddr::V4(own), bits), IpAddr::V4(other)) => has_prefix4(own, bits, other),
+            ((IpAddr::V6(own), bits), IpAddr::V6(other)) => has_prefix6(own, bits, other),
             _ => false,
         }
     }
@@ -223,20 +223,20 @@ impl fmt::Display for Range {
     }
 }
 
-/// Addresses that have something in common.
+/// Group of addresses with the same scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// The internet: everything that is in no other group.
+    /// The internet: all addresses in no other group.
     Public,
-    /// Networks of homes, offices and providers, and what is on the same link.
+    /// Private and shared networks, and the local link.
     Private,
-    /// The machine that the sandbox runs on, by any of its addresses.
+    /// The host of the sandbox, by any of its addresses.
     Host,
-    /// Where clouds tell a machine its credentials.
+    /// Metadata services of clouds, which serve credentials.
     Metadata,
-    /// Addresses that mean whoever uses them.
+    /// Loopback addresses of IPv4 and IPv6.
     Loopback,
 }
 
@@ -249,24 +249,24 @@ impl Group {
         ("loopback", Self::Loopback),
     ];
 
-    /// The group of what an address leads to, see [`Destination::group`].
+    /// Group of an address, see [`Destination::group`].
     pub fn of(address: impl Into<Destination>) -> Option<Self> {
         address.into().group()
     }
 }
 
-/// Whom a rule is about.
+/// The peers that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// Everybody.
+    /// All peers: `any` or `*` in rules.
     Any,
-    /// Whoever a name leads to.
+    /// Peers that a domain name resolves to.
     Name(NamePattern),
-    /// Addresses.
+    /// Peers by their IP address.
     Range(Range),
-    /// Addresses that have something in common.
+    /// Peers by their address group.
     Group(Group),
 }
 
@@ -299,7 +299,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Ports, from and to. None at all means every port.
+/// Port ranges, from and to. An empty list means all ports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports(Vec<(u16, u16)>);
@@ -318,12 +318,12 @@ impl Ports {
         ports.collect::<Option<_>>().map(Self).ok_or_else(wrong)
     }
 
-    /// Whether every port is meant, because none was named.
+    /// Whether all ports match, because none was named.
     pub fn is_any(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `port` is one of them.
+    /// Whether `port` is in a range.
     pub fn contains(&self, port: u16) -> bool {
         self.is_any() || self.0.iter().any(|(from, to)| (*from..=*to).contains(&port))
     }
@@ -344,25 +344,25 @@ impl fmt::Display for Ports {
     }
 }
 
-/// What a rule is about.
+/// Protocol and ports that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Traffic {
-    /// TCP, UDP and echoes. DNS to other servers and QUIC, which hide whom they are for, are only
-    /// meant by a rule that names UDP and the port, or TCP and port 53 or 853.
+    /// TCP, UDP and ICMP echo. DNS to other servers and QUIC hide the name of the peer: they need a
+    /// rule that names UDP and the port, or TCP and port 53 or 853.
     Any,
-    /// TCP.
+    /// TCP connections to these ports.
     Tcp(Ports),
-    /// UDP.
+    /// UDP datagrams to these ports.
     Udp(Ports),
-    /// ICMP echo.
+    /// ICMP echo requests and replies.
     Icmp,
-    /// Requests of HTTP, which makes the gateway look into what is encrypted.
+    /// HTTP requests; the gateway intercepts TLS for them.
     Http {
-        /// In capitals; none means every method.
+        /// Methods in capitals; empty means all.
         methods: Vec<String>,
-        /// What the path begins with.
+        /// Prefix that the path begins with.
         path: String,
     },
 }
@@ -373,18 +373,18 @@ pub enum Traffic {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Rule {
-    /// What becomes of the flows it matches.
+    /// Decision about flows that it matches.
     pub decision: Decision,
-    /// Which end opens them.
+    /// Direction in which they are opened.
     pub direction: Direction,
-    /// Whom they are with.
+    /// Peers that the flows are with.
     pub target: Target,
-    /// What they are.
+    /// Protocol and ports of the flows.
     pub traffic: Traffic,
 }
 
 impl Rule {
-    /// Parses a rule.
+    /// Parses a rule; fails with the reason as a cause.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: &str| {
             Error::invalid(format!("not a network rule: `{}`", crate::shown(text))).cause(why).hint(
@@ -406,20 +406,20 @@ impl Rule {
         let traffic = parse_traffic(traffic).map_err(|error| wrong(error.message()))?;
         if matches!(traffic, Traffic::Http { .. }) {
             if !matches!(target, Target::Name(_)) {
-                return Err(wrong("requests of HTTP are ruled by name"));
+                return Err(wrong("an HTTP rule needs a domain name"));
             }
             if direction == Direction::Ingress {
-                return Err(wrong("requests of HTTP are ruled on their way out"));
+                return Err(wrong("an HTTP rule cannot be `ingress`"));
             }
         }
         if direction == Direction::Ingress && matches!(target, Target::Name(_)) {
-            return Err(wrong("who comes in has an address and no name"));
+            return Err(wrong("an `ingress` rule matches addresses, not names"));
         }
         Ok(Self { decision, direction, target, traffic })
     }
 }
 
-/// The target ends at the first colon that is not part of an IPv6 address.
+/// Splits at the first colon that is not part of an IPv6 address.
 fn split_target(rest: &str) -> (&str, &str) {
     if Range::parse(rest).is_ok() {
         return (rest, "");
@@ -453,10 +453,12 @@ fn parse_traffic(text: &str) -> Result<Traffic> {
                 |word: &String| !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase());
             let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#%\\".contains(&byte);
             if !methods.iter().all(word) {
-                return Err(Error::invalid("its methods are not words"));
+                return Err(Error::invalid("its methods are not words of letters"));
             }
             if !path.starts_with('/') || !path.bytes().all(plain) || path.contains("/.") {
-                return Err(Error::invalid("its path is not the plain begin of one"));
+                return Err(Error::invalid(
+                    "its path is no plain prefix: it starts with `/` and has no `?`, `#`, `%`, `\\` or `/.`",
+                ));
             }
             Ok(Traffic::Http { methods, path: path.to_owned() })
         }
@@ -486,18 +488,18 @@ impl fmt::Display for Rule {
     }
 }
 
-/// The rules of a sandbox. The first that matches decides; where none does, `default`.
+/// The rules of a sandbox. The first match decides; without one, `default` does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Policy {
-    /// In order.
+    /// Rules in order of precedence.
     pub rules: Vec<Rule>,
-    /// For what no rule is about.
+    /// Decision if no rule matches.
     pub default: Decision,
 }
 
 impl Policy {
-    /// The names whose requests are ruled one by one.
+    /// Names with HTTP rules, which are intercepted.
     pub fn names_with_http_rules(&self) -> impl Iterator<Item = &NamePattern> {
         self.rules.iter().filter_map(|rule| match (&rule.traffic, &rule.target) {
             (Traffic::Http { .. }, Target::Name(name)) => Some(name),
@@ -505,14 +507,14 @@ impl Policy {
         })
     }
 
-    /// Whether names decide at all: something is allowed by its name, and not everything else.
+    /// Whether some rule matches by domain name.
     pub fn decides_by_name(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule.target, Target::Name(_)))
     }
 }
 
 impl Range {
-    /// The first of them.
+    /// The first address of the range.
     pub fn first(&self) -> IpAddr {
         self.address
     }
@@ -525,35 +527,35 @@ impl Range {
 
 written_as_text!(DomainName, NamePattern, Range, Rule);
 
-/// The sandbox's own side of the network: the same in every sandbox.
+/// Addresses of the network between a sandbox and its gateway: the same in all sandboxes.
 pub mod addresses {
     use super::{Ipv4Addr, Ipv6Addr};
 
-    /// The gateway, which is also the only DNS server, and the host where that is allowed.
+    /// IPv4 address of the gateway: the only DNS server, and the host where that is allowed.
     pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-    /// The sandbox.
+    /// IPv4 address of the sandbox.
     pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-    /// The bits of the network that both are in.
+    /// Prefix length of this IPv4 network.
     pub const BITS: u8 = 24;
-    /// The gateway over IPv6.
+    /// IPv6 address of the gateway.
     pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x7362, 0, 0, 0, 0, 0, 1);
-    /// The sandbox over IPv6.
+    /// IPv6 address of the sandbox.
     pub const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x7362, 0, 0, 0, 0, 0, 2);
-    /// The bits of the network that both are in.
+    /// Prefix length of this IPv6 network.
     pub const BITS6: u8 = 64;
-    /// The first of the addresses that stand for joined sandboxes.
+    /// First address that stands for a peer in a named network.
     pub const JOINED: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
-    /// The gateway's link address.
+    /// MAC address of the gateway.
     pub const GATEWAY_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 1];
-    /// The sandbox's link address.
+    /// MAC address of the sandbox.
     pub const GUEST_LINK: [u8; 6] = [0x02, 0x6d, 0x73, 0x62, 0, 2];
-    /// The largest packet that a sandbox sends: nothing on the way is a real wire.
+    /// MTU in bytes: no packet travels over a real wire.
     pub const MTU: u16 = 65520;
-    /// The device.
+    /// Name of the network device.
     pub const DEVICE: &str = "eth0";
-    /// Where the certificates are that a sandbox trusts, if its gateway looks into anything.
+    /// File of trusted CA certificates in a sandbox with TLS interception.
     pub const TRUSTED: &str = "/.msb/trusted.pem";
-    /// The name by which a sandbox calls the machine it runs on.
+    /// Names of the host inside a sandbox.
     pub const HOST_NAMES: [&str; 2] = ["host.msb.internal", "host.microsandbox.internal"];
 }
 
@@ -664,9 +666,9 @@ mod tests {
             ("10.0.0.0/8", "64:ff9b:1::10.0.0.1", true, true),
             ("10.0.0.0/8", "2002:a00:1::5", true, true),
             ("10.0.0.0/8", "64:ff9b::11.0.0.1", false, false),
-            // Two readings of a local NAT64 address, of which one is in the range.
+            // A local NAT64 address with two readings, one of them in the range.
             ("10.0.0.0/8", "64:ff9b:1:a00:0:100:b00:1", false, true),
-            // All of IPv6 is not meant to lead to private IPv4.
+            // `::/0` is not meant to reach private IPv4 addresses.
             ("::/0", "64:ff9b::10.0.0.1", false, true),
             ("64:ff9b::/96", "64:ff9b::10.0.0.1", true, true),
             ("64:ff9b::/96", "10.0.0.1", false, false),

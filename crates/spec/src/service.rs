@@ -1,20 +1,20 @@
-//! A first command that is a service: when it is begun again, and how its health is found out.
+//! Services: restart policy and health check of the first command.
 
 use crate::{Error, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// When the first command is begun again: `no`, `on-failure`, `on-failure:5`, `always`, `always:5`.
+/// Restart policy of the first command: `no`, `on-failure`, `on-failure:5`, `always`, `always:5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Restart {
-    /// Never: the sandbox ends with it.
+    /// Never: the sandbox stops with the command.
     #[default]
     No,
-    /// When it fails, at most this often.
+    /// After a failure, at most so many times; `None` is unlimited.
     OnFailure(Option<u32>),
-    /// However it ends, at most this often.
+    /// After any exit, at most so many times; `None` is unlimited.
     Always(Option<u32>),
 }
 
@@ -38,12 +38,12 @@ impl Restart {
         }
     }
 
-    /// Whether it is ever begun again.
+    /// Whether the command is ever restarted.
     pub fn is_some(self) -> bool {
         self != Self::No
     }
 
-    /// Whether one that ended, well or not, is begun again after `count` times before.
+    /// Whether a command that exited is restarted after `count` earlier restarts.
     pub fn again(self, success: bool, count: u32) -> bool {
         match self {
             Self::No => false,
@@ -76,95 +76,98 @@ impl schemars::JsonSchema for Restart {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "type": "string",
-            "description": "When the first command is begun again: `no`, `on-failure[:N]` or `always[:N]`.",
+            "description": "Restart policy of the first command: `no`, `on-failure[:N]` or `always[:N]`.",
             "pattern": "^(no|(on-failure|always)(:[1-9][0-9]*)?)$",
         })
     }
 }
 
-/// A command that tells whether a sandbox is well, by exiting with zero.
+/// A health check: a command that exits with 0 if the sandbox is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Health {
-    /// What `/bin/sh -c` is given, as the sandbox's user.
+    /// Argument of `/bin/sh -c`, run as the sandbox's user.
     pub command: String,
-    /// From the end of one check to the next.
-    #[serde(default = "Health::usual_interval")]
+    /// Time from the end of one check to the next; default 5 s.
+    #[serde(default = "Health::default_interval")]
     pub interval: Span,
-    /// A check that takes longer has failed.
-    #[serde(default = "Health::usual_timeout")]
+    /// Time after which a check has failed; default 30 s.
+    #[serde(default = "Health::default_timeout")]
     pub timeout: Span,
-    /// This many failures in a row are unhealthy.
-    #[serde(default = "Health::usual_retries")]
+    /// Failures in a row that make it unhealthy; default 3.
+    #[serde(default = "Health::default_retries")]
     pub retries: u32,
-    /// For this long after the start failures do not count, unless a check went well before.
-    #[serde(default = "Health::usual_start")]
+    /// Time after the start in which failures do not count, unless a check succeeded before;
+    /// default 0.
+    #[serde(default = "Health::default_start")]
     pub start: Span,
 }
 
 impl Health {
-    /// A check as often, as long and as patient as usual.
+    /// A check with default times and retries.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
-            interval: Self::usual_interval(),
-            timeout: Self::usual_timeout(),
-            retries: Self::usual_retries(),
-            start: Self::usual_start(),
+            interval: Self::default_interval(),
+            timeout: Self::default_timeout(),
+            retries: Self::default_retries(),
+            start: Self::default_start(),
         }
     }
 
-    fn usual_interval() -> Span {
+    fn default_interval() -> Span {
         Span(Duration::from_secs(5))
     }
 
-    fn usual_timeout() -> Span {
+    fn default_timeout() -> Span {
         Span(Duration::from_secs(30))
     }
 
-    fn usual_retries() -> u32 {
+    fn default_retries() -> u32 {
         3
     }
 
-    fn usual_start() -> Span {
+    fn default_start() -> Span {
         Span(Duration::ZERO)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        /// More often would keep a processor busy with asking.
-        const LEAST: Duration = Duration::from_millis(50);
+        /// Shorter times would keep a CPU busy with checks.
+        const MIN_TIME: Duration = Duration::from_millis(50);
         if self.command.trim().is_empty() {
             return Err(Error::invalid("a health check needs a command"));
         }
         if self.command.contains('\0') {
-            return Err(Error::invalid("a health check cannot hold a zero byte"));
+            return Err(Error::invalid("a health check cannot contain a zero byte"));
         }
-        if self.interval.0 < LEAST || self.timeout.0 < LEAST {
-            return Err(Error::invalid("a health check is at least 50 ms apart and long"));
+        if self.interval.0 < MIN_TIME || self.timeout.0 < MIN_TIME {
+            return Err(Error::invalid(
+                "interval and timeout of a health check must be at least 50 ms",
+            ));
         }
         if self.retries == 0 {
-            return Err(Error::invalid("a health check fails at least once before it counts"));
+            return Err(Error::invalid("a health check needs at least one retry"));
         }
         Ok(())
     }
 }
 
-/// How a sandbox with a health check is.
+/// Health of a sandbox, by its last checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// No check has gone well yet, and not enough have failed.
+    /// No check has succeeded yet, and not enough have failed.
     Starting,
-    /// The last checks went well.
+    /// The last checks have succeeded.
     Healthy,
-    /// Too many failed in a row.
+    /// Too many checks failed in a row.
     Unhealthy,
 }
 
 impl HealthStatus {
-    /// As people read it.
+    /// Name of the status, as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",

@@ -1,67 +1,67 @@
-//! Children: sandboxes that a sandbox may have made for itself, within a budget.
+//! Children: sandboxes that are created on request of a sandbox, within a budget.
 
 use crate::{Bytes, Cpus, DomainName, Error, ImageRef, Name, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Children of children have none.
+/// Deepest generation of children: children of children have none.
 pub const DEEPEST: u32 = 2;
 
-/// What a sandbox may have made for it. Whoever has none has no children.
+/// Budget for the children of a sandbox. A sandbox without one has no children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SpawnPolicy {
-    /// Children at once.
+    /// Limit of children at one time; default 3.
     pub max_concurrent: u32,
-    /// Children over its whole life.
+    /// Limit of children over its whole life; default 10.
     pub max_total: u32,
-    /// Processors of all its descendants together.
+    /// CPUs of all descendants together; default 6.
     pub cpus: Cpus,
-    /// Memory of all its descendants together.
+    /// Memory of all descendants together; default 1536 MiB.
     pub memory: Bytes,
-    /// Processors of each child.
+    /// CPUs of each child; default 2.
     pub child_cpus: Cpus,
-    /// Memory of each child.
+    /// Memory of each child; default 512 MiB.
     pub child_memory: Bytes,
-    /// What children may start from, the usual one first; what their parent started from if none
-    /// is named.
+    /// Images that children may start from, the default one first; empty allows the image of the
+    /// parent.
     pub images: Vec<ImageRef>,
-    /// How long a child lives; as long as its parent if it is not said.
+    /// Life time of a child; default 5 minutes. `None` is that of its parent.
     pub ttl: Option<Span>,
-    /// Whether children may have children, within half of this.
+    /// Whether children may have children, with half of this budget.
     pub child_can_spawn: bool,
-    /// Who of its family reach each other.
+    /// Which members of the family reach each other.
     pub peers: Peers,
-    /// How children get out.
+    /// Network access of children to the outside.
     pub net: WayOut,
     /// Whether ports of children may be published.
     pub ports: bool,
 }
 
-/// Who of a family reach each other, by name.
+/// Which members of a family reach each other, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Peers {
-    /// Nobody.
+    /// No members reach each other.
     None,
-    /// A sandbox and all below it, and nobody else.
+    /// A sandbox and all its descendants reach each other.
     #[default]
     Family,
-    /// Whoever their parent reaches: its family, or where it has joined a network, all in that.
+    /// All peers of the parent: its family, or the members of the named network that it joined.
     All,
 }
 
-/// How a child gets out.
+/// Network access of a child to the outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WayOut {
-    /// Not at all.
+    /// No access to the outside.
     #[default]
     None,
-    /// By the rules that its parent was made with.
+    /// The rules with which its parent was created.
     Parent,
 }
 
@@ -84,11 +84,11 @@ impl Default for SpawnPolicy {
     }
 }
 
-/// Less than this is no machine and hardly a shell.
-const LEAST_MEMORY: Bytes = Bytes::mib(64);
+/// Least memory of a sandbox: with less, hardly a shell runs.
+const MIN_MEMORY: Bytes = Bytes::mib(64);
 
 impl SpawnPolicy {
-    /// Parses `default`, or what differs from it: `max=5,ttl=10m,image=python,nested`.
+    /// Parses `default`, or the differences from it: `max=5,ttl=10m,image=python,nested`.
     pub fn parse(text: &str) -> Result<Self> {
         let mut policy = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| *word != "default") {
@@ -112,34 +112,34 @@ impl SpawnPolicy {
                 ("net", "parent") => policy.net = WayOut::Parent,
                 ("net", "none") => policy.net = WayOut::None,
                 ("ports", "") => policy.ports = true,
-                _ => return Err(unknown(word)),
+                _ => return Err(unknown_key(word)),
             }
         }
         policy.check().map(|()| policy)
     }
 
-    /// Checks what no single field can check.
+    /// Checks that at least one child is possible.
     pub fn check(&self) -> Result<()> {
         let none = self.max_concurrent == 0 || self.max_total == 0;
-        if none || self.child_memory < LEAST_MEMORY || self.memory < LEAST_MEMORY {
-            return Err(Error::invalid("a spawn policy that allows no child").hint(format!(
-                "leave it out, or allow one child at least, with {LEAST_MEMORY} of memory"
+        if none || self.child_memory < MIN_MEMORY || self.memory < MIN_MEMORY {
+            return Err(Error::invalid("the spawn policy allows no child").hint(format!(
+                "leave it out, or allow at least one child with {MIN_MEMORY} of memory"
             )));
         }
         Ok(())
     }
 
-    /// What a child of this policy gets of what it asks for; too much is cut down.
+    /// CPUs and memory of a child: the request, capped at the limits of the policy.
     pub fn share(&self, cpus: Option<Cpus>, memory: Option<Bytes>) -> Result<(Cpus, Bytes)> {
-        if memory.is_some_and(|memory| memory < LEAST_MEMORY) {
+        if memory.is_some_and(|memory| memory < MIN_MEMORY) {
             return Err(Error::invalid("too little memory for a sandbox")
-                .hint(format!("{LEAST_MEMORY} is the least")));
+                .hint(format!("{MIN_MEMORY} is the least")));
         }
         let cpus = cpus.map_or(self.child_cpus, |cpus| cpus.min(self.child_cpus));
         Ok((cpus, memory.map_or(self.child_memory, |memory| memory.min(self.child_memory))))
     }
 
-    /// What a child may have made in turn; none if it may not.
+    /// Policy of a child: half of this one; `None` if it may have no children.
     pub fn for_child(&self, generation: u32) -> Option<Self> {
         let half = |number: u32| (number / 2).max(1);
         (self.child_can_spawn && generation < DEEPEST).then(|| Self {
@@ -153,8 +153,8 @@ impl SpawnPolicy {
     }
 }
 
-fn unknown(word: &str) -> Error {
-    Error::invalid(format!("not a part of a spawn policy: `{word}`")).hint(
+fn unknown_key(word: &str) -> Error {
+    Error::invalid(format!("not a setting of a spawn policy: `{word}`")).hint(
         "it has `max=`, `total=`, `cpus=`, `memory=`, `child-cpus=`, `child-memory=`, `image=`, \
          `ttl=`, `nested`, `peers=family|none`, `net=none|parent` and `ports`, with commas between",
     )
@@ -167,22 +167,22 @@ impl std::str::FromStr for SpawnPolicy {
     }
 }
 
-/// Whose child a sandbox is.
+/// Relation of a child sandbox to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Family {
-    /// The sandbox that it was made for.
+    /// Sandbox that it was created for.
     pub parent: Name,
-    /// What its parent calls it, if that chose a name from inside. It is known to the parent alone.
+    /// Name that its parent chose from inside, if any. Only the parent knows it.
     #[serde(default)]
     pub alias: Option<Name>,
-    /// Which life of that: one that was reset has another.
+    /// Id of the parent's incarnation: a reset parent has another one.
     pub life: String,
-    /// How far it is from a sandbox that is nobody's child.
+    /// Distance to a sandbox without a parent.
     pub generation: u32,
-    /// The network that it shares with its family; none if they do not reach each other.
+    /// Network that it shares with its family; `None` if members do not reach each other.
     #[serde(default)]
     pub network: Option<FamilyNetwork>,
-    /// How it gets out.
+    /// Network access of the child to the outside.
     #[serde(default)]
     pub net: WayOut,
     /// Whether its ports may be published.
@@ -190,24 +190,24 @@ pub struct Family {
     pub ports: bool,
 }
 
-/// The network of a sandbox and all below it. Nobody else can join it.
+/// Network of a sandbox and all its descendants. Other sandboxes cannot join it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyNetwork {
-    /// The sandbox above all others.
+    /// The topmost sandbox of the family.
     pub root: Name,
-    /// When that was made, in milliseconds since 1970: one of the same name has another network.
+    /// Creation time of `root` in milliseconds since 1970: a later sandbox of that name has another
+    /// network.
     pub since: u64,
 }
 
 impl FamilyNetwork {
-    /// What its directory is called, beside those of networks that are joined by name. No name
-    /// begins like this.
+    /// Name of its directory, beside those of named networks. No valid name begins with a dot.
     pub fn directory(&self) -> String {
         format!(".{}-{}", self.root, self.since)
     }
 
-    /// Whether a sandbox can be reached by its name there. Names of children may come from inside:
-    /// one with a dot would stand for a host of the internet.
+    /// Whether a sandbox gets a host name there. Names of children may come from inside: one with a
+    /// dot could pose as a host of the internet.
     pub fn admits(name: &Name) -> bool {
         !name.as_str().contains('.') && DomainName::parse(name.as_str()).is_ok()
     }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_said() {
+    fn a_policy_is_parsed_from_its_differences() {
         assert_eq!(SpawnPolicy::parse("default").unwrap(), SpawnPolicy::default());
         let text = "max=5, total=50,cpus=1.5,memory=1G,child-cpus=1,child-memory=64M,image=host,\
                     image=python,ttl=2s,nested";
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_a_family_by_its_name() {
+    fn a_family_network_has_no_valid_network_name() {
         let root = Name::parse("lead").unwrap();
         let directory = FamilyNetwork { root, since: 7 }.directory();
         assert_eq!(directory, ".lead-7");

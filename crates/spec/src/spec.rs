@@ -1,4 +1,4 @@
-//! What was asked for, in one value: flags, a file or the SDK fill it in.
+//! The Spec: a sandbox as requested, from flags, a file or the SDK.
 
 use crate::{
     Bytes, Cpus, Error, Health, Hostname, ImageRef, Init, Mount, Name, NetworkSpec, Patch,
@@ -8,15 +8,15 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Which tier was asked for.
+/// The isolation tier as requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IsolationChoice {
-    /// `vm` where it works, else `process`, said loudly.
+    /// `vm` where it works, else `process` with a warning.
     #[default]
     Auto,
-    /// A microVM or an error.
+    /// A microVM, or an error.
     Vm,
     /// Namespaces, seccomp, Landlock and cgroups.
     Process,
@@ -35,102 +35,103 @@ impl std::str::FromStr for IsolationChoice {
     }
 }
 
-/// How tight the sandbox is closed.
+/// Security profile: how strictly the sandbox is confined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// What an ordinary image needs works, its own sudo and su too.
+    /// Ordinary images work, with their own sudo and su.
     #[default]
     Default,
     /// No capabilities, no new privileges, fewer system calls.
     Restricted,
 }
 
-/// A sandbox as asked for. Every field but the image may be left out.
+/// A sandbox as requested. All fields but the image may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// Its name; one is made up if none is given.
+    /// Name of the sandbox; default: a generated one.
     pub name: Option<Name>,
-    /// What it starts from.
+    /// Image that it starts from.
     pub image: ImageRef,
     /// When the image is fetched.
     pub pull: PullWhen,
-    /// For which platform the image is to be; this machine's if it is not said.
+    /// Platform of the image; default: this host's.
     pub platform: Option<Platform>,
-    /// Which tier.
+    /// The isolation tier as requested.
     pub isolation: IsolationChoice,
-    /// How tight.
+    /// Security profile of the sandbox.
     pub security: Profile,
-    /// Whether user namespaces may be made inside.
+    /// Whether user namespaces may be created inside.
     pub allow_userns: bool,
-    /// What runs first; the rest of the command line.
+    /// First command: program name and arguments.
     pub command: Vec<String>,
-    /// Put before the command, in place of what the image puts there.
+    /// Arguments before the command, in place of the image's entrypoint.
     pub entrypoint: Vec<String>,
-    /// Whether the image's own command, or a shell, runs where none is given. If not, nothing does.
+    /// Whether the image's own command, or a shell, runs if `command` is empty. If not, nothing
+    /// runs.
     pub default_command: bool,
-    /// The image's own init as PID 1; none has ours there.
+    /// The image's own init as PID 1; `None` has the guest of msb there.
     pub init: Option<Init>,
-    /// The shell for `--shell` and the SDK's `shell`.
+    /// Shell for `--shell` and the SDK's `shell`.
     pub shell: Option<String>,
-    /// Environment of every Exec.
+    /// Environment variables of all Execs.
     pub env: BTreeMap<String, String>,
-    /// Where every Exec starts.
+    /// Working directory of all Execs.
     pub workdir: Option<String>,
-    /// Who runs every Exec.
+    /// User that all Execs run as.
     pub user: Option<UserRef>,
-    /// Its host name.
+    /// Host name; default: the name of the sandbox.
     pub hostname: Option<Hostname>,
-    /// For finding it again.
+    /// Labels by which it is found.
     pub labels: BTreeMap<String, String>,
-    /// Processors.
+    /// Limit of the CPUs, such as `0.5`.
     pub cpus: Option<Cpus>,
-    /// Memory.
+    /// Limit of the memory, such as `512M`.
     pub memory: Option<Bytes>,
-    /// Processes and threads.
+    /// Limit of processes and threads.
     pub pids: Option<u32>,
-    /// The writable layer.
+    /// Size limit of the writable layer.
     pub disk: Option<Bytes>,
-    /// Resource limits of every Exec.
+    /// Resource limits of all Execs.
     pub rlimits: Vec<Rlimit>,
-    /// Its network; none has only loopback.
+    /// Its network; `None` has only loopback.
     pub network: Option<NetworkSpec>,
-    /// Host paths and volumes shown inside.
+    /// Mounts of host paths and volumes.
     pub mounts: Vec<Mount>,
-    /// A host directory shown copy-on-write.
+    /// A host directory that is mounted copy-on-write.
     pub workspace: Option<Workspace>,
-    /// Memory file systems inside.
+    /// Tmpfs mounts inside the sandbox.
     pub tmpfs: Vec<Tmpfs>,
     /// Changes before the first command.
     pub patches: Vec<Patch>,
-    /// Programs put on PATH.
+    /// Scripts that are put on PATH.
     pub scripts: Vec<Script>,
-    /// The sandbox ends after this.
+    /// Time after its start at which it stops.
     pub max_duration: Option<Span>,
-    /// The sandbox ends when nothing ran for this long.
+    /// Time without a running command after which it stops.
     pub idle_timeout: Option<Span>,
-    /// The sandbox is paused when nothing happened in it for this long, until something does.
+    /// Time without activity after which it is paused, until the next activity.
     pub idle_pause: Option<Span>,
-    /// When the first command is begun again.
+    /// Restart policy of the first command.
     pub restart: Restart,
-    /// What tells whether it is well.
+    /// Health check of the sandbox.
     pub health: Option<Health>,
-    /// The first command is killed after this.
+    /// Time after which the first command is killed.
     pub timeout: Option<Span>,
-    /// Removed when it ends; its writable layer is in memory.
+    /// Whether it is removed when it stops; its writable layer is then in memory.
     pub ephemeral: bool,
-    /// What it may have made for it; none has no children.
+    /// Policy for child sandboxes; `None` allows none.
     pub spawn: Option<SpawnPolicy>,
 }
 
-/// Fork bombs end here; build tools and browsers do not.
+/// Stops fork bombs, and is enough for build tools and browsers.
 const DEFAULT_PIDS: u32 = 4096;
 
 impl Spec {
-    /// A Spec with the defaults that every surface fills in, where they can be seen.
+    /// A Spec with the defaults that all interfaces fill in, so that they are visible.
     pub fn with_defaults() -> Self {
         Self { pids: Some(DEFAULT_PIDS), ..Self::default() }
     }
@@ -195,27 +196,29 @@ impl Spec {
             return Ok(());
         }
         if self.command.is_empty() && self.entrypoint.is_empty() && !self.default_command {
-            return Err(Error::invalid("a restart policy needs a command to begin again")
+            return Err(Error::invalid("a restart policy needs a command")
                 .hint("put it behind `--`, as in `msb create --restart always IMAGE -- COMMAND`"));
         }
         if self.init.is_some() {
-            return Err(Error::invalid("an init looks after services itself")
+            return Err(Error::invalid("an init and a restart policy exclude each other")
                 .hint("leave out `--restart`, and let the image's init start the service"));
         }
         if self.ephemeral {
-            return Err(Error::invalid("what is removed with its command is not begun again")
-                .hint("`msb run -d --restart …` and `msb create` leave a sandbox that stays"));
+            return Err(Error::invalid(
+                "a sandbox that is removed with its command cannot have a restart policy",
+            )
+            .hint("sandboxes of `msb run -d --restart …` and `msb create` stay"));
         }
         Ok(())
     }
 }
 
-/// Whether a sandbox may be paused after so short a time.
+/// Checks that an idle pause is at least 1 s.
 pub(crate) fn check_idle_pause(idle: Option<Span>) -> Result<()> {
-    /// Less could pause a sandbox between two commands of one script.
-    const LEAST: std::time::Duration = std::time::Duration::from_secs(1);
+    /// A shorter time could pause a sandbox between two commands of one script.
+    const MIN_IDLE: std::time::Duration = std::time::Duration::from_secs(1);
     match idle {
-        Some(span) if span.0 < LEAST => {
+        Some(span) if span.0 < MIN_IDLE => {
             Err(Error::invalid(format!("too short for an idle pause: `{span}`"))
                 .hint("1s is the least"))
         }
@@ -223,7 +226,7 @@ pub(crate) fn check_idle_pause(idle: Option<Span>) -> Result<()> {
     }
 }
 
-/// What a sandbox or a volume is found by.
+/// Checks keys and sizes of the labels.
 pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     for (key, value) in labels {
         if key.is_empty() || key.len() + value.len() > 1024 || key.contains(['=', '\n', '\0']) {
@@ -235,35 +238,35 @@ pub(crate) fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process can be given these variables.
+/// Checks that a process can get these environment variables.
 pub fn check_env<'a>(env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<()> {
-    /// The kernel takes no longer string.
-    const LONGEST: usize = 128 << 10;
-    /// Half of what the kernel takes for all strings of a command together.
-    const ALL: usize = 1 << 20;
+    /// Longest string that `execve(2)` accepts, in bytes.
+    const MAX_VARIABLE: usize = 128 << 10;
+    /// Half of what `execve(2)` accepts for all strings together, in bytes.
+    const MAX_TOTAL: usize = 1 << 20;
     let mut all = 0;
     for (name, value) in env {
         check_env_name(name)?;
         if value.contains('\0') {
             return Err(Error::invalid(format!("a zero byte in the variable `{name}`")));
         }
-        // With the sign between them and the end.
+        // With `=` and the terminating zero.
         let length = name.len() + value.len() + 2;
-        if length > LONGEST {
+        if length > MAX_VARIABLE {
             let shown: String = name.chars().take(60).collect();
             return Err(Error::invalid(format!("too long for a variable: `{shown}`"))
                 .hint("128 KiB is the longest; put it into a file"));
         }
         all += length;
     }
-    if all > ALL {
+    if all > MAX_TOTAL {
         return Err(Error::invalid(format!("too many variables: `{all}` bytes"))
             .hint("1 MiB is the most for all together; put some of it into a file"));
     }
     Ok(())
 }
 
-/// Environment names become C strings with `=` behind them.
+/// Checks a variable name: not empty, without `=` and zero bytes.
 pub(crate) fn check_env_name(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
         return Err(Error::invalid(format!("not a variable name: `{}`", name)));
@@ -276,12 +279,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_over_the_sandbox_own_places_are_refused() {
-        for (place, well) in
+    fn mounts_over_reserved_paths_are_refused() {
+        for (place, valid) in
             [("/proc", false), ("/sys/fs", false), ("/process", true), ("/dev/shm", true)]
         {
             let spec = Spec { tmpfs: vec![Tmpfs::parse(place).unwrap()], ..Spec::default() };
-            assert_eq!(spec.validate().is_ok(), well, "{place}");
+            assert_eq!(spec.validate().is_ok(), valid, "{place}");
         }
     }
 

@@ -1,55 +1,56 @@
-//! Names of the files in a sandbox's directory, for the worker that writes them and the engine
-//! that reads them.
+//! Names of the files in a sandbox's directory. The worker writes them, the engine reads them.
 
-/// Held while the worker lives.
+/// Lock file, locked while the worker lives.
 pub const LOCK: &str = "lock";
-/// The Plan, as JSON.
+/// The Plan of the sandbox, as JSON.
 pub const PLAN: &str = "plan.json";
-/// The Plan that is about to take its place.
+/// New Plan that is about to replace the old one.
 pub const CHANGED_PLAN: &str = "plan.changed";
-/// The Plan of the name that the directory is about to get.
+/// Plan with the new name, during a rename.
 pub const RENAMED_PLAN: &str = "plan.renamed";
-/// There until the sandbox is as its Plan wants it: half a sandbox does not outlive its maker.
+/// Exists until the sandbox is completely created: a partial one is removed.
 pub const UNFINISHED: &str = "unfinished";
-/// Where the worker listens.
+/// Socket that the worker listens at.
 pub const SOCKET: &str = "worker.sock";
-/// What commands have said; the one before it has [`ROTATED`] behind its name.
+/// Output of commands; the previous file has the suffix [`ROTATED`].
 pub const OUTPUT: &str = "output.log";
-/// Which commands have run, a JSON line each at start and end.
+/// Log of Execs: a JSON line at each start and end.
 pub const EXECS: &str = "execs.log";
-/// What has happened, a JSON line each.
+/// Log of events, as JSON lines.
 pub const EVENTS: &str = "events.log";
-/// The number and the hash of the last of them, and whose worker wrote it.
+/// Number and hash of the last event, and pid of the worker that wrote it.
 pub const HEAD: &str = "events.head";
-/// What was decided for its flows, a JSON line each.
+/// Log of network decisions, as JSON lines.
 pub const NETWORK: &str = "net.log";
-/// Behind the name of a log that was full.
+/// Diagnostic log of the worker and the gateway, with `MSB_LOG`.
+pub const DEBUG: &str = "debug.log";
+/// Suffix of a log that was rotated.
 pub const ROTATED: &str = ".1";
 /// The writable layer, as a directory.
 pub const LAYER: &str = "layer";
-/// The Plan that comes into force together with a new writable layer.
+/// Plan that takes effect together with a new writable layer.
 pub const NEXT_PLAN: &str = "plan.next";
-/// The writable layer that was, until it is put where it belongs.
+/// Previous writable layer, until it is archived.
 pub const OLD_LAYER: &str = "layer.old";
-/// There while the changes in the workspace are to go together with the writable layer.
+/// Exists while the changes in the workspace are to be removed with the writable layer.
 pub const FORGET_WORKSPACE: &str = "workspace.forget";
-/// The changes that were, until they are removed.
+/// Previous changes of the workspace, until they are removed.
 pub const OLD_WORKSPACE: &str = "workspace.old";
-/// What was changed in the workspace.
+/// Changes that were made in the workspace.
 pub const WORKSPACE: &str = "workspace";
-/// What is known of the workspace's host directory, and what is being done to it.
+/// State of the workspace's host directory, and of a running apply.
 pub const REVIEW: &str = "review";
-/// Before the names of files that say what syncs have sent.
+/// Prefix of files with the state of syncs.
 pub const SYNCED: &str = "synced-";
-/// Where a sandbox is heard that asks for children.
+/// Socket for requests of the sandbox about children.
 pub const CTL: &str = "ctl.sock";
-/// What is kept about the children of a sandbox.
+/// Record of the children of a sandbox.
 pub const CHILDREN: &str = "children.json";
-/// The writable layer, as a disk.
+/// The writable layer, as a disk image.
 pub const DISK: &str = "disk.img";
-/// What sandboxes of the `process` tier wrote, packed for machines.
+/// Frozen layers of the `process` tier, packed for microVMs.
 pub const PACKED_DISK: &str = "disk.erofs";
-/// The disk that was, until it is put where it belongs.
+/// Previous writable disk, until it is archived.
 pub const OLD_DISK: &str = "disk.old";
-/// What those who come by SSH need: the sandbox's host key, and who may come in.
+/// Directory for SSH: the sandbox's host key and the authorized keys.
 pub const SSH: &str = "ssh";

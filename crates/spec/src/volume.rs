@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A volume's name: a directory of its own bears it.
+/// A volume's name, which is also the name of its directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")))]
@@ -13,7 +13,7 @@ use std::fmt;
 pub struct VolumeName(String);
 
 impl VolumeName {
-    /// Checks and takes a name; the rules are those of sandboxes.
+    /// Parses a name; the rules are those of sandbox names.
     pub fn parse(text: &str) -> Result<Self> {
         if Name::parse(text).is_ok() {
             return Ok(Self(text.to_owned()));
@@ -25,7 +25,7 @@ impl VolumeName {
         ))
     }
 
-    /// The name as text.
+    /// The name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -39,15 +39,15 @@ impl fmt::Display for VolumeName {
 
 written_as_text!(VolumeName);
 
-/// What a volume is.
+/// Kind of a volume: directory or disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// A tree of files that several sandboxes can use at once.
+    /// A directory that several sandboxes can use at once.
     #[default]
     Dir,
-    /// A block device with a file system of its own, for one writer or several readers.
+    /// A block device with its own file system, for one writer or several readers.
     Disk,
 }
 
@@ -72,28 +72,28 @@ impl std::str::FromStr for VolumeKind {
     }
 }
 
-/// A volume as asked for.
+/// A volume as it was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VolumeSpec {
-    /// Its name.
+    /// Name of the new volume.
     pub name: VolumeName,
-    /// What it is.
+    /// Directory or disk; default directory.
     #[serde(default)]
     pub kind: VolumeKind,
-    /// How much it may hold. None is as much as the host has, or the usual size of a disk.
+    /// Size limit; default: none for a directory, 2 GiB for a disk.
     #[serde(default)]
     pub size: Option<Bytes>,
-    /// For finding it again.
+    /// Labels by which it is found.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
 impl VolumeSpec {
-    /// A disk where no size is asked for. What is not written takes no space.
+    /// Default size of a disk. Unwritten blocks take no space on the host.
     pub const DISK_SIZE: Bytes = Bytes::mib(2 << 10);
-    /// A file system and its journal need room for themselves.
+    /// Least size: a file system and its journal need space themselves.
     pub const LEAST_SIZE: Bytes = Bytes::mib(16);
 
     /// A directory volume of this name, without a size.
@@ -101,7 +101,7 @@ impl VolumeSpec {
         Self { name, kind: VolumeKind::Dir, size: None, labels: BTreeMap::new() }
     }
 
-    /// Checks what no single field can check.
+    /// Checks the size and the labels.
     pub fn validate(&self) -> Result<()> {
         crate::spec::check_labels(&self.labels)?;
         match self.size {
@@ -114,13 +114,13 @@ impl VolumeSpec {
     }
 }
 
-/// How what a volume holds lies on the host.
+/// How a volume is stored on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stored {
+pub enum VolumeStorage {
     /// As files of the state directory.
     Directory,
-    /// In a disk image that only the host's kernel writes: its size is the volume's.
+    /// In a disk image that only the kernel of the host writes; its size limits the volume.
     Image,
     /// In a disk image that one sandbox writes at a time, a microVM directly.
     Disk,
@@ -129,12 +129,12 @@ pub enum Stored {
 /// A volume that a sandbox uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedVolume {
-    /// Its name.
+    /// Name of the volume on the host.
     pub name: VolumeName,
-    /// How it lies on the host.
-    pub stored: Stored,
-    /// The ids that its files have there, for those of users 0 and up. None if they are the ids of
-    /// every sandbox of this user.
+    /// How it is stored on the host.
+    pub stored: VolumeStorage,
+    /// Host ids of its files, for ids 0 and up. `None` if they are the ids of all sandboxes of this
+    /// user.
     pub range: Option<IdRange>,
 }
 

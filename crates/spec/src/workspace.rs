@@ -1,32 +1,32 @@
-//! A host directory that is shown copy-on-write: what changes inside is looked at before it
-//! touches the host.
+//! Workspaces: host directories that are mounted copy-on-write. Changes are reviewed before they
+//! are applied to the host.
 
 use crate::{Error, GuestPath, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a workspace appears unless told.
-const USUAL_PLACE: &str = "/workspace";
+/// Default mount point of a workspace.
+const DEFAULT_GUEST_PATH: &str = "/workspace";
 
-/// A workspace as asked for: `DIR[:GUEST]`.
+/// A workspace as requested: `DIR[:GUEST]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct Workspace {
-    /// The directory outside, as typed.
+    /// Directory on the host, as typed.
     pub host: PathBuf,
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: GuestPath,
 }
 
 impl Workspace {
-    /// Parses `DIR[:GUEST]`. What follows the last colon is a place inside only if it begins with
-    /// a slash, so that directories may have colons in their names.
+    /// Parses `DIR[:GUEST]`. Text after the last colon is a mount point only if it begins with a
+    /// slash, so that directory names may contain colons.
     pub fn parse(text: &str) -> Result<Self> {
         let (host, guest) = match text.rsplit_once(':') {
             Some((host, guest)) if guest.starts_with('/') => (host, guest),
-            _ => (text, USUAL_PLACE),
+            _ => (text, DEFAULT_GUEST_PATH),
         };
         if host.is_empty() || host.contains('\0') {
             return Err(Error::invalid(format!("not a workspace: `{text}`"))
@@ -49,21 +49,21 @@ impl fmt::Display for Workspace {
 
 written_as_text!(Workspace);
 
-/// A workspace, found and checked.
+/// A workspace after resolution and checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedWorkspace {
-    /// The canonical directory outside, which nothing inside can write.
+    /// Canonical directory on the host, which nothing inside can write.
     pub host: PathBuf,
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: String,
-    /// Where in the state directory the changes are kept.
+    /// Directory of the changes, in the state directory.
     pub changes: PathBuf,
 }
 
 impl PlannedWorkspace {
-    /// What the sandbox has changed, as overlayfs writes it down.
+    /// Upper directory of the overlay: the changes.
     pub const UPPER: &str = "upper";
-    /// What overlayfs needs beside it.
+    /// Work directory of the overlay.
     pub const WORK: &str = "work";
 }
 

@@ -1,19 +1,19 @@
-//! One client: what it asks for, and what it is answered.
+//! Handler of one client connection: authentication, channels and requests.
 //!
-//! Runs in the loop that reads and writes the connection, so nothing here waits for the sandbox: that is done
-//! by threads, one or two for each channel.
+//! Runs in the event loop of the connection, so nothing here waits for the sandbox: threads do
+//! that, one or two for each channel.
 
-use crate::board::{Asked, Board, Inbound};
-use crate::forwards::Forwards;
-use crate::gate::{Gate, Room};
+use crate::channel_writer::number_of;
+use crate::channels::{Channels, Inbound, PendingSession};
+use crate::conn_limiter::{ConnPermit, MAX_AUTHENTICATED};
+use crate::flow_control::{FlowControl, WindowSize};
 use crate::keys;
-use crate::lobby::{MOST_INSIDE, Seat};
-use crate::out::number_of;
-use crate::relay::{self, Farewell, Shut};
-use crate::server::{Door, SMALL_WINDOW, Site, TINY_WINDOW, Told, WINDOW};
-use crate::session::{self, Life};
+use crate::port_forwards::PortForwards;
+use crate::relay::{self, EndNotice, StreamCloser};
+use crate::server::{Door, SMALL_WINDOW, ServerNotice, ServerState, TINY_WINDOW, WINDOW};
+use crate::session::{self, ExecLifetime};
 use msb_api::Account;
-use msb_spec::{Asker, Command, Error, Kind, Result, Surface, TermSize};
+use msb_spec::{CallOrigin, Command, Error, Kind, Result, Surface, TermSize};
 use russh::keys::{Algorithm, PublicKey};
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey,
@@ -23,185 +23,196 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Variables that a client may bring along for one session.
-const MOST_VARIABLES: usize = 64;
-/// Bytes of all of them.
+/// Environment variables that a client may set for a session.
+const MAX_VARIABLES: usize = 64;
+/// Bytes of all these variables together.
 const VARIABLES_LIMIT: usize = 64 << 10;
 
-type Answer = std::result::Result<(), russh::Error>;
-type Judged = std::result::Result<Auth, russh::Error>;
+type HandlerResult = std::result::Result<(), russh::Error>;
+type AuthResult = std::result::Result<Auth, russh::Error>;
 
-/// One client, for russh.
-pub(crate) struct Connection {
-    board: Arc<Board>,
-    forwards: Forwards,
-    seat: Arc<Seat>,
+/// Handler of one client, for russh.
+pub(crate) struct SshConnection {
+    channels: Arc<Channels>,
+    forwards: PortForwards,
+    permit: Arc<ConnPermit>,
     login: Arc<Login>,
 }
 
-/// Who has logged in.
+/// User and key of a logged-in client.
 struct Login {
-    site: Arc<Site>,
-    /// From where, as sshd would tell programs.
+    server: Arc<ServerState>,
+    /// Addresses of both ends, as in `SSH_CONNECTION` of sshd.
     origin: String,
-    who: Mutex<Who>,
+    info: Mutex<LoginInfo>,
 }
 
 #[derive(Clone, Default)]
-struct Who {
-    /// The user inside, as the client named it.
+struct LoginInfo {
+    /// User inside, as the client named it.
     user: String,
-    /// The fingerprint of the key that it has shown, if one was asked for.
+    /// Fingerprint of the key, if one was required.
     key: Option<String>,
     account: Option<Account>,
 }
 
-impl Connection {
+impl SshConnection {
     pub(crate) fn new(
-        site: &Arc<Site>,
-        gate: &Arc<Gate>,
-        seat: &Arc<Seat>,
+        server: &Arc<ServerState>,
+        flow: &Arc<FlowControl>,
+        permit: &Arc<ConnPermit>,
         ends: Option<(SocketAddr, SocketAddr)>,
     ) -> Self {
-        let board = Arc::new(Board::new(Arc::clone(site), Arc::clone(gate)));
+        let channels = Arc::new(Channels::new(Arc::clone(server), Arc::clone(flow)));
         let origin = ends.map_or_else(
             || "UNKNOWN 65535 UNKNOWN 65535".to_owned(),
             |(peer, own)| format!("{} {} {} {}", peer.ip(), peer.port(), own.ip(), own.port()),
         );
-        let login = Login { site: Arc::clone(site), origin, who: Mutex::default() };
+        let login = Login { server: Arc::clone(server), origin, info: Mutex::default() };
         Self {
-            forwards: Forwards::new(&board),
-            board,
-            seat: Arc::clone(seat),
+            forwards: PortForwards::new(&channels),
+            channels,
+            permit: Arc::clone(permit),
             login: Arc::new(login),
         }
     }
 
-    fn admit(&self, user: &str, key: Option<String>) -> Auth {
-        if !self.seat.admit() {
-            let many = format!("{MOST_INSIDE} connections are there");
-            self.board.site.refused(Error::new(Kind::Limit, many).cause("nobody else is let in"));
+    fn accept_login(&self, user: &str, key: Option<String>) -> Auth {
+        if !self.permit.authenticate() {
+            let message = format!("{MAX_AUTHENTICATED} connections are open");
+            self.channels.server.report_refusal(
+                Error::new(Kind::Limit, message).cause("further logins are refused"),
+            );
             return Auth::reject();
         }
-        *self.login.who() = Who { user: user.to_owned(), key, account: None };
+        *self.login.info() = LoginInfo { user: user.to_owned(), key, account: None };
         Auth::Accept
     }
 
-    /// Whether a key opens the door. The list is looked at anew each time, so that a key that was taken
-    /// back is none from then on.
-    async fn knows(&self, key: &PublicKey, algorithm: &Algorithm) -> bool {
-        // Signatures by SHA-1 can be forged by whoever is rich enough.
-        if matches!(algorithm, Algorithm::Rsa { hash: None }) || keys::is_in_a_token(algorithm) {
+    /// Whether a key is authorized. The list is read each time, so that a removed key is refused
+    /// from then on.
+    async fn is_authorized(&self, key: &PublicKey, algorithm: &Algorithm) -> bool {
+        // SHA-1 signatures can be forged at a cost that attackers can pay.
+        if matches!(algorithm, Algorithm::Rsa { hash: None }) || keys::is_fido(algorithm) {
             return false;
         }
-        let Door::Keys(keys) = &self.board.site.door else { return true };
-        let (keys, key, site) = (Arc::clone(keys), key.clone(), Arc::clone(&self.board.site));
-        let look = move || {
+        let Door::Keys(keys) = &self.channels.server.door else { return true };
+        let (keys, key, server) =
+            (Arc::clone(keys), key.clone(), Arc::clone(&self.channels.server));
+        let check = move || {
             let keys = keys();
-            // Somebody may wonder why a key that is on the list opens nothing.
-            keys.faults.into_iter().for_each(|fault| site.refused(fault));
+            // Reported, so that users learn why a listed key is not accepted.
+            keys.faults.into_iter().for_each(|fault| server.report_refusal(fault));
             keys.good.iter().any(|known| known.matches(&key))
         };
-        tokio::task::spawn_blocking(look).await.unwrap_or(false)
+        tokio::task::spawn_blocking(check).await.unwrap_or(false)
     }
 
-    /// Begins the command of a session.
-    fn begin(&self, id: ChannelId, line: Option<Vec<u8>>, session: &mut Session) -> Answer {
-        let Some(asked) = self.board.take(id) else { return session.channel_failure(id) };
-        let Asked { write, env, tty } = asked;
-        let life = Arc::new(Life::new(Arc::clone(&self.board.site)));
-        let stop = Arc::new(Arc::clone(&life));
-        let Some(ends) = self.board.run(write, session.handle(), stop) else {
+    /// Starts the command of a session.
+    fn start_command(
+        &self,
+        id: ChannelId,
+        line: Option<Vec<u8>>,
+        session: &mut Session,
+    ) -> HandlerResult {
+        let Some(pending) = self.channels.take_pending(id) else {
             return session.channel_failure(id);
         };
-        let (board, login) = (Arc::clone(&self.board), Arc::clone(&self.login));
+        let PendingSession { write, env, tty } = pending;
+        let lifetime = Arc::new(ExecLifetime::new(Arc::clone(&self.channels.server)));
+        let stop = Arc::new(Arc::clone(&lifetime));
+        let Some(ends) = self.channels.start(write, session.handle(), stop) else {
+            return session.channel_failure(id);
+        };
+        let (channels, login) = (Arc::clone(&self.channels), Arc::clone(&self.login));
         let work = move || {
             let command = login.command(line, tty, env);
-            session::attend(&board, ends, &life, command, tty.is_some());
+            session::run_command(&channels, ends, &lifetime, command, tty.is_some());
         };
-        self.start(id, work, session)
+        self.spawn_thread(id, work, session)
     }
 
-    /// Begins SFTP, which the guest speaks.
-    fn begin_sftp(&self, id: ChannelId, session: &mut Session) -> Answer {
-        let Some(asked) = self.board.take(id) else { return session.channel_failure(id) };
-        let shut = Arc::new(Shut::default());
-        let stop = Arc::clone(&shut);
-        let Some(ends) = self.board.run(asked.write, session.handle(), stop) else {
+    /// Starts SFTP, which the guest serves.
+    fn start_sftp(&self, id: ChannelId, session: &mut Session) -> HandlerResult {
+        let Some(pending) = self.channels.take_pending(id) else {
             return session.channel_failure(id);
         };
-        let (board, login) = (Arc::clone(&self.board), Arc::clone(&self.login));
+        let closer = Arc::new(StreamCloser::default());
+        let stop = Arc::clone(&closer);
+        let Some(ends) = self.channels.start(pending.write, session.handle(), stop) else {
+            return session.channel_failure(id);
+        };
+        let (channels, login) = (Arc::clone(&self.channels), Arc::clone(&self.login));
         let work = move || {
-            let site = &board.site;
+            let server = &channels.server;
             let linked = login
                 .account()
-                .and_then(|account| site.api()?.link_sftp(&site.name, Some(&account.user)));
+                .and_then(|account| server.api()?.link_sftp(&server.name, Some(&account.user)));
             match linked {
-                Ok(stream) if shut.begins(&stream) => {
-                    relay::carry(&board, ends, stream, Farewell::Status);
+                Ok(stream) if closer.set_stream(&stream) => {
+                    relay::relay(&channels, ends, stream, EndNotice::ExitStatus);
                 }
                 other => {
                     if let Err(error) = other {
-                        let _ = ends.out.tell(&error, false);
+                        let _ = ends.out.write_error(&error, false);
                     }
-                    let _ = ends.out.status(crate::out::OUR_FAILURE);
+                    let _ = ends.out.send_status(crate::channel_writer::INTERNAL_FAILURE);
                     ends.out.close();
-                    board.remove(id);
+                    channels.remove(id);
                 }
             }
         };
-        self.start(id, work, session)
+        self.spawn_thread(id, work, session)
     }
 
-    fn start(
+    fn spawn_thread(
         &self,
         id: ChannelId,
         work: impl FnOnce() + Send + 'static,
         session: &mut Session,
-    ) -> Answer {
+    ) -> HandlerResult {
         match thread::Builder::new().name("ssh-out".to_owned()).spawn(work) {
             Ok(_) => session.channel_success(id),
             Err(_) => {
-                self.board.remove(id);
+                self.channels.remove(id);
                 session.channel_failure(id)?;
                 session.close(id)
             }
         }
     }
 
-    fn answer(id: ChannelId, well: bool, session: &mut Session) -> Answer {
-        if well { session.channel_success(id) } else { session.channel_failure(id) }
+    fn reply(id: ChannelId, valid: bool, session: &mut Session) -> HandlerResult {
+        if valid { session.channel_success(id) } else { session.channel_failure(id) }
     }
 }
 
-impl Drop for Connection {
+impl Drop for SshConnection {
     fn drop(&mut self) {
         self.forwards.clear();
-        self.board.clear();
+        self.channels.clear();
     }
 }
 
 impl Login {
-    /// The user inside, looked up once for each connection, as sshd does.
+    /// Account of the user inside, looked up once for each connection, as sshd does.
     fn account(&self) -> Result<Account> {
-        let Who { user, account, .. } = self.who().clone();
+        let LoginInfo { user, account, .. } = self.info().clone();
         if let Some(account) = account {
             return Ok(account);
         }
-        let account =
-            Account::find(self.site.api()?, &self.site.name, &user).map_err(|error| match error
-                .kind()
-            {
+        let account = Account::find(self.server.api()?, &self.server.name, &user).map_err(
+            |error| match error.kind() {
                 Kind::NotFound => {
-                    error.hint(format!("try `ssh root@…`; `{user}` is not among its users"))
+                    error.hint(format!("the sandbox has no user `{user}`; try `ssh root@…`"))
                 }
                 _ => error,
-            })?;
-        self.who().account = Some(account.clone());
+            },
+        )?;
+        self.info().account = Some(account.clone());
         Ok(account)
     }
 
-    /// The one place where the commands of sessions are made.
+    /// Builds the command of a session: the only place that does.
     fn command(
         &self,
         line: Option<Vec<u8>>,
@@ -217,19 +228,19 @@ impl Login {
         let client: Vec<&str> = client.map(|(_, word)| word).collect();
         env.push(("SSH_CONNECTION".to_owned(), self.origin.clone()));
         env.push(("SSH_CLIENT".to_owned(), client.join(" ")));
-        let asker = match &self.who().key {
-            Some(fingerprint) => Asker::ssh(fingerprint),
-            None => Asker::new(Surface::Ssh),
+        let origin = match &self.info().key {
+            Some(fingerprint) => CallOrigin::ssh(fingerprint),
+            None => CallOrigin::new(Surface::Ssh),
         };
-        Ok(Command { asker: Some(asker), ..account.command(line.as_deref(), tty, env) })
+        Ok(Command { origin: Some(origin), ..account.command(line.as_deref(), tty, env) })
     }
 
-    fn who(&self) -> std::sync::MutexGuard<'_, Who> {
-        self.who.lock().unwrap_or_else(PoisonError::into_inner)
+    fn info(&self) -> std::sync::MutexGuard<'_, LoginInfo> {
+        self.info.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A size that a terminal can have. A client that has none itself says zero, and gets what terminals had.
+/// A valid terminal size. Clients without a terminal send zero and get 80 columns and 24 rows.
 fn size(cols: u32, rows: u32) -> TermSize {
     let fit = |n: u32, usual| if n == 0 { usual } else { u16::try_from(n).unwrap_or(u16::MAX) };
     TermSize { rows: fit(rows, 24), cols: fit(cols, 80) }
@@ -241,34 +252,34 @@ fn is_variable(name: &str) -> bool {
         && letters.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-impl Handler for Connection {
+impl Handler for SshConnection {
     type Error = russh::Error;
 
-    async fn auth_none(&mut self, user: &str) -> Judged {
-        match self.board.site.door {
-            // Whoever could start this process can run commands in the sandbox without it.
-            Door::Anybody => Ok(self.admit(user, None)),
+    async fn auth_none(&mut self, user: &str) -> AuthResult {
+        match self.channels.server.door {
+            // The parent of this process can run commands in the sandbox anyway.
+            Door::Anybody => Ok(self.accept_login(user, None)),
             Door::Keys(_) => Ok(Auth::reject()),
         }
     }
 
-    async fn auth_publickey_offered(&mut self, _: &str, offer: PublicKeyOffer<'_>) -> Judged {
-        let known = self.knows(offer.public_key, offer.algorithm).await;
+    async fn auth_publickey_offered(&mut self, _: &str, offer: PublicKeyOffer<'_>) -> AuthResult {
+        let known = self.is_authorized(offer.public_key, offer.algorithm).await;
         Ok(if known { Auth::Accept } else { Auth::reject() })
     }
 
-    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Judged {
-        if !self.knows(key.public_key, key.algorithm).await {
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> AuthResult {
+        if !self.is_authorized(key.public_key, key.algorithm).await {
             return Ok(Auth::reject());
         }
-        Ok(self.admit(user, Some(keys::fingerprint(key.public_key))))
+        Ok(self.accept_login(user, Some(keys::fingerprint(key.public_key))))
     }
 
-    async fn auth_succeeded(&mut self, _: &mut Session) -> Answer {
-        let Who { user, key, .. } = self.login.who().clone();
+    async fn auth_succeeded(&mut self, _: &mut Session) -> HandlerResult {
+        let LoginInfo { user, key, .. } = self.login.info().clone();
         let from = self.login.origin.split(' ').next().unwrap_or_default().to_owned();
         if let Some(key) = key {
-            self.board.site.tell(&Told::Login { user, key, from });
+            self.channels.server.notify(&ServerNotice::Login { user, key, from });
         }
         Ok(())
     }
@@ -278,9 +289,9 @@ impl Handler for Connection {
         channel: Channel<Msg>,
         reply: ChannelOpenHandle,
         _: &mut Session,
-    ) -> Answer {
+    ) -> HandlerResult {
         let (_, write) = channel.split();
-        match self.board.ask(write) {
+        match self.channels.open_session(write) {
             true => reply.accept().await,
             false => reply.reject(ChannelOpenFailure::ResourceShortage).await,
         }
@@ -296,10 +307,10 @@ impl Handler for Connection {
         _: u32,
         reply: ChannelOpenHandle,
         session: &mut Session,
-    ) -> Answer {
-        match Forwards::tcp(host, port) {
+    ) -> HandlerResult {
+        match PortForwards::tcp(host, port) {
             Some(target) => {
-                let account = self.account_of();
+                let account = self.account_lookup();
                 self.forwards.dial(channel, target, account, reply, session.handle()).await;
             }
             None => reply.reject(ChannelOpenFailure::ConnectFailed).await,
@@ -313,8 +324,8 @@ impl Handler for Connection {
         path: &str,
         reply: ChannelOpenHandle,
         session: &mut Session,
-    ) -> Answer {
-        let (target, account) = (Forwards::unix(path), self.account_of());
+    ) -> HandlerResult {
+        let (target, account) = (PortForwards::unix(path), self.account_lookup());
         self.forwards.dial(channel, target, account, reply, session.handle()).await;
         Ok(())
     }
@@ -325,36 +336,36 @@ impl Handler for Connection {
         _: u32,
         _: u32,
         _: &mut Session,
-    ) -> Answer {
-        self.board.expect(id);
+    ) -> HandlerResult {
+        self.channels.reserve(id);
         Ok(())
     }
 
-    async fn channel_close(&mut self, id: ChannelId, _: &mut Session) -> Answer {
-        self.board.remove(id);
+    async fn channel_close(&mut self, id: ChannelId, _: &mut Session) -> HandlerResult {
+        self.channels.remove(id);
         Ok(())
     }
 
-    async fn channel_eof(&mut self, id: ChannelId, _: &mut Session) -> Answer {
-        self.board.feed(id, Inbound::Eof);
+    async fn channel_eof(&mut self, id: ChannelId, _: &mut Session) -> HandlerResult {
+        self.channels.deliver(id, Inbound::Eof);
         Ok(())
     }
 
-    async fn data(&mut self, id: ChannelId, data: &[u8], session: &mut Session) -> Answer {
-        if self.board.feed(id, Inbound::Data(data.to_vec())) {
+    async fn data(&mut self, id: ChannelId, data: &[u8], session: &mut Session) -> HandlerResult {
+        if self.channels.deliver(id, Inbound::Data(data.to_vec())) {
             return Ok(());
         }
-        let told = "msb: too much waits here for a command that reads nothing\n";
-        session.extended_data(id, 1, told.as_bytes().to_vec())?;
-        self.board.remove(id);
+        let message = "msb: too much unread input for a command that does not read it\n";
+        session.extended_data(id, 1, message.as_bytes().to_vec())?;
+        self.channels.remove(id);
         session.close(id)
     }
 
     fn adjust_window(&mut self, _: ChannelId, _: u32) -> u32 {
-        match self.board.gate.room() {
-            Room::Much => WINDOW,
-            Room::Little => SMALL_WINDOW,
-            Room::None => TINY_WINDOW,
+        match self.channels.flow.window() {
+            WindowSize::Full => WINDOW,
+            WindowSize::Small => SMALL_WINDOW,
+            WindowSize::Tiny => TINY_WINDOW,
         }
     }
 
@@ -368,16 +379,16 @@ impl Handler for Connection {
         _: u32,
         _: &[(Pty, u32)],
         session: &mut Session,
-    ) -> Answer {
-        let well = term.len() <= 128 && term.bytes().all(|b| b.is_ascii_graphic());
-        let done = self.board.amend(id, |asked| {
-            asked.tty = Some(size(cols, rows));
-            if well && !term.is_empty() {
-                asked.env.push(("TERM".to_owned(), term.to_owned()));
+    ) -> HandlerResult {
+        let valid = term.len() <= 128 && term.bytes().all(|b| b.is_ascii_graphic());
+        let done = self.channels.update_pending(id, |pending| {
+            pending.tty = Some(size(cols, rows));
+            if valid && !term.is_empty() {
+                pending.env.push(("TERM".to_owned(), term.to_owned()));
             }
             true
         });
-        Self::answer(id, done, session)
+        Self::reply(id, done, session)
     }
 
     async fn window_change_request(
@@ -388,14 +399,14 @@ impl Handler for Connection {
         _: u32,
         _: u32,
         _: &mut Session,
-    ) -> Answer {
+    ) -> HandlerResult {
         let size = size(cols, rows);
-        let early = self.board.amend(id, |asked| {
-            asked.tty = asked.tty.map(|_| size);
+        let early = self.channels.update_pending(id, |pending| {
+            pending.tty = pending.tty.map(|_| size);
             true
         });
         if !early {
-            self.board.feed(id, Inbound::Resize(size));
+            self.channels.deliver(id, Inbound::Resize(size));
         }
         Ok(())
     }
@@ -406,26 +417,32 @@ impl Handler for Connection {
         name: &str,
         value: &str,
         session: &mut Session,
-    ) -> Answer {
-        let well = is_variable(name) && !value.contains('\0');
-        let done = self.board.amend(id, |asked| {
-            let bytes: usize = asked.env.iter().map(|(name, value)| name.len() + value.len()).sum();
-            let room = asked.env.len() < MOST_VARIABLES
+    ) -> HandlerResult {
+        let valid = is_variable(name) && !value.contains('\0');
+        let done = self.channels.update_pending(id, |pending| {
+            let bytes: usize =
+                pending.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let room = pending.env.len() < MAX_VARIABLES
                 && bytes + name.len() + value.len() <= VARIABLES_LIMIT;
-            if well && room {
-                asked.env.push((name.to_owned(), value.to_owned()));
+            if valid && room {
+                pending.env.push((name.to_owned(), value.to_owned()));
             }
-            well && room
+            valid && room
         });
-        Self::answer(id, done, session)
+        Self::reply(id, done, session)
     }
 
-    async fn shell_request(&mut self, id: ChannelId, session: &mut Session) -> Answer {
-        self.begin(id, None, session)
+    async fn shell_request(&mut self, id: ChannelId, session: &mut Session) -> HandlerResult {
+        self.start_command(id, None, session)
     }
 
-    async fn exec_request(&mut self, id: ChannelId, line: &[u8], session: &mut Session) -> Answer {
-        self.begin(id, Some(line.to_vec()), session)
+    async fn exec_request(
+        &mut self,
+        id: ChannelId,
+        line: &[u8],
+        session: &mut Session,
+    ) -> HandlerResult {
+        self.start_command(id, Some(line.to_vec()), session)
     }
 
     async fn subsystem_request(
@@ -433,9 +450,9 @@ impl Handler for Connection {
         id: ChannelId,
         name: &str,
         session: &mut Session,
-    ) -> Answer {
+    ) -> HandlerResult {
         match name {
-            "sftp" => self.begin_sftp(id, session),
+            "sftp" => self.start_sftp(id, session),
             _ => session.channel_failure(id),
         }
     }
@@ -448,14 +465,14 @@ impl Handler for Connection {
         _: &str,
         _: u32,
         session: &mut Session,
-    ) -> Answer {
-        // A hostile sandbox would have the screen and the keyboard.
+    ) -> HandlerResult {
+        // X11 would give a hostile sandbox the screen and the keyboard.
         session.channel_failure(id)
     }
 
-    async fn signal(&mut self, id: ChannelId, signal: Sig, _: &mut Session) -> Answer {
+    async fn signal(&mut self, id: ChannelId, signal: Sig, _: &mut Session) -> HandlerResult {
         if let Some(number) = number_of(&signal) {
-            self.board.signal(id, number);
+            self.channels.signal(id, number);
         }
         Ok(())
     }
@@ -466,7 +483,7 @@ impl Handler for Connection {
         port: &mut u32,
         session: &mut Session,
     ) -> std::result::Result<bool, russh::Error> {
-        let account = self.account_of();
+        let account = self.account_lookup();
         Ok(self.forwards.listen_tcp(address, port, account, session.handle()).await)
     }
 
@@ -484,7 +501,7 @@ impl Handler for Connection {
         path: &str,
         session: &mut Session,
     ) -> std::result::Result<bool, russh::Error> {
-        let account = self.account_of();
+        let account = self.account_lookup();
         Ok(self.forwards.listen_unix(path, account, session.handle()).await)
     }
 
@@ -497,9 +514,9 @@ impl Handler for Connection {
     }
 }
 
-impl Connection {
-    /// Finds the user inside, for a thread that may wait for that.
-    fn account_of(&self) -> impl FnOnce() -> Result<Account> + Send + 'static {
+impl SshConnection {
+    /// Lookup of the account, for a thread that may block.
+    fn account_lookup(&self) -> impl FnOnce() -> Result<Account> + Send + 'static {
         let login = Arc::clone(&self.login);
         move || login.account()
     }

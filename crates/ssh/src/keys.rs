@@ -1,7 +1,7 @@
-//! Keys as people hand them over, and the host key of a sandbox.
+//! Public keys of users and host keys of sandboxes, parsed from OpenSSH text.
 //!
-//! Text in, keys out: where they are kept is for others to know. A line with options is refused, not stripped of
-//! them: whoever wrote `command=` meant it.
+//! This module does no I/O. A line with options is refused and not stripped of them: `command=` is
+//! a restriction that its author relies on.
 
 use msb_spec::{Error, Kind, Result};
 use russh::keys::ssh_key::LineEnding;
@@ -9,53 +9,54 @@ use russh::keys::ssh_key::private::Ed25519Keypair;
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PublicKey};
 use std::fmt;
 
-/// The key of somebody who may log in.
+/// Public key of a user that may log in.
 #[derive(Debug, Clone)]
 pub struct Key(PublicKey);
 
-/// More text than this is not keys of people.
+/// Longest `authorized_keys` text, in bytes.
 const TEXT_LIMIT: usize = 1 << 20;
 const PRIVATE: &str = "PRIVATE KEY";
 const CERTIFICATE: &str = "-cert-v01@openssh.com";
 
 impl Key {
-    /// Reads one line of an OpenSSH public key.
+    /// Parses one line of an OpenSSH public key.
     pub fn parse(line: &str) -> Result<Self> {
         let line = line.trim();
         if line.contains(PRIVATE) {
             return Err(Error::invalid("that is a private key")
-                .hint("give the file that ends in `.pub`; the other one is for nobody else"));
+                .hint("give the file that ends in `.pub`; never share the other one"));
         }
         let first = line.split_whitespace().next().unwrap_or_default();
         if first.ends_with(CERTIFICATE) {
             return Err(Error::unsupported("certificates are not accepted")
-                .hint("give the plain public key that it was made of"));
+                .hint("give the plain public key of the certificate"));
         }
-        let plain = ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| first.starts_with(kind));
-        if !plain && line.split_whitespace().any(|word| word.starts_with("AAAA")) {
+        let has_type = ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| first.starts_with(kind));
+        if !has_type && line.split_whitespace().any(|word| word.starts_with("AAAA")) {
             return Err(Error::unsupported(format!(
                 "options before a key are not supported: `{}`",
-                shown(first)
+                excerpt(first)
             ))
-            .hint("give the key without them; nothing would hold what they ask for"));
+            .hint("give the key without them; msb does not enforce them"));
         }
         let key = PublicKey::from_openssh(line).map_err(|error| {
-            Error::invalid(format!("not an SSH public key: `{}`", shown(line))).cause(error).hint(
+            Error::invalid(format!("not an SSH public key: `{}`", excerpt(line))).cause(error).hint(
                 "give a `.pub` file, or its line, as in `ssh-ed25519 AAAA… ann@laptop`; `-` is stdin",
             )
         })?;
         match key.algorithm() {
-            kind if is_in_a_token(&kind) => Err(Error::unsupported(
+            kind if is_fido(&kind) => Err(Error::unsupported(
                 "keys that live in a security key are not accepted",
             )
-            .hint("nothing here could see whether it was touched; `ssh-keygen -t ed25519` makes another")),
+            .hint("msb cannot verify the touch; create another with `ssh-keygen -t ed25519`")),
             Algorithm::Dsa => Err(Error::unsupported("DSA keys are too weak")
-                .hint("`ssh-keygen -t ed25519` makes a better one")),
+                .hint("create another with `ssh-keygen -t ed25519`")),
             _ => Ok(Self(key)),
         }
     }
 
-    /// Reads a file of keys, a line each; empty lines and comments are skipped.
+    /// Parses an `authorized_keys` text; empty lines and comments are skipped. Fails at the first
+    /// invalid line.
     pub fn parse_all(text: &str) -> Result<Vec<Self>> {
         if text.len() > TEXT_LIMIT {
             return Err(Error::invalid("too long for a file of keys"));
@@ -66,28 +67,28 @@ impl Key {
         text.lines().filter_map(Self::parse_line).collect()
     }
 
-    /// Reads a line of such a file; none if there is nothing on it.
+    /// Parses a line of such a text; `None` if it is empty or a comment.
     pub fn parse_line(line: &str) -> Option<Result<Self>> {
         let line = line.trim();
         (!line.is_empty() && !line.starts_with('#')).then(|| Self::parse(line))
     }
 
-    /// What it is known by, as `ssh-keygen -l` shows it.
+    /// SHA-256 fingerprint, as `ssh-keygen -l` shows it.
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.0)
     }
 
-    /// What its owner calls it; may be empty.
+    /// Comment of the key; may be empty.
     pub fn comment(&self) -> String {
-        shown(self.0.comment().as_ref())
+        excerpt(self.0.comment().as_ref())
     }
 
-    /// What kind it is.
+    /// Name of the algorithm, such as `ssh-ed25519`.
     pub fn algorithm(&self) -> String {
         self.0.algorithm().to_string()
     }
 
-    /// Whether both are the same key, whatever they are called.
+    /// Whether both are the same key, whatever their comments.
     pub fn is(&self, other: &Self) -> bool {
         self.matches(&other.0)
     }
@@ -97,17 +98,17 @@ impl Key {
     }
 }
 
-/// What was found where keys are kept: a line that is none takes nothing from the others.
+/// Keys of an `authorized_keys` text: an invalid line does not affect the others.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// Who may come in.
+    /// Keys that may log in.
     pub good: Vec<Key>,
-    /// What is wrong with the rest.
+    /// Errors of the other lines of the text.
     pub faults: Vec<Error>,
 }
 
 impl Keys {
-    /// Takes each line of a text.
+    /// Parses each line of a text.
     pub fn read(text: &str) -> Self {
         let mut keys = Self::default();
         for line in text.lines().filter_map(Key::parse_line) {
@@ -116,14 +117,14 @@ impl Keys {
                 Err(fault) => keys.faults.push(fault),
             }
         }
-        // Its lines must not be shown to anybody.
+        // Lines of a private key must not be shown.
         if let (true, Err(fault)) = (text.contains(PRIVATE), Key::parse(PRIVATE)) {
             keys.faults = vec![fault];
         }
         keys
     }
 
-    /// Adds what was found elsewhere.
+    /// Adds the keys of another source, or its error.
     pub fn add(&mut self, others: Result<Self>) {
         match others {
             Ok(others) => {
@@ -135,7 +136,7 @@ impl Keys {
     }
 }
 
-/// The line of a file of keys.
+/// A line of an `authorized_keys` file.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut key = self.0.clone();
@@ -144,47 +145,49 @@ impl fmt::Display for Key {
     }
 }
 
-/// The key by which a sandbox is known to those who connect.
+/// Private host key of a sandbox.
 #[derive(Debug, Clone)]
 pub struct HostKey(PrivateKey);
 
 impl HostKey {
-    /// Makes a new one.
+    /// Generates a new ed25519 key.
     pub fn generate() -> Result<Self> {
         let mut seed = [0; 32];
         let filled = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| Error::host("cannot make a host key", error))?;
-        // The kernel fills requests of up to 256 bytes whole.
+            .map_err(|error| Error::host("cannot generate a host key", error))?;
+        // getrandom(2) fills requests of up to 256 bytes completely.
         debug_assert_eq!(filled, seed.len());
         let pair = Ed25519Keypair::from_seed(&seed);
         PrivateKey::new(pair.into(), "")
             .map(Self)
-            .map_err(|error| Error::new(Kind::Host, "cannot make a host key").cause(error))
+            .map_err(|error| Error::new(Kind::Host, "cannot generate a host key").cause(error))
     }
 
-    /// Reads one back, as something that anybody could have written.
+    /// Parses a stored key; the text is not trusted.
     pub fn parse(text: &str) -> Result<Self> {
         let key = PrivateKey::from_openssh(text).map_err(|error| {
             Error::new(Kind::State, "the host key of the sandbox cannot be read").cause(error)
         })?;
         match key.algorithm() {
             Algorithm::Ed25519 if !key.is_encrypted() => Ok(Self(key)),
-            _ => Err(Error::new(Kind::State, "the host key of the sandbox is not one of ours")),
+            _ => {
+                Err(Error::new(Kind::State, "the host key of the sandbox is no plain ed25519 key"))
+            }
         }
     }
 
-    /// How it is kept.
+    /// The private key in OpenSSH format, for storage.
     pub fn to_text(&self) -> String {
         let text = self.0.to_openssh(LineEnding::LF).expect("an ed25519 key always serialises");
         text.as_str().to_owned()
     }
 
-    /// What it is known by.
+    /// SHA-256 fingerprint of the public key.
     pub fn fingerprint(&self) -> String {
         fingerprint(self.0.public_key())
     }
 
-    /// The line of a known_hosts file for a host of this name.
+    /// Line of a `known_hosts` file for a host of this name.
     pub fn known_as(&self, host: &str) -> String {
         let key = self.0.public_key().to_openssh().unwrap_or_default();
         format!("{host} {}\n", key.trim())
@@ -199,14 +202,14 @@ pub(crate) fn fingerprint(key: &PublicKey) -> String {
     key.fingerprint(HashAlg::Sha256).to_string()
 }
 
-/// Whether it is a FIDO key. What its token signs says whether somebody has touched it, and russh does not
-/// show that: a program that reaches the token could log in while nobody is there.
-pub(crate) fn is_in_a_token(kind: &Algorithm) -> bool {
+/// Whether it is a FIDO key. The signature says whether the token was touched, but russh does not
+/// expose that: a program with access to the token could log in without its user.
+pub(crate) fn is_fido(kind: &Algorithm) -> bool {
     matches!(kind, Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256)
 }
 
-/// A few words of what somebody gave, fit for a message.
-fn shown(text: &str) -> String {
+/// First 80 characters of a text without control characters, for a message.
+fn excerpt(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 
@@ -233,30 +236,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_public_key_is_refused_in_words() {
-        let said = |text: &str| Key::parse_all(text).unwrap_err().message().to_owned();
+    fn other_texts_than_plain_public_keys_are_refused() {
+        let message = |text: &str| Key::parse_all(text).unwrap_err().message().to_owned();
         assert_eq!(
-            said("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"),
+            message(
+                "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
+            ),
             "that is a private key"
         );
-        let options = said(&format!("command=\"/bin/true\",no-pty {ANN}"));
+        let options = message(&format!("command=\"/bin/true\",no-pty {ANN}"));
         assert!(options.starts_with("options before a key are not supported"), "{options}");
-        let from = said(&format!("from=\"10.0.0.1\" {ANN}"));
+        let from = message(&format!("from=\"10.0.0.1\" {ANN}"));
         assert!(from.starts_with("options before a key are not supported"), "{from}");
         assert_eq!(
-            said("ssh-ed25519-cert-v01@openssh.com AAAA x"),
+            message("ssh-ed25519-cert-v01@openssh.com AAAA x"),
             "certificates are not accepted"
         );
         let kind = "sk-ssh-ed25519@openssh.com";
         let blob = "AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29tAAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fAAAABHNzaDo=";
         assert_eq!(
-            said(&format!("{kind} {blob} ann@token")),
+            message(&format!("{kind} {blob} ann@token")),
             "keys that live in a security key are not accepted"
         );
-        assert!(is_in_a_token(&kind.parse().unwrap()));
-        assert!(is_in_a_token(&"sk-ecdsa-sha2-nistp256@openssh.com".parse().unwrap()));
+        assert!(is_fido(&kind.parse().unwrap()));
+        assert!(is_fido(&"sk-ecdsa-sha2-nistp256@openssh.com".parse().unwrap()));
         for nonsense in ["hello", "ssh-ed25519", "ssh-ed25519 AAAA", "ssh-rsa !!!! x"] {
-            assert!(said(nonsense).starts_with("not an SSH public key"), "{nonsense}");
+            assert!(message(nonsense).starts_with("not an SSH public key"), "{nonsense}");
         }
     }
 

@@ -1,20 +1,20 @@
-//! Speaks SSH for one sandbox, over any Api; decides nothing.
+//! SSH server for one sandbox, over any Api.
 //!
-//! A session is an Exec, SFTP and forwarded connections are Links: what a command or the guest says is carried
-//! and never read here. Who may come in is for the caller to say ([`Door`]). The protocol itself, with
-//! its cryptography, is russh's.
+//! A session is an Exec; SFTP and forwarded connections are Links. Bytes of commands and of the
+//! guest are relayed and never parsed here. The caller decides which clients may log in ([`Door`]).
+//! The protocol and its cryptography are russh's.
 
-mod board;
+mod channel_writer;
+mod channels;
+mod client_stream;
+mod conn_limiter;
 mod connection;
-mod forwards;
-mod gate;
+mod flow_control;
 mod keys;
-mod line;
-mod lobby;
-mod out;
+mod port_forwards;
 mod relay;
 mod server;
 mod session;
 
 pub use keys::{HostKey, Key, Keys};
-pub use server::{Door, Served, Still, Tell, Told, serve_pair, serve_port};
+pub use server::{Door, ServerNotice, SshServerConfig, Still, Tell, serve_pair, serve_port};

@@ -1,8 +1,8 @@
-//! Carries bytes between a channel and a stream that leads inside, whatever they mean.
+//! Relays bytes between a channel and a stream into the sandbox, without parsing them.
 
-use crate::board::{Board, Ends, Inbound, Stop};
-use crate::gate::Gate;
-use crate::out::Out;
+use crate::channel_writer::ChannelWriter;
+use crate::channels::{ChannelIo, Channels, Inbound, StopWork};
+use crate::flow_control::FlowControl;
 use russh::ChannelId;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -11,24 +11,24 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-/// As much as a socket gives at once, and two packets of SSH.
+/// Bytes of one read: as many as a socket returns at once, and two SSH packets.
 const PIECE: usize = 64 << 10;
 
-/// Ends a relay: its stream is shut, once there is one.
+/// Stops a relay: shuts its stream down, once there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Shut {
+pub(crate) struct StreamCloser {
     stream: OnceLock<Option<UnixStream>>,
 }
 
-impl Shut {
-    /// Takes note of the stream; false if the channel has ended meanwhile.
-    pub(crate) fn begins(&self, stream: &UnixStream) -> bool {
+impl StreamCloser {
+    /// Sets the stream; false if the channel was stopped before.
+    pub(crate) fn set_stream(&self, stream: &UnixStream) -> bool {
         let Ok(stream) = stream.try_clone() else { return false };
         self.stream.set(Some(stream)).is_ok()
     }
 }
 
-impl Stop for Shut {
+impl StopWork for StreamCloser {
     fn stop(&self) {
         let _ = self.stream.set(None);
         if let Some(Some(stream)) = self.stream.get() {
@@ -37,40 +37,42 @@ impl Stop for Shut {
     }
 }
 
-/// What a channel tells its client when the stream has ended.
+/// What a channel sends when its stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Farewell {
-    /// That a program has ended well, as a subsystem of sshd is one.
-    Status,
-    /// Nothing: it was a connection.
-    Nothing,
+pub(crate) enum EndNotice {
+    /// Exit status 0, as for a subsystem of sshd.
+    ExitStatus,
+    /// Nothing: it is a forwarded connection.
+    None,
 }
 
-/// Carries bytes both ways until both are done.
-pub(crate) fn carry(board: &Board, ends: Ends, stream: UnixStream, farewell: Farewell) {
-    let Ends { out, fed } = ends;
+/// Relays bytes in both directions until both have ended.
+pub(crate) fn relay(channels: &Channels, ends: ChannelIo, stream: UnixStream, notice: EndNotice) {
+    let ChannelIo { out, inbound } = ends;
     let id = out.id();
-    let fed_thread = stream.try_clone().and_then(|sink| {
-        let gate = Arc::clone(&board.gate);
-        thread::Builder::new().name("ssh-in".to_owned()).spawn(move || pour(fed, sink, &gate, id))
+    let input_thread = stream.try_clone().and_then(|sink| {
+        let flow = Arc::clone(&channels.flow);
+        thread::Builder::new()
+            .name("ssh-in".to_owned())
+            .spawn(move || copy_to_stream(inbound, sink, &flow, id))
     });
-    let said = fed_thread.is_ok() && speak(&out, stream);
-    if said && farewell == Farewell::Status {
-        let _ = out.status(0);
+    let complete = input_thread.is_ok() && copy_to_client(&out, stream);
+    if complete && notice == EndNotice::ExitStatus {
+        let _ = out.send_status(0);
     }
-    if said {
-        let _ = out.eof();
+    if complete {
+        let _ = out.send_eof();
     }
-    if let (Farewell::Nothing, true, Ok(thread)) = (farewell, said, fed_thread) {
-        // The client may still have something to say on a connection that is half closed.
+    if let (EndNotice::None, true, Ok(thread)) = (notice, complete, input_thread) {
+        // The client may still send on a half-closed connection.
         let _ = thread.join();
     }
     out.close();
-    board.remove(id);
+    channels.remove(id);
 }
 
-/// From the stream to the client; whether that went well to its end.
-fn speak(out: &Out, mut stream: UnixStream) -> bool {
+/// Copies from the stream to the client; whether the stream ended regularly.
+fn copy_to_client(out: &ChannelWriter, mut stream: UnixStream) -> bool {
     loop {
         let mut piece = vec![0; PIECE];
         match stream.read(&mut piece) {
@@ -79,17 +81,22 @@ fn speak(out: &Out, mut stream: UnixStream) -> bool {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return false,
         }
-        if out.say(piece).is_err() {
+        if out.write_stdout(piece).is_err() {
             let _ = stream.shutdown(Shutdown::Both);
             return false;
         }
     }
 }
 
-/// From the client to the stream, until either has enough.
-fn pour(fed: Receiver<Inbound>, mut sink: UnixStream, gate: &Gate, id: ChannelId) {
-    for inbound in fed {
-        let (length, done) = match inbound {
+/// Copies from the client to the stream, until one of them ends.
+fn copy_to_stream(
+    inbound: Receiver<Inbound>,
+    mut sink: UnixStream,
+    flow: &FlowControl,
+    id: ChannelId,
+) {
+    for message in inbound {
+        let (length, done) = match message {
             Inbound::Data(bytes) => (bytes.len(), sink.write_all(&bytes).is_err()),
             Inbound::Eof => {
                 let _ = sink.shutdown(Shutdown::Write);
@@ -97,7 +104,7 @@ fn pour(fed: Receiver<Inbound>, mut sink: UnixStream, gate: &Gate, id: ChannelId
             }
             Inbound::Resize(_) => (0, false),
         };
-        gate.taken(id, length);
+        flow.consumed(id, length);
         if done {
             return;
         }

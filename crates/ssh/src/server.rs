@@ -1,10 +1,10 @@
-//! Takes connections, and lets nobody stay who does not show who it is.
+//! Accepts connections and closes those that do not authenticate in time.
 
-use crate::connection::Connection;
-use crate::gate::Gate;
+use crate::client_stream::ClientStream;
+use crate::conn_limiter::{ConnLimiter, ConnPermit, MAX_UNAUTHENTICATED};
+use crate::connection::SshConnection;
+use crate::flow_control::FlowControl;
 use crate::keys::{HostKey, Keys};
-use crate::line::Line;
-use crate::lobby::{Lobby, MOST_WAITING, Seat};
 use msb_api::Api;
 use msb_spec::{Error, Kind, Name, Result};
 use russh::server::Config;
@@ -17,229 +17,235 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// How long somebody may take to show who it is; sshd allows two minutes, which are for typing passwords.
+/// Time until a client must have authenticated; sshd allows two minutes, for typing passwords.
 const LOGIN_LIMIT: Duration = Duration::from_secs(20);
-/// Keys that somebody may offer in vain. An agent offers each that it has, and russh counts each; there are no passwords
-/// that could be guessed, and the time is limited as well.
-const MOST_TRIES: usize = 64;
-/// What a client may send ahead on each channel.
+/// Rejected keys of one connection. An agent offers all its keys, and russh counts each; there are
+/// no passwords to guess, and the time is limited as well.
+const MAX_AUTH_ATTEMPTS: usize = 64;
+/// Window of a channel in bytes, usually.
 pub(crate) const WINDOW: u32 = 2 << 20;
-/// The same while much waits for commands that do not read: two packets.
+/// Window in bytes while many bytes are queued for commands that do not read: two packets.
 pub(crate) const SMALL_WINDOW: u32 = 64 << 10;
-/// The same while hardly anything is read, so that what is read all the same adds up slowly.
+/// Window in bytes while reads are paused, so that trickled bytes add up slowly.
 pub(crate) const TINY_WINDOW: u32 = 4 << 10;
-/// The largest packet that every client must understand, and what OpenSSH sends.
-const PACKET: u32 = 32 << 10;
+/// Largest packet in bytes that all clients must accept (RFC 4253), and what OpenSSH sends.
+const MAX_PACKET: u32 = 32 << 10;
 /// Packets that wait to be encrypted.
-const WAITING_PACKETS: usize = 64;
-/// How long a client may be silent before its kernel is asked whether it is there.
-const SILENCE: Duration = Duration::from_secs(30);
-/// How often it is asked, and how often in vain.
-const ASK: (Duration, u32) = (Duration::from_secs(10), 3);
-/// Refusals that are told; a client that provokes more of them is only noisy.
-const MOST_TOLD: usize = 32;
+const QUEUED_PACKETS: usize = 64;
+/// Silence of a client before TCP keep-alive probes are sent.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// Interval of these probes, and their number before the peer counts as dead.
+const KEEPALIVE_PROBES: (Duration, u32) = (Duration::from_secs(10), 3);
+/// Refusals that are reported; a client that provokes more is only noisy.
+const MAX_REPORTS: usize = 32;
 
-/// Who may come in.
+/// Which clients are allowed to log in.
 #[derive(Clone)]
 pub enum Door {
-    /// Whoever is at the other end could start commands in the sandbox anyway.
+    /// All: the client is the parent of this process, which could start commands in the sandbox
+    /// anyway.
     Anybody,
-    /// Whoever has one of these keys; asked for anew at each login.
+    /// Clients with one of these keys; read again at each login.
     Keys(Arc<dyn Fn() -> Keys + Send + Sync>),
 }
 
-/// What is served.
+/// What an SSH server serves.
 #[derive(Clone)]
-pub struct Served {
-    /// The Operations.
+pub struct SshServerConfig {
+    /// The Operations that it calls.
     pub api: Arc<dyn Api>,
-    /// The sandbox.
+    /// Name of the served sandbox.
     pub name: Name,
-    /// Fails once the name is another sandbox's, or nobody's.
+    /// Fails once the name belongs to another sandbox, or to none.
     pub still: Still,
-    /// The key by which it is known.
+    /// Host key that clients see.
     pub host_key: HostKey,
-    /// Who may come in.
+    /// Which clients may log in.
     pub door: Door,
-    /// Told to the person whose process this is.
+    /// Receives notices for the user of this process.
     pub tell: Tell,
 }
 
-/// Whether a sandbox is the one that it was when the serving began; asked before anything is done in it.
+/// Checks that the sandbox is the one that it was at the start of the server; called before each
+/// operation.
 pub type Still = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// How it is told.
-pub type Tell = Arc<dyn Fn(&Told) + Send + Sync>;
+/// Callback that receives notices for the user.
+pub type Tell = Arc<dyn Fn(&ServerNotice) + Send + Sync>;
 
-/// What the person whose process this is may want to know.
+/// A notice for the user that runs the server.
 #[derive(Debug)]
-pub enum Told {
-    /// Why something was refused for which SSH has no words.
+pub enum ServerNotice {
+    /// Why a request was refused: SSH cannot tell the client.
     Refused(Error),
-    /// Somebody has come in.
+    /// A client has logged in.
     Login {
-        /// As whom.
+        /// User inside that it logged in as.
         user: String,
-        /// The fingerprint of the key.
+        /// SHA-256 fingerprint of its key.
         key: String,
-        /// From which address.
+        /// IP address of the client.
         from: String,
     },
 }
 
-/// What all connections share.
-pub(crate) struct Site {
+/// State that all connections share.
+pub(crate) struct ServerState {
     api: Arc<dyn Api>,
     still: Still,
     pub(crate) name: Name,
     pub(crate) door: Door,
     pub(crate) runtime: tokio::runtime::Handle,
     tell: Tell,
-    told: Mutex<HashSet<String>>,
+    reported: Mutex<HashSet<String>>,
 }
 
-impl Site {
-    /// The Operations, as long as the name means the sandbox for which somebody was let in. A command or a signal
-    /// that comes later must not reach another that was given the name.
+impl ServerState {
+    /// The Operations, as long as the name belongs to the sandbox of the login. A later command or
+    /// signal must not reach another sandbox of that name.
     pub(crate) fn api(&self) -> Result<&dyn Api> {
         (self.still)()?;
         Ok(&*self.api)
     }
 
-    /// Tells a person why something was refused, once.
-    pub(crate) fn refused(&self, error: Error) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let words = format!("{} {:?}", error.message(), error.causes());
-        if told.len() < MOST_TOLD && told.insert(words) {
-            self.tell(&Told::Refused(error));
+    /// Reports a refusal to the user, each text once.
+    pub(crate) fn report_refusal(&self, error: Error) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = format!("{} {:?}", error.message(), error.causes());
+        if reported.len() < MAX_REPORTS && reported.insert(text) {
+            self.notify(&ServerNotice::Refused(error));
         }
     }
 
-    /// Tells a person something.
-    pub(crate) fn tell(&self, told: &Told) {
-        (self.tell)(told);
+    /// Sends a notice to the user.
+    pub(crate) fn notify(&self, event: &ServerNotice) {
+        (self.tell)(event);
     }
 }
 
-/// Serves whoever connects to a port, until it is dropped.
-pub async fn serve_port(served: &Served, listener: TcpListener) -> Result<()> {
-    let about = |error: std::io::Error| Error::host("cannot serve SSH", error);
-    listener.set_nonblocking(true).map_err(about)?;
-    let listener = tokio::net::TcpListener::from_std(listener).map_err(about)?;
-    let (site, config) = (site(served), Arc::new(config(served)));
-    let lobby = Arc::new(Lobby::default());
+/// Serves clients of a TCP port, until the future is dropped.
+pub async fn serve_port(served: &SshServerConfig, listener: TcpListener) -> Result<()> {
+    let host_error = |error: std::io::Error| Error::host("cannot serve SSH", error);
+    listener.set_nonblocking(true).map_err(host_error)?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(host_error)?;
+    let (server, config) = (server_state(served), Arc::new(config(served)));
+    let limiter = Arc::new(ConnLimiter::default());
     loop {
         let accepted = listener.accept().await;
         let Ok((stream, peer)) = accepted else {
-            // No descriptor is free: others must go first.
+            // No descriptor is free: other connections must close first.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let gate = Arc::new(Gate::default());
-        let (seat, cut) = lobby.enter(&gate);
-        if cut {
-            let many = format!("{MOST_WAITING} connections have not shown a key");
-            site.refused(Error::new(Kind::Limit, many).cause("the oldest of them is cut off"));
+        let flow = Arc::new(FlowControl::default());
+        let (permit, aborted) = limiter.register(&flow);
+        if aborted {
+            let message = format!("{MAX_UNAUTHENTICATED} connections have not shown a key");
+            server.report_refusal(
+                Error::new(Kind::Limit, message).cause("the oldest of them is closed"),
+            );
         }
-        let (site, config) = (Arc::clone(&site), Arc::clone(&config));
+        let (server, config) = (Arc::clone(&server), Arc::clone(&config));
         tokio::spawn(async move {
-            let _ = serve_tcp(site, config, stream, peer, gate, seat).await;
+            msb_log::debug_on_failure!(
+                serve_tcp(server, config, stream, peer, flow, permit).await,
+                "an SSH connection broke"
+            );
         });
     }
 }
 
-/// Serves the one client at the other end of two descriptors, until it leaves.
-pub async fn serve_pair(served: &Served, input: OwnedFd, output: OwnedFd) -> Result<()> {
+/// Serves one client over two descriptors, until it disconnects.
+pub async fn serve_pair(served: &SshServerConfig, input: OwnedFd, output: OwnedFd) -> Result<()> {
     let config = Arc::new(config(served));
-    let gate = Arc::new(Gate::default());
-    let line = Line::pair(input, output, Arc::clone(&gate)).map_err(|error| {
+    let flow = Arc::new(FlowControl::default());
+    let line = ClientStream::pair(input, output, Arc::clone(&flow)).map_err(|error| {
         Error::host("cannot speak SSH on stdin and stdout", error)
             .hint("`--stdio` is for pipes and sockets, as ssh makes them for its ProxyCommand")
     })?;
-    let (seat, _) = Arc::new(Lobby::default()).enter(&gate);
-    attend(&site(served), config, line, gate, seat, None).await
+    let (permit, _) = Arc::new(ConnLimiter::default()).register(&flow);
+    serve_client(&server_state(served), config, line, flow, permit, None).await
 }
 
-fn site(served: &Served) -> Arc<Site> {
-    Arc::new(Site {
+fn server_state(served: &SshServerConfig) -> Arc<ServerState> {
+    Arc::new(ServerState {
         api: Arc::clone(&served.api),
         still: Arc::clone(&served.still),
         name: served.name.clone(),
         door: served.door.clone(),
         runtime: tokio::runtime::Handle::current(),
         tell: Arc::clone(&served.tell),
-        told: Mutex::default(),
+        reported: Mutex::default(),
     })
 }
 
 async fn serve_tcp(
-    site: Arc<Site>,
+    server: Arc<ServerState>,
     config: Arc<Config>,
     stream: TcpStream,
     peer: SocketAddr,
-    gate: Arc<Gate>,
-    seat: Seat,
+    flow: Arc<FlowControl>,
+    permit: ConnPermit,
 ) -> Result<()> {
-    let about = |error: std::io::Error| Error::host("cannot serve a client", error);
-    let own = stream.local_addr().map_err(about)?;
-    stream.set_nodelay(true).map_err(about)?;
-    keep_alive(&stream).map_err(|error| about(error.into()))?;
-    let line = Line::tcp(stream, Arc::clone(&gate)).map_err(about)?;
-    attend(&site, config, line, gate, seat, Some((peer, own))).await
+    let host_error = |error: std::io::Error| Error::host("cannot serve a client", error);
+    let own = stream.local_addr().map_err(host_error)?;
+    stream.set_nodelay(true).map_err(host_error)?;
+    keep_alive(&stream).map_err(|error| host_error(error.into()))?;
+    let line = ClientStream::tcp(stream, Arc::clone(&flow)).map_err(host_error)?;
+    serve_client(&server, config, line, flow, permit, Some((peer, own))).await
 }
 
-/// Lets the kernels find out when one of them has gone. Not SSH's own way: a client that we do not read
-/// for a while could not answer.
+/// Enables TCP keep-alive. Not that of SSH: a client that is not read for a while could not answer.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENCE)?;
-    sockopt::set_tcp_keepintvl(stream, ASK.0)?;
-    sockopt::set_tcp_keepcnt(stream, ASK.1)
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_PROBES.0)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES.1)
 }
 
-/// Speaks SSH with one client until it leaves or is cut off.
-async fn attend(
-    site: &Arc<Site>,
+/// Serves one client until it disconnects or is aborted.
+async fn serve_client(
+    server: &Arc<ServerState>,
     config: Arc<Config>,
-    line: Line,
-    gate: Arc<Gate>,
-    seat: Seat,
+    line: ClientStream,
+    flow: Arc<FlowControl>,
+    permit: ConnPermit,
     ends: Option<(SocketAddr, SocketAddr)>,
 ) -> Result<()> {
-    let seat = Arc::new(seat);
-    let connection = Connection::new(site, &gate, &seat, ends);
+    let permit = Arc::new(permit);
+    let connection = SshConnection::new(server, &flow, &permit, ends);
     let limit = tokio::spawn({
-        let gate = Arc::clone(&gate);
+        let flow = Arc::clone(&flow);
         async move {
             tokio::time::sleep(LOGIN_LIMIT).await;
-            if !seat.is_inside() {
-                gate.cut();
+            if !permit.is_authenticated() {
+                flow.abort();
             }
         }
     });
-    // If we are dropped, so is the connection.
-    let _cut = Cut(gate);
-    let told = |error: russh::Error| {
+    // Dropping this future aborts the connection.
+    let _abort = AbortOnDrop(flow);
+    let session_error = |error: russh::Error| {
         Error::new(Kind::Protocol, "the SSH connection has ended early").cause(error)
     };
-    let spoken = match russh::server::run_stream(config, line, connection).await {
-        Ok(session) => session.await.map_err(told),
-        Err(error) => Err(told(error)),
+    let result = match russh::server::run_stream(config, line, connection).await {
+        Ok(session) => session.await.map_err(session_error),
+        Err(error) => Err(session_error(error)),
     };
     limit.abort();
-    spoken
+    result
 }
 
-struct Cut(Arc<Gate>);
+struct AbortOnDrop(Arc<FlowControl>);
 
-impl Drop for Cut {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.cut();
+        self.0.abort();
     }
 }
 
-fn config(served: &Served) -> Config {
+fn config(served: &SshServerConfig) -> Config {
     let methods: &[MethodKind] = match served.door {
         Door::Anybody => &[MethodKind::None, MethodKind::PublicKey],
         Door::Keys(_) => &[MethodKind::PublicKey],
@@ -250,15 +256,15 @@ fn config(served: &Served) -> Config {
             env!("CARGO_PKG_VERSION")
         ))),
         methods: MethodSet::from(methods),
-        // There are no passwords, so nothing could be learnt from how long a refusal takes.
+        // There are no passwords, so the time of a refusal reveals nothing.
         auth_rejection_time: Duration::ZERO,
         auth_rejection_time_initial: Some(Duration::ZERO),
         keys: vec![served.host_key.private()],
         window_size: WINDOW,
-        maximum_packet_size: PACKET,
-        event_buffer_size: WAITING_PACKETS,
-        max_auth_attempts: MOST_TRIES,
-        // Sessions last for weeks; whether a client is there is asked another way.
+        maximum_packet_size: MAX_PACKET,
+        event_buffer_size: QUEUED_PACKETS,
+        max_auth_attempts: MAX_AUTH_ATTEMPTS,
+        // Sessions last for weeks; TCP keep-alive detects dead peers.
         inactivity_timeout: None,
         keepalive_interval: None,
         preferred: preferred(),
@@ -266,7 +272,7 @@ fn config(served: &Served) -> Config {
     }
 }
 
-/// What is offered, and nothing that is only there for old clients.
+/// Offered algorithms, without those that only old clients need.
 fn preferred() -> Preferred {
     const KEX: &[kex::Name] = &[
         kex::MLKEM768X25519_SHA256,
@@ -275,12 +281,13 @@ fn preferred() -> Preferred {
         kex::EXTENSION_SUPPORT_AS_SERVER,
         kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
     ];
-    // The client's order decides. OpenSSH's begins with ChaCha20 and, before version 10, has AES in counter mode before
-    // GCM; both are several times slower where the processor knows AES, so that they are not offered there.
+    // The order of the client decides. That of OpenSSH begins with ChaCha20 and, before version 10,
+    // has AES-CTR before GCM. Both are several times slower on CPUs with AES instructions, so they
+    // are not offered there.
     const AES: &[cipher::Name] = &[cipher::AES_128_GCM, cipher::AES_256_GCM];
     const ALL: &[cipher::Name] =
         &[cipher::CHACHA20_POLY1305, cipher::AES_128_GCM, cipher::AES_256_GCM];
-    // Each of them authenticates by itself; a list must be there all the same.
+    // AEAD ciphers need no MAC, but the list must not be empty.
     const MAC: &[mac::Name] = &[mac::HMAC_SHA256_ETM, mac::HMAC_SHA512_ETM];
     Preferred {
         kex: Cow::Borrowed(KEX),

@@ -1,82 +1,82 @@
-//! A session: one command in the sandbox, and a client that takes part in it.
+//! A session: one command in the sandbox, attached to a client.
 //!
-//! Two threads each, because an Exec blocks: this one says what the command says, another feeds it. A command whose
-//! client has gone is told so as a terminal would, and killed if it stays; what has made itself independent
-//! of its session lives on, as it would under sshd.
+//! Two threads for each, because an Exec blocks: one forwards output, the other input. When the
+//! client disconnects, the command gets SIGHUP, as from a terminal, and SIGKILL after a grace
+//! period. Processes that left its session live on, as under sshd.
 
-use crate::board::{Board, Ends, Inbound, Stop};
-use crate::gate::Gate;
-use crate::out::OUR_FAILURE;
-use crate::server::Site;
+use crate::channel_writer::INTERNAL_FAILURE;
+use crate::channels::{ChannelIo, Channels, Inbound, StopWork};
+use crate::flow_control::FlowControl;
+use crate::server::ServerState;
 use msb_api::{Exec, ExecEvent, ExecInput};
 use msb_spec::{Command, Error, Kind, Result};
+use msb_sys::signal::{SIGHUP, SIGKILL};
 use russh::ChannelId;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a command may tidy up when its client has gone.
+/// Time between SIGHUP and SIGKILL after the client disconnects.
 const GRACE: Duration = Duration::from_secs(2);
-const SIGHUP: i32 = 1;
-const SIGKILL: i32 = 9;
 
-/// Where an Exec stands, for those who want to end it.
-pub(crate) struct Life {
-    site: Arc<Site>,
-    state: Mutex<State>,
+/// State of an Exec, for threads that want to stop it.
+pub(crate) struct ExecLifetime {
+    server: Arc<ServerState>,
+    state: Mutex<LifetimeState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LifetimeState {
     exec: Option<u64>,
-    over: bool,
-    unwanted: bool,
+    ended: bool,
+    cancelled: bool,
 }
 
-impl Life {
-    pub(crate) fn new(site: Arc<Site>) -> Self {
-        Self { site, state: Mutex::default(), changed: Condvar::new() }
+impl ExecLifetime {
+    pub(crate) fn new(server: Arc<ServerState>) -> Self {
+        Self { server, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// It runs; false if nobody wants it any more.
-    fn began(&self, exec: u64) -> bool {
+    /// Records the running Exec; false if it was cancelled before.
+    fn set_started(&self, exec: u64) -> bool {
         let mut state = self.state();
         state.exec = Some(exec);
-        !state.unwanted
+        !state.cancelled
     }
 
-    fn ended(&self) {
-        self.state().over = true;
+    fn set_ended(&self) {
+        self.state().ended = true;
         self.changed.notify_all();
     }
 
-    fn tell(&self, exec: u64, signal: i32) -> Result<()> {
-        self.site.api()?.exec_signal(&self.site.name, exec, signal)
+    fn signal_exec(&self, exec: u64, signal: i32) -> Result<()> {
+        self.server.api()?.exec_signal(&self.server.name, exec, signal)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LifetimeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Stop for Arc<Life> {
+impl StopWork for Arc<ExecLifetime> {
     fn stop(&self) {
         let exec = {
             let mut state = self.state();
-            state.unwanted = true;
+            state.cancelled = true;
             match state.exec {
-                Some(exec) if !state.over => exec,
+                Some(exec) if !state.ended => exec,
                 _ => return,
             }
         };
-        let life = Self::clone(self);
+        let lifetime = Self::clone(self);
         let end = move || {
-            let _ = life.tell(exec, SIGHUP);
-            let waited = life.changed.wait_timeout_while(life.state(), GRACE, |state| !state.over);
-            if waited.is_ok_and(|(state, _)| !state.over) {
-                let _ = life.tell(exec, SIGKILL);
+            let _ = lifetime.signal_exec(exec, SIGHUP);
+            let waited =
+                lifetime.changed.wait_timeout_while(lifetime.state(), GRACE, |state| !state.ended);
+            if waited.is_ok_and(|(state, _)| !state.ended) {
+                let _ = lifetime.signal_exec(exec, SIGKILL);
             }
         };
         let _ = thread::Builder::new().name("ssh-end".to_owned()).spawn(end);
@@ -84,11 +84,11 @@ impl Stop for Arc<Life> {
 
     fn signal(&self, number: i32) {
         let Some(exec) = self.state().exec else { return };
-        let life = Self::clone(self);
-        // It goes its own way, so that it does not wait behind what the command does not read.
+        let lifetime = Self::clone(self);
+        // In its own thread, so that it does not wait behind input that the command does not read.
         let send = move || {
-            if !life.state().over {
-                let _ = life.tell(exec, number);
+            if !lifetime.state().ended {
+                let _ = lifetime.signal_exec(exec, number);
             }
         };
         let _ = thread::Builder::new().name("ssh-signal".to_owned()).spawn(send);
@@ -96,60 +96,71 @@ impl Stop for Arc<Life> {
 }
 
 /// Runs the command of a session to its end.
-pub(crate) fn attend(board: &Board, ends: Ends, life: &Life, command: Result<Command>, tty: bool) {
-    let Ends { out, fed } = ends;
+pub(crate) fn run_command(
+    channels: &Channels,
+    ends: ChannelIo,
+    lifetime: &ExecLifetime,
+    command: Result<Command>,
+    tty: bool,
+) {
+    let ChannelIo { out, inbound } = ends;
     let id = out.id();
-    let started =
-        command.and_then(|command| board.site.api()?.exec_start(&board.site.name, &command));
-    let said = match started {
-        Ok(mut exec) if life.began(exec.id()) => {
-            let (input, gate) = (exec.input(), Arc::clone(&board.gate));
-            let feeds = move || pour(fed, &*input, &gate, id);
-            match thread::Builder::new().name("ssh-in".to_owned()).spawn(feeds) {
-                Ok(_) => listen(&mut *exec, &out),
-                Err(error) => Err(Error::host("cannot attend the command", error)),
+    let started = command
+        .and_then(|command| channels.server.api()?.exec_start(&channels.server.name, &command));
+    let result = match started {
+        Ok(mut exec) if lifetime.set_started(exec.id()) => {
+            let (input, flow) = (exec.input(), Arc::clone(&channels.flow));
+            let feed = move || forward_input(inbound, &*input, &flow, id);
+            match thread::Builder::new().name("ssh-in".to_owned()).spawn(feed) {
+                Ok(_) => forward_output(&mut *exec, &out),
+                Err(error) => Err(Error::host("cannot start the input thread", error)),
             }
         }
-        // Dropping it ends it.
+        // Dropping the Exec ends the command.
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };
-    life.ended();
-    if let Err(error) = said {
-        let _ = out.tell(&error, tty);
-        let _ = out.status(OUR_FAILURE);
-        let _ = out.eof();
+    lifetime.set_ended();
+    if let Err(error) = result {
+        let _ = out.write_error(&error, tty);
+        let _ = out.send_status(INTERNAL_FAILURE);
+        let _ = out.send_eof();
     }
     out.close();
-    board.remove(id);
+    channels.remove(id);
 }
 
-/// Tells the client what the command says, and how it ended.
-fn listen(exec: &mut dyn Exec, out: &crate::out::Out) -> Result<()> {
-    // A client that has gone need not be told; the end of the command is still waited for.
-    let mut listens = true;
+/// Forwards output and exit of the command to the client.
+fn forward_output(exec: &mut dyn Exec, out: &crate::channel_writer::ChannelWriter) -> Result<()> {
+    // A closed client gets no output; the exit of the command is still awaited.
+    let mut connected = true;
     while let Some(event) = exec.next()? {
         match event {
-            ExecEvent::Stdout(bytes) if listens => listens = out.say(bytes).is_ok(),
-            ExecEvent::Stderr(bytes) if listens => listens = out.complain(bytes).is_ok(),
+            ExecEvent::Stdout(bytes) if connected => connected = out.write_stdout(bytes).is_ok(),
+            ExecEvent::Stderr(bytes) if connected => connected = out.write_stderr(bytes).is_ok(),
             ExecEvent::Stdout(_) | ExecEvent::Stderr(_) => {}
             ExecEvent::Exited(exit) => {
-                // Before the end of the output: a client that has ended its input closes the channel then.
-                let _ = out.ended(&exit);
-                let _ = out.eof();
+                // Before EOF: a client that has ended its input closes the channel at EOF.
+                let _ = out.send_exit(&exit);
+                let _ = out.send_eof();
                 return Ok(());
             }
         }
     }
-    Err(Error::new(Kind::Protocol, "the end of the command was not told"))
+    Err(Error::new(Kind::Protocol, "the Exec ended without an exit"))
 }
 
-/// Feeds a command what the client sends, until there is no more.
-fn pour(fed: Receiver<Inbound>, input: &dyn ExecInput, gate: &Gate, id: ChannelId) {
-    // What a command does not take any more is thrown away, so that nobody waits for it.
+/// Forwards input of the client to the command, until there is no more.
+fn forward_input(
+    inbound: Receiver<Inbound>,
+    input: &dyn ExecInput,
+    flow: &FlowControl,
+    id: ChannelId,
+) {
+    // Input that the command does not accept is dropped, so that no sender waits for it.
     let mut takes = true;
-    for inbound in fed {
-        let length = match inbound {
+    for message in inbound {
+        let length = match message {
             Inbound::Data(bytes) => {
                 takes = takes && input.write(&bytes).is_ok();
                 bytes.len()
@@ -163,6 +174,6 @@ fn pour(fed: Receiver<Inbound>, input: &dyn ExecInput, gate: &Gate, id: ChannelI
                 0
             }
         };
-        gate.taken(id, length);
+        flow.consumed(id, length);
     }
 }

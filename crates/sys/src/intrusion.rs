@@ -1,11 +1,11 @@
-//! What somebody who has taken a process over would try first. For tests of jails.
+//! System calls that an attacker tries first after taking a process over. For tests of jails.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-/// Tries each and tells which of them the kernel did.
+/// Makes each call and returns its name and whether the kernel allowed it.
 pub fn attempts() -> Vec<(&'static str, bool)> {
     let path = c"/proc/self/exe".as_ptr() as libc::c_long;
     let none = 0 as libc::c_long;
@@ -41,8 +41,8 @@ pub fn attempts() -> Vec<(&'static str, bool)> {
         .collect()
 }
 
-/// What only a worker of root could do: devices, files and processes of the host. `canary` is a file
-/// of the host, `own` a directory that the worker may write.
+/// Calls on devices, files and processes of the host that only a worker of root could make.
+/// `canary` is a file of the host, `own` a directory that the worker may write.
 pub fn attempts_on(canary: &Path, own: &Path) -> Vec<(&'static str, bool)> {
     let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
     let (disk, linked, renamed) =
@@ -50,13 +50,12 @@ pub fn attempts_on(canary: &Path, own: &Path) -> Vec<(&'static str, bool)> {
     let (canary, own) = (path(canary), path(own));
     let [disk, linked, renamed, file, own] =
         [&disk, &linked, &renamed, &canary, &own].map(|path| path.as_ptr() as libc::c_long);
-    let here = libc::c_long::from(libc::AT_FDCWD);
+    let cwd = libc::c_long::from(libc::AT_FDCWD);
     let (block, char) = (libc::S_IFBLK | 0o600, libc::S_IFCHR | 0o600);
-    // The first disk of most machines, and the host's memory.
+    // The first SCSI disk of the host, and /dev/mem.
     let (first_disk, memory) = (libc::makedev(8, 0), libc::makedev(1, 1));
-    let device = |kind: libc::mode_t, number: libc::dev_t| {
-        [here, disk, kind.into(), number.cast_signed(), 0]
-    };
+    let device =
+        |kind: libc::mode_t, number: libc::dev_t| [cwd, disk, kind.into(), number.cast_signed(), 0];
     let name = c"user.msb".as_ptr() as libc::c_long;
     let init = [1, libc::SIGCONT.into(), 0, 0, 0];
     let executable = (libc::PROT_READ | libc::PROT_EXEC).into();
@@ -65,16 +64,16 @@ pub fn attempts_on(canary: &Path, own: &Path) -> Vec<(&'static str, bool)> {
     let mut tried = vec![
         ("a block device", succeeds(libc::SYS_mknodat, device(block, first_disk))),
         ("a character device", succeeds(libc::SYS_mknodat, device(char, memory))),
-        ("a new mode", succeeds(libc::SYS_fchmodat, [here, file, 0o666, 0, 0])),
-        ("a new owner", succeeds(libc::SYS_fchownat, [here, file, 0, 0, 0])),
+        ("a new mode", succeeds(libc::SYS_fchmodat, [cwd, file, 0o666, 0, 0])),
+        ("a new owner", succeeds(libc::SYS_fchownat, [cwd, file, 0, 0, 0])),
         ("an attribute", succeeds(libc::SYS_setxattr, [file, name, name, 1, 0])),
         ("a new length", succeeds(libc::SYS_truncate, [file, 0, 0, 0, 0])),
-        ("a new time", succeeds(libc::SYS_utimensat, [here, file, 0, 0, 0])),
-        ("a hard link", succeeds(libc::SYS_linkat, [here, file, here, linked, 0])),
-        ("a file taken", succeeds(libc::SYS_renameat2, [here, file, here, renamed, 0])),
-        ("a file removed", succeeds(libc::SYS_unlinkat, [here, file, 0, 0, 0])),
-        ("a file opened", succeeds(libc::SYS_openat, [here, file, 0, 0, 0])),
-        ("a file written", succeeds(libc::SYS_openat, [here, file, 1, 0, 0])),
+        ("a new time", succeeds(libc::SYS_utimensat, [cwd, file, 0, 0, 0])),
+        ("a hard link", succeeds(libc::SYS_linkat, [cwd, file, cwd, linked, 0])),
+        ("a file taken", succeeds(libc::SYS_renameat2, [cwd, file, cwd, renamed, 0])),
+        ("a file removed", succeeds(libc::SYS_unlinkat, [cwd, file, 0, 0, 0])),
+        ("a file opened", succeeds(libc::SYS_openat, [cwd, file, 0, 0, 0])),
+        ("a file written", succeeds(libc::SYS_openat, [cwd, file, 1, 0, 0])),
         ("a signal", succeeds(libc::SYS_kill, init)),
         ("a signal to a thread", succeeds(libc::SYS_tgkill, [1, 1, libc::SIGCONT.into(), 0, 0])),
         ("a queued signal", succeeds(libc::SYS_rt_sigqueueinfo, init)),
@@ -82,16 +81,16 @@ pub fn attempts_on(canary: &Path, own: &Path) -> Vec<(&'static str, bool)> {
         ("a datagram socket", succeeds(libc::SYS_socketpair, datagram)),
         ("limits of others", succeeds(libc::SYS_prlimit64, [1, 7, 0, 0, 0])),
         ("a namespace", succeeds(libc::SYS_setns, [0, 0, 0, 0, 0])),
-        ("a handle", succeeds(libc::SYS_open_by_handle_at, [here, own, 0, 0, 0])),
-        ("a child", forks()),
+        ("a handle", succeeds(libc::SYS_open_by_handle_at, [cwd, own, 0, 0, 0])),
+        ("a child", can_fork()),
     ];
-    // A directory of /proc is as good as a pidfd.
+    // pidfd_send_signal takes a directory of /proc in place of a pidfd.
     let process = c"/proc/1".as_ptr() as libc::c_long;
-    let ways = [
-        ("a signal by /proc", libc::SYS_openat, [here, process, libc::O_DIRECTORY.into(), 0, 0]),
+    let pidfd_sources = [
+        ("a signal by /proc", libc::SYS_openat, [cwd, process, libc::O_DIRECTORY.into(), 0, 0]),
         ("a signal by pidfd", libc::SYS_pidfd_open, [1, 0, 0, 0, 0]),
     ];
-    for (name, call, [a, b, c, d, e]) in ways {
+    for (name, call, [a, b, c, d, e]) in pidfd_sources {
         // SAFETY: the pointer is to a constant.
         let fd = unsafe { libc::syscall(call, a, b, c, d, e) };
         let signal = [fd, libc::SIGCONT.into(), 0, 0, 0];
@@ -100,20 +99,31 @@ pub fn attempts_on(canary: &Path, own: &Path) -> Vec<(&'static str, bool)> {
     tried
 }
 
-/// Whether the kernel did it; what it refused for another reason than a jail counts as done.
+/// One line for stderr: the calls that succeeded, or that all were refused.
+pub fn report(tried: &[(&str, bool)]) -> String {
+    let reached: Vec<&str> =
+        tried.iter().filter(|(_, done)| *done).map(|(name, _)| *name).collect();
+    match reached.is_empty() {
+        true => format!("compromised: {} attempts, all refused", tried.len()),
+        false => format!("compromised: reached {}", reached.join(", ")),
+    }
+}
+
+/// Whether the kernel allowed the call. An error other than EPERM, EACCES or ENOSYS counts as
+/// allowed: it does not come from the jail.
 fn succeeds(call: libc::c_long, [a, b, c, d, e]: [libc::c_long; 5]) -> bool {
-    // SAFETY: the pointers are to constants or to strings and arrays that outlive the call; what is
-    // tried is refused by the jail, and where it is not the test has found that.
+    // SAFETY: the pointers are to constants or to strings and arrays that outlive the call. The
+    // jail refuses the call; if it does not, the test has found that.
     let result = unsafe { libc::syscall(call, a, b, c, d, e) };
     let refused = [libc::EPERM, libc::EACCES, libc::ENOSYS];
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     result >= 0 || !refused.contains(&errno)
 }
 
-/// Whether a process can be made.
-fn forks() -> bool {
+/// Whether a process can be forked.
+fn can_fork() -> bool {
     match crate::process::fork_child() {
         Ok(None) => crate::process::leave(0),
-        made => made.is_ok(),
+        forked => forked.is_ok(),
     }
 }

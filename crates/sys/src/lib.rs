@@ -1,9 +1,14 @@
-//! Safe wrappers over the Linux calls we need: the fence around `unsafe`.
+//! Safe wrappers over Linux system calls: the only crate with `unsafe` besides `*_unsafe.rs` files.
 //!
-//! Whatever rustix offers safely is used from rustix directly; only what it lacks is here.
-#![expect(unsafe_code, reason = "this crate is the fence: every block states why it is sound")]
+//! What rustix offers is used from rustix directly; this crate has only what it lacks.
+#![expect(
+    unsafe_code,
+    reason = "this crate wraps unsafe calls: every block states why it is sound"
+)]
 
 pub mod files;
+pub mod id_map;
+pub mod init;
 pub mod intrusion;
 pub mod kvm;
 pub mod lock;

@@ -1,21 +1,21 @@
-//! Locks that belong to an open file, are inherited by a fork, and can be asked about without
-//! being taken.
+//! Open-file-description locks (`F_OFD_SETLK`): inherited across fork, released with the last copy
+//! of the descriptor, and testable without being taken.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Takes the lock if nobody has it.
+/// Takes the exclusive lock; false if another open file holds a lock.
 pub fn try_lock(file: &File) -> io::Result<bool> {
-    take(file, libc::F_WRLCK)
+    try_set(file, libc::F_WRLCK)
 }
 
-/// Takes the lock together with others who share it, if nobody has it alone.
+/// Takes the shared lock; false if another open file holds the exclusive one.
 pub fn try_share(file: &File) -> io::Result<bool> {
-    take(file, libc::F_RDLCK)
+    try_set(file, libc::F_RDLCK)
 }
 
-fn take(file: &File, kind: libc::c_int) -> io::Result<bool> {
+fn try_set(file: &File, kind: libc::c_int) -> io::Result<bool> {
     let mut lock = whole_file(kind);
     // SAFETY: F_OFD_SETLK reads a flock structure, which lives until the call returns.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } == 0 {
@@ -27,7 +27,7 @@ fn take(file: &File, kind: libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody else has the lock.
+/// Whether another open file holds a lock, shared or exclusive.
 pub fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: F_OFD_GETLK reads and writes a flock structure, which lives until the call returns.
@@ -37,7 +37,7 @@ pub fn is_locked(file: &File) -> io::Result<bool> {
     Err(io::Error::last_os_error())
 }
 
-/// Lets go of the lock for every copy of this descriptor, wherever a fork has left one.
+/// Releases the lock for every copy of this descriptor, also those inherited by a fork.
 pub fn release(file: &File) -> io::Result<()> {
     let mut lock = whole_file(libc::F_UNLCK);
     // SAFETY: F_OFD_SETLK reads a flock structure, which lives until the call returns.
@@ -47,11 +47,11 @@ pub fn release(file: &File) -> io::Result<()> {
     }
 }
 
-/// A lock that is let go of when this is dropped, also where a fork has left a copy.
+/// Releases the lock on drop, also for copies of the descriptor inherited by a fork.
 #[derive(Debug)]
-pub struct Held(pub File);
+pub struct LockGuard(pub File);
 
-impl Drop for Held {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         let _ = release(&self.0);
     }

@@ -1,4 +1,4 @@
-//! A file as a block device that goes away by itself.
+//! Loop devices: a file as a block device that detaches by itself.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,11 +23,12 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// Another process may take the free device first; this many of them in a row will not.
+/// `LOOP_CTL_GET_FREE` reserves nothing: another process may attach to the device first. Losing
+/// this race so many times in a row does not happen.
 const TRIES: usize = 64;
 
-/// Attaches a file to a free loop device. It detaches itself when the last user closes it.
-/// Returns the device's path and a descriptor that holds it until it is mounted.
+/// Attaches a file to a free loop device with `LO_FLAGS_AUTOCLEAR`: it detaches when the last user
+/// closes it. Returns the device's path and a descriptor that keeps it until it is mounted.
 pub fn attach(file: &File) -> io::Result<(String, OwnedFd)> {
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     for _ in 0..TRIES {
@@ -43,7 +44,7 @@ pub fn attach(file: &File) -> io::Result<(String, OwnedFd)> {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel returned a new descriptor that nobody else owns.
+        // SAFETY: the kernel returned a new descriptor that has no other owner.
         let device = unsafe { OwnedFd::from_raw_fd(fd) };
         let config = LoopConfig {
             fd: file.as_raw_fd() as u32,
@@ -77,18 +78,18 @@ struct LoopInfo {
 
 /// A loop device that a file is attached to.
 #[derive(Debug)]
-pub struct Attached {
-    /// The device's path.
+pub struct LoopDevice {
+    /// Path of the device: `/dev/loopN`.
     pub path: String,
-    /// Whether it refuses writes.
+    /// Whether the device refuses writes.
     pub read_only: bool,
-    /// Keeps it attached.
+    /// Open descriptor that keeps the device attached.
     pub held: OwnedFd,
 }
 
-/// The loop device that a file is attached to already, whoever did it. A file system must not be
-/// mounted through two of them: each would have a cache of its own.
-pub fn find(file: &File) -> io::Result<Option<Attached>> {
+/// The loop device that a file is already attached to, if any. A file system must not be mounted
+/// through two of them: each has a page cache of its own.
+pub fn find(file: &File) -> io::Result<Option<LoopDevice>> {
     let wanted = file.metadata()?;
     for entry in fs::read_dir("/dev")?.filter_map(Result::ok) {
         let name = entry.file_name();
@@ -100,12 +101,12 @@ pub fn find(file: &File) -> io::Result<Option<Attached>> {
         // SAFETY: all-zero is a valid loop_info64.
         let mut info: LoopInfo = unsafe { std::mem::zeroed() };
         // SAFETY: the structure has the kernel's layout and lives until the call returns.
-        let asked =
+        let attached =
             unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } == 0;
-        if asked && (info.device, info.inode) == (wanted.dev(), wanted.ino()) {
+        if attached && (info.device, info.inode) == (wanted.dev(), wanted.ino()) {
             let path = format!("/dev/{}", name.to_string_lossy());
             let read_only = info.flags & LO_FLAGS_READ_ONLY != 0;
-            return Ok(Some(Attached { path, read_only, held: device.into() }));
+            return Ok(Some(LoopDevice { path, read_only, held: device.into() }));
         }
     }
     Ok(None)

@@ -1,25 +1,25 @@
-//! What PID 1 of a microVM needs of its kernel and nobody else does.
+//! Kernel calls that only PID 1 of a microVM makes: vsock, entropy, freezing file systems.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The host, as every machine addresses it.
+/// The vsock CID of the host.
 pub const HOST: u32 = libc::VMADDR_CID_HOST;
 
-/// What may be on its way in one direction: as much as the VMM promises to hold. It tells how much
-/// it has passed on when that is half of this, and a kernel never has more on its way than its own
-/// end would hold, so that with the usual 256 KiB both would wait for each other.
+/// Socket buffer in bytes: as much as the VMM promises to hold in one direction. The VMM sends a
+/// credit update when half of it is forwarded, and a kernel never has more in flight than its own
+/// buffer holds. With the default of 256 KiB both sides would wait for each other.
 const WINDOW: u64 = 8 << 20;
 
-/// Begins a vsock connection that never makes its owner wait: it can be written to once it is up.
+/// Starts a non-blocking vsock connection; the socket is writable once it is established.
 pub fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a descriptor and touches no memory.
+    // SAFETY: creates a descriptor and touches no memory.
     let fd = unsafe { libc::socket(libc::AF_VSOCK, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel returned a new descriptor that nobody else owns.
+    // SAFETY: the kernel returned a new descriptor that has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // `SO_VM_SOCKETS_BUFFER_MAX_SIZE` and `SO_VM_SOCKETS_BUFFER_SIZE`, which the libc crate lacks.
     for option in [2, 0] {
@@ -60,26 +60,26 @@ pub fn connect(cid: u32, port: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives the kernel's random generator bytes that are as random as they are long. `device` is
+/// Adds 256 bits of entropy to the kernel's random generator and credits them. `device` is
 /// /dev/urandom.
 pub fn add_entropy(device: BorrowedFd<'_>, bytes: &[u8; 32]) -> io::Result<()> {
     /// `_IOW('R', 3, int[2])`, which the libc crate lacks.
     const RNDADDENTROPY: u32 = 0x4008_5203;
     #[repr(C)]
-    struct Pool {
+    struct RandPoolInfo {
         bits: libc::c_int,
         size: libc::c_int,
         bytes: [u8; 32],
     }
-    let pool = Pool { bits: 256, size: 32, bytes: *bytes };
+    let pool = RandPoolInfo { bits: 256, size: 32, bytes: *bytes };
     // SAFETY: the kernel reads two numbers and as many bytes as the second says, all of which
     // live until the call returns.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), RNDADDENTROPY as _, &raw const pool) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Writes everything of a file system to its disk and stops all writing, so that it needs no
-/// repair when it is next mounted.
+/// Freezes a file system (`FIFREEZE`): flushes it to its disk and blocks writes, so that it needs
+/// no repair at the next mount.
 pub fn freeze(directory: BorrowedFd<'_>) -> io::Result<()> {
     /// `_IOWR('X', 119, int)`, which the libc crate lacks.
     const FIFREEZE: u32 = 0xc004_5877;
@@ -88,7 +88,7 @@ pub fn freeze(directory: BorrowedFd<'_>) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets a file system be written again that was frozen.
+/// Thaws a frozen file system (`FITHAW`): writes continue.
 pub fn thaw(directory: BorrowedFd<'_>) -> io::Result<()> {
     /// `_IOWR('X', 120, int)`, which the libc crate lacks.
     const FITHAW: u32 = 0xc004_5878;

@@ -1,25 +1,25 @@
-//! Mount calls that rustix lacks.
+//! Mount calls that rustix lacks: `mount_setattr(2)`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Attributes of a mount that can be changed together.
+/// Mount attributes to set; those that are false stay as they are.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one bit of the kernel's structure")]
 pub struct Attributes<'a> {
-    /// Refuse writes.
+    /// Refuse writes to files (`MOUNT_ATTR_RDONLY`).
     pub read_only: bool,
-    /// Ignore setuid bits.
+    /// Ignore setuid bits and file capabilities (`MOUNT_ATTR_NOSUID`).
     pub no_suid: bool,
-    /// Ignore device nodes.
+    /// Ignore device nodes (`MOUNT_ATTR_NODEV`).
     pub no_dev: bool,
-    /// Refuse to execute.
+    /// Refuse to execute files (`MOUNT_ATTR_NOEXEC`).
     pub no_exec: bool,
-    /// Neither give mounts made below it to others nor take theirs.
+    /// Private propagation: mounts below it neither reach peers nor come from them.
     pub private: bool,
-    /// For everything mounted below, too.
+    /// Also for all mounts below it (`AT_RECURSIVE`).
     pub recursive: bool,
-    /// Show ids as this user namespace maps them.
+    /// Map file ids by this user namespace (`MOUNT_ATTR_IDMAP`).
     pub id_map: Option<BorrowedFd<'a>>,
 }
 
@@ -27,13 +27,13 @@ pub struct Attributes<'a> {
 pub fn set_attributes(mount: BorrowedFd<'_>, attributes: &Attributes<'_>) -> io::Result<()> {
     // SAFETY: all-zero is a valid mount_attr.
     let mut raw: libc::mount_attr = unsafe { std::mem::zeroed() };
-    for (asked, bit) in [
+    for (wanted, bit) in [
         (attributes.read_only, libc::MOUNT_ATTR_RDONLY),
         (attributes.no_suid, libc::MOUNT_ATTR_NOSUID),
         (attributes.no_dev, libc::MOUNT_ATTR_NODEV),
         (attributes.no_exec, libc::MOUNT_ATTR_NOEXEC),
     ] {
-        if asked {
+        if wanted {
             raw.attr_set |= bit;
         }
     }

@@ -1,74 +1,152 @@
-//! Devices, addresses and routes of a network namespace, set without any program's help.
+//! rtnetlink: addresses, routes and neighbours of a network namespace, without running `ip`.
 
+use crate::net;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-/// A device and everything that programs behind it need.
+/// Configuration of one network device.
 #[derive(Debug, Clone, Copy)]
 pub struct Device<'a> {
-    /// Its name.
+    /// Interface name, such as `eth0`.
     pub name: &'a str,
-    /// Its link address.
+    /// MAC address of the device.
     pub link: [u8; 6],
-    /// Its largest packet.
+    /// MTU of the device in bytes.
     pub mtu: u16,
-    /// Its addresses, with the bits of the network that each is in.
+    /// IP addresses, each with its prefix length in bits.
     pub addresses: &'a [(IpAddr, u8)],
-    /// Who forwards what is for others, by address.
+    /// Default gateways, one for each address family.
     pub routers: &'a [IpAddr],
-    /// The link address of all routers.
+    /// MAC address of all default gateways, as permanent neighbour entries.
     pub router_link: [u8; 6],
 }
 
-/// Sets up a device and raises it. A kernel without IPv6 gets none.
+/// Configures a device and sets it up. IPv6 parts are skipped where the kernel has no IPv6.
 pub fn set_up(device: &Device<'_>) -> io::Result<()> {
     let index = index_of(device.name)?;
-    let mut talk = Talk::begin()?;
-    talk.ask(&link_up(index, device))?;
+    let mut netlink = NetlinkSocket::open()?;
+    netlink.request(&link_up(index, device))?;
     for (address, bits) in device.addresses {
-        talk.ask_of(*address, &new_address(index, *address, *bits))?;
+        netlink.request_if_supported(*address, &new_address(index, *address, *bits))?;
     }
     for router in device.routers {
-        talk.ask_of(*router, &new_neighbour(index, *router, device.router_link))?;
-        talk.ask_of(*router, &default_route(index, *router))?;
+        netlink
+            .request_if_supported(*router, &new_neighbour(index, *router, device.router_link))?;
+        netlink.request_if_supported(*router, &default_route(index, *router))?;
     }
     Ok(())
 }
 
-/// The number of a device in this network namespace.
+/// Interface index of a device in this network namespace.
 fn index_of(name: &str) -> io::Result<u32> {
     let family = AddressFamily::INET;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(rustix::net::netdevice::name_to_index(&socket, name)?)
 }
 
-/// A conversation with the kernel.
-struct Talk {
-    socket: OwnedFd,
-    number: u32,
+/// A network namespace that has no process and one end of a veth pair. It lives as long as one of
+/// its sockets.
+#[derive(Debug)]
+pub struct VethHolder {
+    namespace: OwnedFd,
+    netlink: NetlinkSocket,
+    /// An `AF_PACKET` socket, bound by [`VethHolder::connect`].
+    packets: OwnedFd,
 }
 
-/// An answer is a header, an error number and the header of what was asked.
-const ANSWER: usize = 16 + 4 + 16;
+/// Name of the end in the holder's namespace.
+const HOLDER_END: &str = "gateway";
 
-impl Talk {
-    fn begin() -> io::Result<Self> {
+impl VethHolder {
+    /// Makes the current network namespace, which must be new, into a holder.
+    pub fn of_this_namespace() -> io::Result<Self> {
+        // Without an address of its own the kernel answers nothing there. Where /proc/sys is
+        // read-only, its own IPv6 multicast reaches nothing but the gateway, which drops it.
+        let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        let namespace = rustix::fs::open(
+            "/proc/thread-self/ns/net",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        Ok(Self { namespace, netlink: NetlinkSocket::open()?, packets: net::packet_socket()? })
+    }
+
+    /// Creates `name` in the current network namespace, with its other end in the holder's, whose
+    /// MAC address is `far_link`. Returns the packet socket of that end.
+    pub fn connect(mut self, name: &str, far_link: [u8; 6], mtu: u16) -> io::Result<OwnedFd> {
+        NetlinkSocket::open()?.request(&new_veth(name, self.namespace.as_raw_fd(), mtu))?;
+        let index = rustix::net::netdevice::name_to_index(&self.packets, HOLDER_END)?;
+        let far = Device {
+            name: HOLDER_END,
+            link: far_link,
+            mtu,
+            addresses: &[],
+            routers: &[],
+            router_link: far_link,
+        };
+        self.netlink.request(&link_up(index, &far))?;
+        net::bind_packet_socket(&self.packets, index)?;
+        Ok(self.packets)
+    }
+}
+
+const IFLA_GSO_MAX_SEGS: u16 = 40;
+const VETH_INFO_PEER: u16 = 1;
+
+/// A veth pair whose ends send no frame longer than their MTU: the gateway takes one segment at a
+/// time.
+fn new_veth(name: &str, far_namespace: i32, mtu: u16) -> NetlinkMessage {
+    let text = |name: &str| [name.as_bytes(), &[0]].concat();
+    let mtu = u32::from(mtu).to_ne_bytes();
+    let one = 1u32.to_ne_bytes();
+    let peer = NetlinkMessage::new(0, 0, &[0; 16])
+        .with(libc::IFLA_IFNAME, &text(HOLDER_END))
+        .with(libc::IFLA_MTU, &mtu)
+        .with(libc::IFLA_NET_NS_FD, &far_namespace.to_ne_bytes())
+        .body;
+    let data = attribute(VETH_INFO_PEER, &peer);
+    let kind = attribute(libc::IFLA_INFO_KIND, b"veth");
+    let info = [kind, attribute(libc::IFLA_INFO_DATA, &data)].concat();
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    NetlinkMessage::new(libc::RTM_NEWLINK, flags, &[0; 16])
+        .with(libc::IFLA_IFNAME, &text(name))
+        .with(libc::IFLA_MTU, &mtu)
+        .with(IFLA_GSO_MAX_SEGS, &one)
+        .with(libc::IFLA_LINKINFO, &info)
+}
+
+/// A `NETLINK_ROUTE` socket with its sequence number.
+#[derive(Debug)]
+struct NetlinkSocket {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// `nlmsghdr`, error number, and the `nlmsghdr` of the request.
+const ACK_LENGTH: usize = 16 + 4 + 16;
+
+impl NetlinkSocket {
+    fn open() -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
-            // Routes and devices are what it speaks of first.
+            // Protocol 0 is NETLINK_ROUTE.
             None,
         )?;
-        Ok(Self { socket, number: 0 })
+        Ok(Self { socket, sequence: 0 })
     }
 
-    /// The same for what a kernel without IPv6 may refuse.
-    fn ask_of(&mut self, address: IpAddr, message: &Message) -> io::Result<()> {
+    /// Sends a request; for an IPv6 address, errors of a kernel without IPv6 are ignored.
+    fn request_if_supported(
+        &mut self,
+        address: IpAddr,
+        message: &NetlinkMessage,
+    ) -> io::Result<()> {
         let unknown = [libc::EAFNOSUPPORT, libc::EOPNOTSUPP, libc::EACCES, libc::ENODEV];
-        match self.ask(message) {
+        match self.request(message) {
             Err(error)
                 if address.is_ipv6()
                     && error.raw_os_error().is_some_and(|e| unknown.contains(&e)) =>
@@ -79,15 +157,15 @@ impl Talk {
         }
     }
 
-    /// Asks for one thing and waits for the answer, which the kernel has at once.
-    fn ask(&mut self, message: &Message) -> io::Result<()> {
-        self.number += 1;
-        rustix::net::send(&self.socket, &message.bytes(self.number), SendFlags::empty())?;
-        let mut answer = [0u8; 4096];
-        let (length, _) = rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty())?;
-        let error = answer[..length]
+    /// Sends one request and reads its acknowledgement, which the kernel sends at once.
+    fn request(&mut self, message: &NetlinkMessage) -> io::Result<()> {
+        self.sequence += 1;
+        rustix::net::send(&self.socket, &message.bytes(self.sequence), SendFlags::empty())?;
+        let mut reply = [0u8; 4096];
+        let (length, _) = rustix::net::recv(&self.socket, &mut reply, RecvFlags::empty())?;
+        let error = reply[..length]
             .get(16..20)
-            .filter(|_| length >= ANSWER)
+            .filter(|_| length >= ACK_LENGTH)
             .and_then(|bytes| Some(i32::from_ne_bytes(bytes.try_into().ok()?)));
         match error {
             Some(0) => Ok(()),
@@ -97,20 +175,20 @@ impl Talk {
     }
 }
 
-/// A request: its kind, flags, and everything behind the header.
-struct Message {
+/// A request: type, flags and all bytes after `nlmsghdr`.
+struct NetlinkMessage {
     kind: u16,
     flags: u16,
     body: Vec<u8>,
 }
 
-impl Message {
+impl NetlinkMessage {
     fn new(kind: u16, flags: i32, fixed: &[u8]) -> Self {
         let flags = (flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
         Self { kind, flags, body: fixed.to_vec() }
     }
 
-    /// Adds an attribute; all of them begin at a multiple of four.
+    /// Appends an attribute (`rtattr`), padded to a multiple of four bytes.
     fn with(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(value.len() + 4).expect("attributes here are short");
         self.body.extend(length.to_ne_bytes());
@@ -120,42 +198,42 @@ impl Message {
         self
     }
 
-    fn bytes(&self, number: u32) -> Vec<u8> {
+    fn bytes(&self, sequence: u32) -> Vec<u8> {
         let length = u32::try_from(self.body.len() + 16).expect("messages here are short");
         let mut bytes = length.to_ne_bytes().to_vec();
         bytes.extend(self.kind.to_ne_bytes());
         bytes.extend(self.flags.to_ne_bytes());
-        bytes.extend(number.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend(&self.body);
         bytes
     }
 }
 
-/// How a kernel makes addresses of its own for a device: not at all.
-const NO_ADDRESSES_OF_ITS_OWN: u8 = 1;
+/// The kernel generates no link-local IPv6 address for the device.
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 
-fn link_up(index: u32, device: &Device<'_>) -> Message {
+fn link_up(index: u32, device: &Device<'_>) -> NetlinkMessage {
     let up = (libc::IFF_UP as u32).to_ne_bytes();
     let mut fixed = vec![0; 4];
     fixed.extend(index.to_ne_bytes());
-    // What it is to be, and which of its flags are meant.
+    // `ifi_flags` and `ifi_change`.
     fixed.extend(up);
     fixed.extend(up);
-    let mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[NO_ADDRESSES_OF_ITS_OWN]);
-    let six = attribute(libc::AF_INET6 as u16, &mode);
-    let message = Message::new(libc::RTM_NEWLINK, 0, &fixed)
+    let address_mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
+    let ipv6 = attribute(libc::AF_INET6 as u16, &address_mode);
+    let message = NetlinkMessage::new(libc::RTM_NEWLINK, 0, &fixed)
         .with(libc::IFLA_MTU, &u32::from(device.mtu).to_ne_bytes())
         .with(libc::IFLA_ADDRESS, &device.link);
     match std::path::Path::new("/proc/sys/net/ipv6").exists() {
-        true => message.with(libc::IFLA_AF_SPEC, &six),
+        true => message.with(libc::IFLA_AF_SPEC, &ipv6),
         false => message,
     }
 }
 
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    Message::new(0, 0, &[]).with(kind, value).body
+    NetlinkMessage::new(0, 0, &[]).with(kind, value).body
 }
 
 fn family(address: IpAddr) -> u8 {
@@ -172,32 +250,32 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn new_address(index: u32, address: IpAddr, bits: u8) -> Message {
-    // Nobody else is on this link, so nobody is asked whether the address is free.
+fn new_address(index: u32, address: IpAddr, bits: u8) -> NetlinkMessage {
+    // A point-to-point link: duplicate address detection is not needed.
     let flags = (libc::IFA_F_NODAD | libc::IFA_F_PERMANENT) as u8;
     let mut fixed = vec![family(address), bits, flags, 0];
     fixed.extend(index.to_ne_bytes());
-    Message::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
+    NetlinkMessage::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
         .with(libc::IFA_LOCAL, &octets(address))
         .with(libc::IFA_ADDRESS, &octets(address))
 }
 
-fn new_neighbour(index: u32, address: IpAddr, link: [u8; 6]) -> Message {
+fn new_neighbour(index: u32, address: IpAddr, link: [u8; 6]) -> NetlinkMessage {
     let mut fixed = vec![family(address), 0, 0, 0];
     fixed.extend(index.to_ne_bytes());
     fixed.extend(libc::NUD_PERMANENT.to_ne_bytes());
     fixed.extend([0, 0]);
-    Message::new(libc::RTM_NEWNEIGH, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
+    NetlinkMessage::new(libc::RTM_NEWNEIGH, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
         .with(libc::NDA_DST, &octets(address))
         .with(libc::NDA_LLADDR, &link)
 }
 
-fn default_route(index: u32, router: IpAddr) -> Message {
+fn default_route(index: u32, router: IpAddr) -> NetlinkMessage {
     let table = libc::RT_TABLE_MAIN;
     let mut fixed = vec![family(router), 0, 0, 0, table, libc::RTPROT_STATIC];
     fixed.extend([libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST]);
     fixed.extend([0; 4]);
-    Message::new(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
+    NetlinkMessage::new(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &fixed)
         .with(libc::RTA_GATEWAY, &octets(router))
         .with(libc::RTA_OIF, &index.to_ne_bytes())
 }
@@ -208,7 +286,7 @@ mod tests {
 
     #[test]
     fn attributes_begin_at_multiples_of_four() {
-        let message = Message::new(1, 0, &[0; 8]).with(7, b"abc").with(8, b"d");
+        let message = NetlinkMessage::new(1, 0, &[0; 8]).with(7, b"abc").with(8, b"d");
         assert_eq!(message.body.len(), 8 + 8 + 8);
         assert_eq!(&message.body[8..16], &[7, 0, 7, 0, b'a', b'b', b'c', 0]);
         assert_eq!(message.bytes(1).len(), 16 + 24);

@@ -1,4 +1,4 @@
-//! Making processes in new namespaces and turning into another program.
+//! Processes: fork into namespaces, change ids, close descriptors, set limits.
 
 use crate::spawn::{self, Identity};
 use std::ffi::{CStr, CString};
@@ -6,61 +6,62 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Which side of a fork this is.
+/// The two results of a fork.
 #[derive(Debug)]
 pub enum Fork {
-    /// The new process.
+    /// This is the new process.
     Child,
-    /// The old one.
+    /// This is the process that forked.
     Parent {
-        /// The child's pid, seen from here.
+        /// Pid of the child in the parent's pid namespace.
         pid: u32,
-        /// A descriptor of the child; readable once it is dead.
+        /// Pidfd of the child; readable once it has exited.
         pidfd: OwnedFd,
     },
 }
 
-/// The namespaces that a sandbox is born into.
+/// Clone flags of the namespaces that a sandbox is created in: user, mount, pid, ipc, uts.
 pub const BIRTH_NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS) as u64;
 
-/// A network namespace, which takes longer to make than all the others together.
+/// Clone flag of a network namespace. Creating one takes longer than all the others together, so
+/// that it is a step of its own.
 pub const NETWORK_NAMESPACE: u64 = libc::CLONE_NEWNET as u64;
 
-/// A cgroup namespace too, made once the process is in its cgroup.
+/// Clone flag of a cgroup namespace, created once the process is in its cgroup.
 pub const CGROUP_NAMESPACE: u64 = libc::CLONE_NEWCGROUP as u64;
-/// A pid namespace for children to come; the first of them is its PID 1.
+/// Clone flag of a pid namespace for later children; the first of them is its PID 1.
 pub const PID_NAMESPACE: u64 = libc::CLONE_NEWPID as u64;
-/// A user namespace alone, as the carrier of an id mapping.
+/// Clone flag of a user namespace alone, as the carrier of an id mapping.
 pub const USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
 
 /// `CLONE_INTO_CGROUP` does not fit the libc crate's `c_int` constants.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Forks into new namespaces, and into a v2 cgroup if one is given.
+/// Forks into new namespaces, and into a cgroup v2 directory if one is given.
 ///
-/// Must be called while the process has one thread: the child inherits locks as they are.
+/// The process must have one thread: the child inherits locks as they are.
 pub fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
     clone_into(namespaces, libc::SIGCHLD as u64, cgroup)
 }
 
-/// The same, but the new process is a child of our parent, a sibling of ours.
+/// Forks like [`fork_into`], but the new process is a sibling: its parent is our parent.
 pub fn fork_sibling(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
-    // The signal for the parent is the one of our own end.
+    // With CLONE_PARENT the exit signal is that of the caller.
     clone_into(namespaces | libc::CLONE_PARENT as u64, 0, cgroup)
 }
 
-/// The same as [`fork_into`], but the new user namespace belongs to the host id `owner`: what the
-/// kernel counts per user of such a namespace, it counts for that id and not for root. Only root
-/// can do it; its own ids and capabilities are as before when this returns.
+/// Forks like [`fork_into`], but the new user namespace is owned by the host uid `owner`, so that
+/// the kernel charges its per-user limits to that uid and not to root. Needs root. The caller's ids
+/// and capabilities are restored before this returns.
 pub fn fork_owned(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -> io::Result<Fork> {
     let capabilities = rustix::thread::capabilities(None)?;
     let dumpable = rustix::process::dumpable_behavior()?;
-    // Files are opened as root all the time, by the child too until it takes its ids.
-    let take = |uid: u32| -> io::Result<()> {
+    // fsuid stays root, in the child too until it changes its ids: files are opened as root.
+    let set_euid = |uid: u32| -> io::Result<()> {
         const SAME: libc::uid_t = libc::uid_t::MAX;
         // SAFETY: takes numbers only. A raw call, because the process has one thread.
         if unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) } < 0 {
@@ -71,14 +72,14 @@ pub fn fork_owned(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32) -
         unsafe { libc::syscall(libc::SYS_setfsuid, 0) };
         Ok(rustix::process::set_dumpable_behavior(dumpable)?)
     };
-    let forked = take(owner).and_then(|()| fork_into(namespaces, cgroup));
+    let forked = set_euid(owner).and_then(|()| fork_into(namespaces, cgroup));
     if !matches!(forked, Ok(Fork::Child)) {
-        let own = take(0);
-        if let (Err(_), Ok(Fork::Parent { pidfd, .. })) = (&own, &forked) {
+        let restored = set_euid(0);
+        if let (Err(_), Ok(Fork::Parent { pidfd, .. })) = (&restored, &forked) {
             let kill = rustix::process::Signal::KILL;
             let _ = rustix::process::pidfd_send_signal(pidfd, kill);
         }
-        own?;
+        restored?;
     }
     forked
 }
@@ -103,27 +104,27 @@ fn clone_into(flags: u64, signal: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Re
         ..0 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
         pid => {
-            // SAFETY: the kernel stored a new descriptor that nobody else owns.
+            // SAFETY: the kernel stored a new descriptor that has no other owner.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Fork::Parent { pid: pid as u32, pidfd })
         }
     }
 }
 
-/// Leaves only /dev/null at 0 to 2 and `kept`, whose new descriptor is returned. Everything else
-/// is closed, whoever owns it.
+/// Replaces descriptors 0 to 2 by /dev/null, moves `kept` to 3 and closes all others, also those
+/// that other values own. Returns the new descriptor.
 ///
-/// For a forked child that never returns to its caller: whatever still owns a descriptor must not
+/// For a forked child that never returns to its caller: values that own closed descriptors must not
 /// be dropped any more.
 pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     keep_these([kept]).map(|[kept]| kept)
 }
 
-/// The same for several, in their order.
+/// Like [`keep_only`] for several descriptors, which become 3, 4 and so on in their order.
 pub fn keep_these<const N: usize>(kept: [BorrowedFd<'_>; N]) -> io::Result<[OwnedFd; N]> {
-    /// The first number that no standard stream has.
-    const KEPT: libc::c_int = 3;
-    /// Out of the way of the numbers that are about to be replaced.
+    /// First number behind the standard streams.
+    const FIRST_KEPT: libc::c_int = 3;
+    /// Copies are made above this number, so that none is overwritten by the moves below.
     const HIGH: libc::c_int = 64;
     let check = |result: libc::c_long| match result {
         ..0 => Err(io::Error::last_os_error()),
@@ -138,26 +139,26 @@ pub fn keep_these<const N: usize>(kept: [BorrowedFd<'_>; N]) -> io::Result<[Owne
     // SAFETY: the path is a C string.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     let null = high(check(null.into())?)?;
-    for target in 0..KEPT {
+    for target in 0..FIRST_KEPT {
         // SAFETY: replaces descriptors that nothing of this process uses any more.
         check(unsafe { libc::dup2(null, target) }.into())?;
     }
-    let mut target = KEPT;
+    let mut target = FIRST_KEPT;
     for number in &mut numbers {
-        // SAFETY: as above; the copy is closed when a command is executed.
+        // SAFETY: as above; the copy has O_CLOEXEC.
         *number = check(unsafe { libc::dup3(*number, target, libc::O_CLOEXEC) }.into())?;
         target += 1;
     }
     // SAFETY: as above.
     check(unsafe { libc::syscall(libc::SYS_close_range, target, libc::c_int::MAX, 0) })?;
-    // SAFETY: made above and owned by nobody else.
+    // SAFETY: created above and without another owner.
     Ok(numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
-/// Closes every descriptor but the standard streams and these.
+/// Closes all descriptors but the standard streams and `kept`.
 ///
-/// For a forked child that never returns to its caller: whatever still owns another descriptor must
-/// not be dropped any more.
+/// For a forked child that never returns to its caller: values that own closed descriptors must not
+/// be dropped any more.
 pub fn close_others(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).filter(|fd| *fd > 2).collect();
     numbers.sort_unstable();
@@ -176,14 +177,14 @@ pub fn close_others(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Wipes the arguments and the environment that this process was started with. Anybody in the
-/// same pid namespace may read the former.
+/// Overwrites the command line and the environment that this process was started with by zeros:
+/// other processes of the pid namespace can read the command line in /proc.
 ///
 /// For a forked child that has one thread and no further use for either.
-pub fn forget_origin() -> io::Result<()> {
+pub fn wipe_cmdline_and_env() -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let unreadable = || io::Error::from(io::ErrorKind::InvalidData);
-    // The name is in parentheses and may hold anything.
+    // The command name is in parentheses and may contain any byte.
     let fields: Vec<&str> =
         stat.rsplit_once(')').ok_or_else(unreadable)?.1.split_whitespace().collect();
     let field = |number: usize| -> io::Result<usize> {
@@ -193,14 +194,14 @@ pub fn forget_origin() -> io::Result<()> {
         if start == 0 || end < start {
             return Err(unreadable());
         }
-        // SAFETY: the kernel laid these strings out on our stack and tells where they are; they
-        // are writable, nobody holds a reference into them, and the child has its own copy.
+        // SAFETY: the kernel laid these strings out on our stack and tells where they are. They are
+        // writable, no reference into them exists, and the child has its own copy.
         unsafe { ptr::write_bytes(start as *mut u8, 0, end - start) };
     }
     Ok(())
 }
 
-/// Becomes root of the user namespace, without any other group.
+/// Sets all uids and gids to 0 of the user namespace and drops supplementary groups.
 pub fn become_root() -> io::Result<()> {
     let none: *const libc::gid_t = ptr::null();
     // SAFETY: an empty list is never read; the others take numbers only. Raw calls, because the
@@ -213,55 +214,62 @@ pub fn become_root() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Does something with other ids for files, those of an id that owns nothing, and so without root's
-/// rights over files. What the kernel remembers of its caller meanwhile, as the mounter of an overlay,
-/// it remembers so.
+/// Runs `work` with fsuid and fsgid set to `id`, which owns no files, and so without root's file
+/// capabilities. Credentials that the kernel stores meanwhile, such as those of an overlay's
+/// mounter, are these.
 ///
-/// For root of a user namespace that has one thread; the id is mapped there.
+/// For root of a user namespace with one thread; `id` is mapped there.
 pub fn with_file_ids<T>(id: u32, work: impl FnOnce() -> T) -> io::Result<T> {
-    /// No id: asks for the present one.
-    const ASK: u32 = u32::MAX;
+    /// Not a valid id: the call changes nothing and returns the current one.
+    const QUERY: u32 = u32::MAX;
     // SAFETY: both take numbers only. Raw calls, because the process has one thread.
     let set = |id: u32| unsafe {
         libc::syscall(libc::SYS_setfsgid, id);
         libc::syscall(libc::SYS_setfsuid, id);
-        (libc::syscall(libc::SYS_setfsgid, ASK), libc::syscall(libc::SYS_setfsuid, ASK))
+        (libc::syscall(libc::SYS_setfsgid, QUERY), libc::syscall(libc::SYS_setfsuid, QUERY))
     };
-    let wanted = |set: (libc::c_long, libc::c_long), id: u32| match set == (id.into(), id.into()) {
+    let check = |set: (libc::c_long, libc::c_long), id: u32| match set == (id.into(), id.into()) {
         true => Ok(()),
         false => Err(io::Error::from_raw_os_error(libc::EPERM)),
     };
-    // Leaving user 0 takes the rights over files from the effective capabilities; coming back gives
-    // them back.
-    wanted(set(id), id)?;
+    // An fsuid other than 0 drops CAP_DAC_OVERRIDE and its like from the effective set; 0 restores
+    // them.
+    check(set(id), id)?;
     let done = work();
-    wanted(set(0), 0)?;
+    check(set(0), 0)?;
     Ok(done)
 }
 
-/// Root has one of the 64 Ki ids that exist inside.
-const OTHERS: u32 = 0xffff;
+/// A sandbox has 65536 ids; root is one of them.
+const MAX_GRANTED_IDS: u32 = 0xffff;
 
-/// How many ids exist inside, root among them, where this many were granted.
+/// Number of ids that exist inside, with root, where `count` subordinate ids are granted.
 pub fn granted_count(count: u32) -> u32 {
-    1 + count.min(OTHERS)
+    1 + count.min(MAX_GRANTED_IDS)
 }
 
-/// Has `newuidmap` or `newgidmap` map root of a child to one id and the others to a granted range.
+/// Runs `newuidmap` or `newgidmap`: maps root of a child to `own` and the other ids to a granted
+/// range of subordinate ids. Root of a user namespace writes the map itself.
 pub fn map_granted(tool: &str, pid: u32, own: u32, start: u32, count: u32) -> io::Result<()> {
-    let words = [pid, 0, own, 1, 1, start, count.min(OTHERS)].map(|word| word.to_string());
+    if rustix::process::geteuid().is_root() {
+        let file = tool.trim_start_matches("new").replace("map", "_map");
+        let map = format!("0 {own} 1\n1 {start} {}", count.min(MAX_GRANTED_IDS));
+        return std::fs::write(format!("/proc/{pid}/{file}"), map);
+    }
+    let arguments =
+        [pid, 0, own, 1, 1, start, count.min(MAX_GRANTED_IDS)].map(|number| number.to_string());
     let output = std::process::Command::new(tool)
-        .args(words)
+        .args(arguments)
         .stdin(std::process::Stdio::null())
         .output()
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot run it: {error}")))?;
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot execute {tool}: {error}")))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
 }
 
-/// Forks; true in the child. The caller has one thread.
+/// Forks the process; true in the child. The caller must have one thread.
 pub fn fork() -> io::Result<bool> {
     // SAFETY: with one thread the child's copy of every lock and buffer is consistent.
     match unsafe { libc::fork() } {
@@ -270,7 +278,8 @@ pub fn fork() -> io::Result<bool> {
     }
 }
 
-/// Forks; the child's pid in the parent, none in the child. The caller has one thread.
+/// Forks the process; the child's pid in the parent, `None` in the child. The caller must have one
+/// thread.
 pub fn fork_child() -> io::Result<Option<i32>> {
     // SAFETY: with one thread the child's copy of every lock and buffer is consistent.
     match unsafe { libc::fork() } {
@@ -279,16 +288,16 @@ pub fn fork_child() -> io::Result<Option<i32>> {
     }
 }
 
-/// Becomes this user for good, or stays who it is, and gives up every capability, as a command does
-/// that gets none.
-pub fn become_powerless(identity: Option<&Identity>) -> io::Result<()> {
-    // While it still may.
-    spawn::empty_bounding_set();
+/// Changes to this user, if one is given, and drops all capabilities, as for a command that gets
+/// none. Neither can be undone.
+pub fn drop_privileges(identity: Option<&Identity>) -> io::Result<()> {
+    // Needs CAP_SETPCAP, so it comes first.
+    spawn::drop_bounding_set();
     identity.map_or(Ok(()), become_user)?;
-    if spawn::give_up_capabilities() { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if spawn::drop_all_capabilities() { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Becomes this user for good.
+/// Sets uid, gid and supplementary groups; cannot be undone without CAP_SETUID.
 pub fn become_user(identity: &Identity) -> io::Result<()> {
     let groups = &identity.groups;
     let (uid, gid) = (identity.uid, identity.gid);
@@ -301,25 +310,25 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Ends this process at once: no destructors, no buffers, as a forked child must.
+/// Calls `_exit(2)`: no destructors run and no buffers are flushed, as a forked child must.
 pub fn leave(code: i32) -> ! {
     // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// C strings as the null-terminated array that the kernel wants.
+/// C strings as a null-terminated array of pointers, for `execve(2)`.
 pub(crate) fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// Leaves the shared namespaces given as clone flags.
+/// Calls `unshare(2)` with these clone flags.
 pub fn unshare(namespaces: u64) -> io::Result<()> {
     // SAFETY: unshare takes flags and touches no memory of ours.
     let done = unsafe { libc::unshare(namespaces as libc::c_int) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A new, empty session keyring, so that keys of the caller cannot be reached.
+/// Joins a new, empty session keyring, so that keys of the caller cannot be reached.
 pub fn new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     let anonymous: *const libc::c_char = ptr::null();
@@ -328,7 +337,7 @@ pub fn new_session_keyring() -> io::Result<()> {
     if done >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Runs on these processors only.
+/// Restricts this thread to these CPUs.
 pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: all-zero is a valid, empty cpu_set_t.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -341,7 +350,7 @@ pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The processors this process may run on.
+/// CPUs that this thread may run on.
 pub fn affinity() -> io::Result<Vec<usize>> {
     // SAFETY: all-zero is a valid, empty cpu_set_t.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -356,7 +365,7 @@ pub fn affinity() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Sets a resource limit of this process; the number is the kernel's.
+/// Sets a resource limit of this process; `resource` is a number of the kernel (`RLIMIT_*`).
 pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
     let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
     let old: *mut libc::rlimit64 = ptr::null_mut();
@@ -365,7 +374,7 @@ pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A program's arguments or environment as C strings; a zero byte inside is refused.
+/// Arguments or environment of a program as C strings; fails if one contains a zero byte.
 pub fn c_strings<S: AsRef<[u8]>>(strings: impl IntoIterator<Item = S>) -> io::Result<Vec<CString>> {
     strings
         .into_iter()
@@ -373,18 +382,18 @@ pub fn c_strings<S: AsRef<[u8]>>(strings: impl IntoIterator<Item = S>) -> io::Re
         .collect()
 }
 
-/// One C string.
+/// Bytes as one C string; fails if they contain a zero byte.
 pub fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Sets the name that `ps` shows for this thread.
+/// Sets the thread name that `ps` shows, of at most 15 bytes.
 pub fn set_name(name: &CStr) {
     // SAFETY: the kernel reads at most 16 bytes up to the terminating zero.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Which version of Landlock this kernel has; none if it has none or it is off.
+/// Landlock ABI version of this kernel; `None` if it has none or it is disabled.
 pub fn landlock_version() -> Option<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     let none: *const libc::c_void = ptr::null();
@@ -395,14 +404,14 @@ pub fn landlock_version() -> Option<u32> {
     u32::try_from(version).ok().filter(|version| *version > 0)
 }
 
-/// Bytes in a page of memory. From the C library, which has known it since the start: a process
-/// that is not dumpable may not look it up in its own /proc.
+/// Size of a memory page in bytes, from the C library: a process that is not dumpable may not read
+/// its own /proc.
 pub fn page_size() -> u64 {
     // SAFETY: takes a number and returns one.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// How many of the kernel's ticks make a second.
+/// Clock ticks in a second (`_SC_CLK_TCK`), the unit of CPU times in /proc.
 pub fn clock_ticks() -> u64 {
     // SAFETY: takes a number and returns one.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)

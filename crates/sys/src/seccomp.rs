@@ -1,32 +1,32 @@
-//! Installing a filter of system calls.
+//! Installs a seccomp filter.
 
 use std::io;
 
-/// One instruction, as the kernel defines it.
+/// One BPF instruction (`sock_filter`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// What to do.
+    /// Opcode: `BPF_*` constants combined.
     pub code: u16,
-    /// How many instructions to skip if a comparison holds.
+    /// Instructions to skip if the comparison holds.
     pub jump_true: u8,
-    /// How many to skip if it does not.
+    /// Instructions to skip if the comparison fails.
     pub jump_false: u8,
-    /// The operand.
+    /// Operand `k`: a constant, an offset or a return value.
     pub operand: u32,
 }
 
 #[repr(C)]
-struct Program {
+struct BpfProgram {
     length: u16,
     instructions: *const Instruction,
 }
 
-/// Filters every system call of this process and its children from now on, for good.
+/// Filters all later system calls of this process and its children; cannot be removed.
 pub fn install(instructions: &[Instruction]) -> io::Result<()> {
     let length = u16::try_from(instructions.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let program = Program { length, instructions: instructions.as_ptr() };
-    // SAFETY: `Instruction` and `Program` have the layout of sock_filter and sock_fprog; the
+    let program = BpfProgram { length, instructions: instructions.as_ptr() };
+    // SAFETY: `Instruction` and `BpfProgram` have the layout of sock_filter and sock_fprog; the
     // kernel copies `length` instructions before the call returns.
     let done = unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)

@@ -1,4 +1,4 @@
-//! Signals as a descriptor, so that one loop can wait for everything.
+//! Signals by `signalfd(2)`, so that one poll loop waits for everything.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,12 +8,39 @@ pub use libc::{
     SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
-/// Signals that arrive by reading.
+/// Linux signal numbers with their names. Real-time signals have numbers alone.
+pub const NAMES: [(i32, &str); 22] = [
+    (SIGHUP, "HUP"),
+    (SIGINT, "INT"),
+    (SIGQUIT, "QUIT"),
+    (libc::SIGILL, "ILL"),
+    (libc::SIGTRAP, "TRAP"),
+    (SIGABRT, "ABRT"),
+    (libc::SIGBUS, "BUS"),
+    (libc::SIGFPE, "FPE"),
+    (SIGKILL, "KILL"),
+    (SIGUSR1, "USR1"),
+    (libc::SIGSEGV, "SEGV"),
+    (SIGUSR2, "USR2"),
+    (SIGPIPE, "PIPE"),
+    (SIGALRM, "ALRM"),
+    (SIGTERM, "TERM"),
+    (SIGCHLD, "CHLD"),
+    (SIGCONT, "CONT"),
+    (SIGSTOP, "STOP"),
+    (SIGTSTP, "TSTP"),
+    (libc::SIGXCPU, "XCPU"),
+    (SIGWINCH, "WINCH"),
+    (SIGPWR, "PWR"),
+];
+
+/// Signals that are read from a signalfd.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks these signals for the calling thread and its children to come, and collects them.
+    /// Blocks these signals for the calling thread and its later children, and opens a signalfd for
+    /// them.
     pub fn collect(signals: &[i32]) -> io::Result<Self> {
         let set = set_of(signals);
         // SAFETY: the set is initialised; a null old set is allowed.
@@ -27,16 +54,16 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel returned a new descriptor that nobody else owns.
+        // SAFETY: the kernel returned a new descriptor that has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The descriptor to wait on.
+    /// Descriptor that is readable when a signal has arrived.
     pub fn fd(&self) -> &OwnedFd {
         &self.0
     }
 
-    /// The next signal that has arrived, if any.
+    /// Number of the next signal that has arrived; `None` if there is none.
     pub fn take(&self) -> Option<i32> {
         // SAFETY: all-zero is a valid signalfd_siginfo.
         let mut received: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
@@ -47,7 +74,7 @@ impl Signals {
     }
 }
 
-/// Lets every signal through again and gives each its default meaning, as a new program expects.
+/// Unblocks all signals and sets their default action, as a new program expects.
 pub fn reset() {
     let none = set_of(&[]);
     // SAFETY: the set is initialised; a null old set is allowed.
@@ -58,56 +85,57 @@ pub fn reset() {
     }
 }
 
-/// Gives each signal that is ignored its default meaning, but SIGPIPE, which Rust programs ignore. Whoever
-/// started us may have ignored some (`nohup`, a shell's job in the background), which programs that are executed
-/// keep.
-pub fn heed() {
+/// Sets ignored signals back to their default action, but for SIGPIPE, which Rust programs ignore.
+/// The parent may have ignored some (`nohup`, background jobs of a shell), and `execve(2)` keeps
+/// ignored signals ignored.
+pub fn reset_ignored_signals() {
     for signal in (1..=64).filter(|&signal| signal != SIGPIPE && is_ignored(signal)) {
-        act(signal, Some(&KernelAction::default()));
+        rt_sigaction(signal, Some(&KernelSigaction::default()));
     }
 }
 
-/// Whether a signal is ignored.
+/// Whether a signal is ignored by this process.
 pub fn is_ignored(signal: i32) -> bool {
-    act(signal, None).is_some_and(|now| now.call == libc::SIG_IGN)
+    rt_sigaction(signal, None).is_some_and(|now| now.handler == libc::SIG_IGN)
 }
 
-/// What is done at a signal, as the kernel is told. All-zero is the default meaning.
+/// The kernel's `sigaction`. All-zero is the default action.
 #[repr(C)]
 #[derive(Default)]
-struct KernelAction {
-    call: usize,
+struct KernelSigaction {
+    handler: usize,
     flags: libc::c_ulong,
     restorer: usize,
     mask: u64,
 }
 
-/// What was done at a signal until now, and is done from now on if that is given. Not by the C library, which keeps
-/// two signals for itself and does not tell of them.
-fn act(signal: i32, next: Option<&KernelAction>) -> Option<KernelAction> {
-    let mut before = KernelAction::default();
+/// Returns the previous action and sets `next` if given. A raw system call: the C library reserves
+/// two signals and hides them.
+fn rt_sigaction(signal: i32, next: Option<&KernelSigaction>) -> Option<KernelSigaction> {
+    let mut before = KernelSigaction::default();
     let next = next.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads one action unless that is null, and writes one; 8 is the size of its set of signals.
+    // SAFETY: the kernel reads one action unless it is null, and writes one; 8 is the size of its
+    // signal set.
     let done = unsafe {
         libc::syscall(libc::SYS_rt_sigaction, signal, next, &raw mut before, size_of::<u64>())
     };
     (done == 0).then_some(before)
 }
 
-/// Ignores a signal.
+/// Sets a signal to be ignored (`SIG_IGN`).
 pub fn ignore(signal: i32) {
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal to a process, or to everything we may signal if `pid` is -1.
+/// Sends a signal to a process, or to all that this one may signal if `pid` is -1.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory.
     let done = unsafe { libc::kill(pid, signal) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The number of a signal by name (`TERM`, `SIGTERM`, `term`) or digits.
+/// Parses a signal name (`TERM`, `SIGTERM`, `term`, `RTMIN+3`) or a number from 1 to 64.
 pub fn parse(text: &str) -> Option<i32> {
     if let Ok(number) = text.parse::<i32>() {
         return (1..=64).contains(&number).then_some(number);
@@ -118,29 +146,13 @@ pub fn parse(text: &str) -> Option<i32> {
         let number = real_time().checked_add(offset.parse().ok()?)?;
         return (number <= 64).then_some(number);
     }
-    Some(match name {
-        "HUP" => SIGHUP,
-        "INT" => SIGINT,
-        "QUIT" => SIGQUIT,
-        "ABRT" => SIGABRT,
-        "KILL" => SIGKILL,
-        "USR1" => SIGUSR1,
-        "USR2" => SIGUSR2,
-        "PIPE" => SIGPIPE,
-        "ALRM" => SIGALRM,
-        "TERM" => SIGTERM,
-        "CHLD" => SIGCHLD,
-        "CONT" => SIGCONT,
-        "STOP" => SIGSTOP,
-        "TSTP" => SIGTSTP,
-        "WINCH" => SIGWINCH,
-        "PWR" => SIGPWR,
-        "RTMIN" => real_time(),
-        _ => return None,
-    })
+    if name == "RTMIN" {
+        return Some(real_time());
+    }
+    NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
 }
 
-/// The first of the signals that programs give a meaning, as the C library counts.
+/// `SIGRTMIN`: the first real-time signal, as the C library counts.
 pub fn real_time() -> i32 {
     libc::SIGRTMIN()
 }

@@ -1,4 +1,4 @@
-//! Unix sockets with descriptors beside the bytes, at paths of any length.
+//! Unix sockets: `SCM_RIGHTS` beside the bytes, and socket paths of any length.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
@@ -10,13 +10,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The kernel's room for a socket's path, with the zero at its end.
+/// Size of `sun_path`, with its terminating zero.
 const MAX_PATH: usize = 108;
 
-/// Most descriptors beside one frame.
+/// Largest number of descriptors sent with one frame.
 pub const MAX_FDS: usize = 3;
 
-/// A connected pair of stream sockets, closed on exec.
+/// A connected pair of stream sockets, close-on-exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -26,9 +26,9 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// A connected pair of sockets that keep messages apart, with room for many packets.
+/// A connected pair of `SOCK_SEQPACKET` sockets with a large send buffer, for packets.
 pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    /// The kernel gives as much of it as the host allows.
+    /// Bytes of send buffer; the kernel caps it at `net.core.wmem_max`.
     const ROOM: usize = 4 << 20;
     let kind = SocketType::SEQPACKET;
     let (one, other) =
@@ -39,18 +39,18 @@ pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
-/// A send that failed.
+/// Error of a send on a socket.
 #[derive(Debug)]
 pub struct Unsent {
-    /// What the kernel said.
+    /// Error that the kernel returned.
     pub error: io::Error,
-    /// Whether some of the bytes were sent before, so that the rest would make no sense to the peer
-    /// without them.
+    /// Whether some bytes were sent before: the peer then has a partial frame.
     pub begun: bool,
 }
 
 impl Unsent {
-    /// Whether the kernel had no room for it: the peer is there, and may be asked again later.
+    /// Whether the kernel lacked buffers or descriptors: the peer is there, and a later try may
+    /// succeed.
     pub fn is_shortage(&self) -> bool {
         let shortages = [
             libc::ETOOMANYREFS,
@@ -65,15 +65,16 @@ impl Unsent {
     }
 }
 
-/// Sends all bytes; the descriptors go with the first of them.
+/// Sends all bytes; the descriptors go with the first byte.
 pub fn send_all(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_or_tell(socket, bytes, fds).map_err(|unsent| unsent.error)
 }
 
-/// The same, and tells whether anything was sent.
+/// Like [`send_all`]; the error says whether some bytes were sent.
 ///
-/// The kernel counts descriptors on their way for each user, and refuses more than the sender's limit
-/// on open files. Others may have sent that many, so that limit is raised as far as it goes then.
+/// The kernel counts descriptors in flight for each user and refuses more than the sender's
+/// RLIMIT_NOFILE. Other processes of the user may have that many in flight, so the soft limit is
+/// raised to the hard one on ETOOMANYREFS.
 pub fn send_or_tell(
     socket: BorrowedFd<'_>,
     mut bytes: &[u8],
@@ -101,7 +102,7 @@ pub fn send_or_tell(
                 let resource = rustix::process::Resource::Nofile;
                 let limit = rustix::process::getrlimit(resource);
                 let limit = rustix::process::Rlimit { current: limit.maximum, ..limit };
-                // Where that is refused the next try fails as this one did.
+                // If this fails, the next send fails with the same error.
                 let _ = rustix::process::setrlimit(resource, limit);
             }
             Err(error) => {
@@ -112,8 +113,8 @@ pub fn send_or_tell(
     Ok(())
 }
 
-/// Receives what is there, up to the buffer's length, and the descriptors beside it.
-/// Zero is the end. More descriptors than [`MAX_FDS`] at once are closed by the kernel.
+/// Receives available bytes, up to the buffer's length, and the descriptors beside them. Zero is
+/// end of file. More than [`MAX_FDS`] descriptors at once are closed by the kernel.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -132,8 +133,8 @@ pub fn receive(
     Ok(received.bytes)
 }
 
-/// Listens at `directory/name`. The address is taken through the open directory, because a
-/// socket's own path may have only 107 bytes.
+/// Listens at `directory/name`. The address goes through /proc/self/fd of the open directory,
+/// because a socket's own path may have only 107 bytes.
 pub fn listen(directory: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -142,7 +143,7 @@ pub fn listen(directory: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to `directory/name`, blocking.
+/// Connects to the socket `directory/name`, blocking.
 pub fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -150,7 +151,7 @@ pub fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // Most paths are short enough, and need no detour through an open directory.
+    // Most paths are short enough for sun_path.
     let path = directory.join(name);
     if path.as_os_str().len() < MAX_PATH {
         rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;

@@ -1,7 +1,7 @@
 //! Sparse files: where their data lies, and how to write one without filling the file system.
 //!
 //! A file of a few kilobytes on disk can claim exabytes. Readers skip its holes by `SEEK_DATA`;
-//! writers leave holes where the source has them, and are held by a [`Budget`].
+//! writers leave holes where the source has them and are limited by a [`Budget`].
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -11,10 +11,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A run of bytes of a file, up to `end`.
+/// A run of bytes of a file, ending before `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
-    /// Allocated bytes.
+    /// Bytes that are allocated on disk.
     Data {
         /// Offset of the first byte behind the run.
         end: u64,
@@ -35,7 +35,7 @@ impl Run {
     }
 }
 
-/// The run that begins at `at`, which is below `size`. What a file that has shrunk no longer has
+/// The run that begins at `at`, which is below `size`. What is missing of a file that has shrunk
 /// counts as a hole. The file position is `at` afterwards.
 pub fn run_at(file: impl AsFd, at: u64, size: u64) -> io::Result<Run> {
     let file = file.as_fd();
@@ -60,15 +60,15 @@ pub fn has_holes(file: &File) -> io::Result<bool> {
     Ok(meta.blocks().saturating_mul(512) < meta.len())
 }
 
-/// Bytes of one operation that are written without a look at the reserve: a small copy is taken
-/// even by a disk that is nearly full.
+/// Bytes of one operation that are written without a look at the reserve: a small copy succeeds
+/// even on a disk that is nearly full.
 const UNCHECKED: u64 = 16 << 20;
-/// Free space is looked up once for this many bytes.
+/// Free space is read by `statvfs` once for this many bytes.
 const STEP: u64 = 64 << 20;
-/// Space that a copy leaves free: a twentieth of the file system, at most this.
+/// Space that a copy leaves free: 5 % of the file system, at most this many bytes.
 const LARGEST_RESERVE: u64 = 1 << 30;
-/// Holes that all files of one operation may have together: larger than disk images of people, and
-/// small enough that a backup which reads them as zeros ends.
+/// Holes that all files of one operation may have together, in bytes: more than usual disk images
+/// have, and few enough that a backup which reads them as zeros ends.
 pub const HOLES_LIMIT: u64 = 1 << 40;
 
 /// What one operation (a copy, an apply) may still write.
@@ -152,7 +152,7 @@ pub struct SparseWriter<'a> {
     at: u64,
 }
 
-/// Zeros are looked for in pieces of this size, the block of most file systems.
+/// Zeros are detected in blocks of this size, that of most file systems.
 const BLOCK: u64 = 4096;
 
 impl<'a> SparseWriter<'a> {
@@ -161,7 +161,7 @@ impl<'a> SparseWriter<'a> {
         Self { file, budget, at: 0 }
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes as they are, zeros too.
     pub fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.budget.take(self.file, bytes.len() as u64)?;
         self.file.write_all_at(bytes, self.at)?;
@@ -169,7 +169,7 @@ impl<'a> SparseWriter<'a> {
         Ok(())
     }
 
-    /// Leaves a hole.
+    /// Leaves a hole of `length` bytes.
     pub fn hole(&mut self, length: u64) -> io::Result<()> {
         self.budget.take_hole(length)?;
         self.at = self.at.checked_add(length).ok_or(OverBudget::Holes)?;
@@ -199,7 +199,7 @@ impl<'a> SparseWriter<'a> {
         Ok(())
     }
 
-    /// Gives the file its size, which a hole at its end does not, and returns it.
+    /// Sets the file's size, which a hole at its end does not, and returns it.
     pub fn finish(self) -> io::Result<u64> {
         if self.file.metadata()?.len() != self.at {
             self.file.set_len(self.at)?;
@@ -208,7 +208,7 @@ impl<'a> SparseWriter<'a> {
     }
 }
 
-/// The bytes at the start that lie in one block of the file.
+/// The leading bytes that lie in one block of the file.
 fn block(bytes: &[u8], at: u64) -> &[u8] {
     let left = usize::try_from(BLOCK - at % BLOCK).unwrap_or(usize::MAX);
     &bytes[..bytes.len().min(left)]
@@ -234,7 +234,7 @@ pub fn copy(from: &File, to: &File) -> io::Result<u64> {
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                         read => read?,
                     };
-                    // Cut off meanwhile: the rest is a hole.
+                    // Truncated meanwhile: the rest is a hole.
                     if read == 0 {
                         at = size;
                         break;

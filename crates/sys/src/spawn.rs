@@ -1,32 +1,32 @@
-//! Starting a command without copying the address space.
+//! Starts a command without copying the address space.
 //!
-//! The child shares our memory until it execs (CLONE_VM|CLONE_VFORK), so everything it needs is
-//! made before, and it does nothing but system calls.
+//! The child shares our memory until it execs (`CLONE_VM | CLONE_VFORK`), so everything it needs is
+//! allocated before, and it makes nothing but system calls.
 
 use crate::process::pointers;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Who the command runs as.
+/// User and groups that a command runs as.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// User.
+    /// User id in the current user namespace.
     pub uid: u32,
-    /// Group.
+    /// Primary group id in the current user namespace.
     pub gid: u32,
-    /// The other groups.
+    /// Supplementary group ids of the process.
     pub groups: Vec<u32>,
 }
 
-/// A resource limit by the kernel's number.
+/// A resource limit by the kernel's number, for `prlimit64(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct RawRlimit {
-    /// The kernel's number of it.
+    /// Number of the resource (`RLIMIT_*`).
     pub resource: u32,
-    /// What holds now.
+    /// Soft limit: the one in force.
     pub soft: u64,
-    /// How far it may be raised.
+    /// Hard limit: the soft one may be raised up to it.
     pub hard: u64,
 }
 
@@ -35,54 +35,54 @@ pub struct RawRlimit {
 pub struct Spawn<'a> {
     /// Paths to try, in order, as a shell tries PATH.
     pub candidates: &'a [CString],
-    /// Program and arguments.
+    /// Program name and arguments.
     pub argv: &'a [CString],
-    /// The whole environment.
+    /// Complete environment as `NAME=value` strings.
     pub env: &'a [CString],
-    /// Descriptors 0, 1 and 2.
+    /// Descriptors that become 0, 1 and 2 of the command.
     pub stdio: [BorrowedFd<'a>; 3],
     /// Whether descriptor 0 becomes the controlling terminal.
     pub terminal: bool,
-    /// Where it starts.
+    /// Working directory of the command.
     pub workdir: &'a CStr,
-    /// Who it runs as; none stays as we are.
+    /// User to change to; `None` keeps the current ids.
     pub identity: Option<&'a Identity>,
-    /// Resource limits.
+    /// Resource limits set before exec.
     pub rlimits: &'a [RawRlimit],
-    /// Give up every capability, for good.
-    pub powerless: bool,
+    /// Drop all capabilities, also from the bounding set.
+    pub drop_caps: bool,
 }
 
-/// What failed in the child.
+/// Step at which the child failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Making the process, its session or its descriptors.
+    /// Clone, session, terminal or descriptors.
     Process,
-    /// A resource limit.
+    /// Setting a resource limit.
     Rlimit,
-    /// Becoming the user.
+    /// Setting user, groups or capabilities.
     Identity,
     /// Entering the working directory.
     Workdir,
-    /// Executing the program.
+    /// Executing the program (`execve`).
     Exec,
 }
 
-/// A command that did not start.
+/// Error of a command that did not start.
 #[derive(Debug)]
-pub struct Failed {
-    /// What failed.
+pub struct SpawnError {
+    /// Step at which it failed.
     pub step: Step,
-    /// What the kernel said.
+    /// Error that the kernel returned.
     pub error: io::Error,
 }
 
-/// Enough for the few frames below; the child never returns into deeper code.
+/// Stack of the child in bytes: enough for the few frames below; it never returns into deeper code.
 const STACK: usize = 64 << 10;
 
-struct Child<'a> {
+struct ChildContext<'a> {
     spawn: &'a Spawn<'a>,
-    /// Its pid as it sees it itself.
+    /// Pid of the child in its own pid namespace.
     inside: i32,
     candidates: Vec<*const libc::c_char>,
     argv: Vec<*const libc::c_char>,
@@ -90,26 +90,26 @@ struct Child<'a> {
     failed: Option<(Step, i32)>,
 }
 
-/// A command that was started, by its pid.
+/// Pids of a command that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
-    /// As we see it.
+pub struct ChildPids {
+    /// Pid in our pid namespace.
     pub pid: i32,
-    /// As it sees itself: children may be born into another pid namespace.
+    /// Pid in the child's own pid namespace, which may be a new one.
     pub inside: i32,
 }
 
-/// Starts the command and returns its pid once it has executed the program.
+/// Starts the command and returns once `execve(2)` has succeeded or failed.
 ///
-/// The caller has one thread and keeps its own descriptors 0 to 2 open.
-pub fn spawn(spawn: &Spawn<'_>) -> Result<Started, Failed> {
-    let mut child = Child::new(spawn);
+/// The caller must have one thread and keep its own descriptors 0 to 2 open.
+pub fn spawn(spawn: &Spawn<'_>) -> Result<ChildPids, SpawnError> {
+    let mut child = ChildContext::new(spawn);
     let mut stack = vec![0u128; STACK / size_of::<u128>()];
     // SAFETY: one past the end of the allocation, aligned to 16 bytes as the ABI asks.
     let top = unsafe { stack.as_mut_ptr().add(stack.len()) };
     let argument = (&raw mut child).cast::<libc::c_void>();
-    // SAFETY: CLONE_VFORK suspends us until the child has exec'd or exited, so `child`, `stack`
-    // and all they point to outlive the child's use of them, and nobody else touches them.
+    // SAFETY: CLONE_VFORK suspends us until the child has exec'd or exited, so `child`, `stack` and
+    // all they point to outlive the child's use of them, and no other thread touches them.
     let pid = unsafe {
         libc::clone(
             enter_child,
@@ -119,30 +119,30 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<Started, Failed> {
         )
     };
     if pid < 0 {
-        return Err(Failed { step: Step::Process, error: io::Error::last_os_error() });
+        return Err(SpawnError { step: Step::Process, error: io::Error::last_os_error() });
     }
     match child.failed {
-        None => Ok(Started { pid, inside: child.inside }),
+        None => Ok(ChildPids { pid, inside: child.inside }),
         Some((step, errno)) => {
             let mut status = 0;
             // SAFETY: waits for the child just made; the status is written to our variable.
             unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            Err(Failed { step, error: io::Error::from_raw_os_error(errno) })
+            Err(SpawnError { step, error: io::Error::from_raw_os_error(errno) })
         }
     }
 }
 
-/// Becomes the command; returns only if that failed. Descriptors beyond the standard streams are
-/// closed by the program that is executed: the process that waits for that sees the last of ours close then.
-/// So the working directory is one that only this process has named.
+/// Executes the command in this process; returns only on failure. Descriptors beyond the standard
+/// streams get close-on-exec: the process that waits for exec sees the last of them close then. The
+/// working directory must therefore be a path that only this process uses.
 ///
 /// For a forked child that never returns to its caller.
-pub fn replace(spawn: &Spawn<'_>) -> Failed {
-    let (step, errno) = become_command(&Child::new(spawn), libc::CLOSE_RANGE_CLOEXEC);
-    Failed { step, error: io::Error::from_raw_os_error(errno) }
+pub fn replace(spawn: &Spawn<'_>) -> SpawnError {
+    let (step, errno) = exec_command(&ChildContext::new(spawn), libc::CLOSE_RANGE_CLOEXEC);
+    SpawnError { step, error: io::Error::from_raw_os_error(errno) }
 }
 
-impl<'a> Child<'a> {
+impl<'a> ChildContext<'a> {
     fn new(spawn: &'a Spawn<'a>) -> Self {
         Self {
             spawn,
@@ -156,19 +156,19 @@ impl<'a> Child<'a> {
 }
 
 extern "C" fn enter_child(argument: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `spawn` passes a pointer to its own Child and is suspended while we use it.
-    let child = unsafe { &mut *argument.cast::<Child<'_>>() };
-    // SAFETY: takes nothing and returns a number; the C library might remember our parent's.
+    // SAFETY: `spawn` passes a pointer to its own ChildContext and is suspended while we use it.
+    let child = unsafe { &mut *argument.cast::<ChildContext<'_>>() };
+    // SAFETY: takes nothing and returns a number; the C library may cache the parent's pid.
     child.inside = unsafe { libc::syscall(libc::SYS_getpid) } as i32;
-    // Now, not when the program is executed: a working directory such as /proc/self/fd/5 is wherever
-    // that leads, and the descriptors are still ours.
-    child.failed = Some(become_command(child, 0));
+    // Closed now and not on exec: a working directory such as /proc/self/fd/5 would lead to one of
+    // our descriptors.
+    child.failed = Some(exec_command(child, 0));
     127
 }
 
-/// Every step up to exec; returns what failed. `closing` is how `close_range` takes what lies beyond
-/// the standard streams: at once, or when the program is executed.
-fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
+/// All steps up to `execve(2)`; returns the one that failed with its errno. `close_flags` tells
+/// `close_range(2)` to close descriptors now or on exec.
+fn exec_command(child: &ChildContext<'_>, close_flags: libc::c_uint) -> (Step, i32) {
     let spawn = child.spawn;
     macro_rules! check {
         ($step:expr, $call:expr) => {
@@ -192,7 +192,7 @@ fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
     for (target, fd) in spawn.stdio.iter().enumerate() {
         check!(Step::Process, libc::dup2(fd.as_raw_fd(), target as libc::c_int));
     }
-    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, closing));
+    check!(Step::Process, libc::syscall(libc::SYS_close_range, 3, u32::MAX, close_flags));
     if spawn.terminal {
         check!(Step::Process, libc::ioctl(0, libc::TIOCSCTTY, 0));
     }
@@ -204,13 +204,13 @@ fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
             libc::syscall(libc::SYS_prlimit64, 0, limit.resource, &raw const raw, old)
         );
     }
-    // Before the ids change: root may have made a directory that the user cannot reach by name.
-    let early = spawn.identity.is_none();
-    if early {
+    // Without an id change: root may have created a directory that the user cannot reach by name.
+    let before_ids = spawn.identity.is_none();
+    if before_ids {
         check!(Step::Workdir, libc::chdir(spawn.workdir.as_ptr()));
     }
-    if spawn.powerless {
-        empty_bounding_set();
+    if spawn.drop_caps {
+        drop_bounding_set();
     }
     if let Some(identity) = spawn.identity {
         let groups = &identity.groups;
@@ -220,16 +220,16 @@ fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
         check!(Step::Identity, libc::syscall(libc::SYS_setresuid, uid, uid, uid));
         check!(Step::Workdir, libc::chdir(spawn.workdir.as_ptr()));
     }
-    if spawn.powerless && !give_up_capabilities() {
+    if spawn.drop_caps && !drop_all_capabilities() {
         return (Step::Identity, errno());
     }
     let mut denied = 0;
     for path in child.candidates.iter().filter(|path| !path.is_null()) {
-        // SAFETY: the path and both arrays were made by the parent and end in zero.
+        // SAFETY: the path and both arrays were allocated by the parent and end in zero.
         unsafe { libc::execve(*path, child.argv.as_ptr(), child.env.as_ptr()) };
         match errno() {
             libc::ENOENT | libc::ENOTDIR => {}
-            // A shell goes on along PATH but remembers that something was there.
+            // A shell continues along PATH but reports EACCES if nothing else was found.
             libc::EACCES => denied = libc::EACCES,
             other => return (Step::Exec, other),
         }
@@ -237,10 +237,10 @@ fn become_command(child: &Child<'_>, closing: libc::c_uint) -> (Step, i32) {
     (Step::Exec, if denied == 0 { libc::ENOENT } else { denied })
 }
 
-/// No program executed later gets a capability from its file. Needs one itself, so it comes
-/// before the user changes.
-pub(crate) fn empty_bounding_set() {
-    /// More than any kernel has; the rest is refused and does not matter.
+/// Empties the capability bounding set: no program executed later gets a capability from its file.
+/// Needs CAP_SETPCAP, so it comes before the user changes.
+pub(crate) fn drop_bounding_set() {
+    /// More than any kernel has; the kernel refuses the rest, which does no harm.
     const CAPABILITIES: libc::c_ulong = 64;
     for capability in 0..CAPABILITIES {
         // SAFETY: takes numbers only.
@@ -248,15 +248,15 @@ pub(crate) fn empty_bounding_set() {
     }
 }
 
-/// Empties the sets that count; whether that went well. Under no_new_privs a program of root's gets
-/// no more than these.
-pub(crate) fn give_up_capabilities() -> bool {
+/// Empties the effective, permitted and inheritable sets; whether that succeeded. Under
+/// no_new_privs a program executed by root gets no more than these.
+pub(crate) fn drop_all_capabilities() -> bool {
     #[repr(C)]
-    struct Header {
+    struct CapHeader {
         version: u32,
         pid: i32,
     }
-    let header = Header { version: 0x2008_0522, pid: 0 };
+    let header = CapHeader { version: 0x2008_0522, pid: 0 };
     let nothing = [0u32; 6];
     // SAFETY: version 3 of the call reads two sets of three words; both live until it returns.
     unsafe { libc::syscall(libc::SYS_capset, &raw const header, nothing.as_ptr()) == 0 }

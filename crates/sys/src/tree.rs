@@ -1,13 +1,53 @@
-//! Removing what others have made, however deep it is.
+//! Removes untrusted directory trees of any depth, and names temporary ones.
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Removes everything in a directory and follows nothing. A tree may be deeper than our stack and
-/// our descriptors would last for, so what lies two steps below is moved one step up first.
+/// A name for a temporary file or directory. It is unique in this process, and the pid at its end
+/// tells whether its creator is alive.
+pub fn temp_name(what: &str, name: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(".{what}-{name}-{number}-{}", std::process::id())
+}
+
+/// A temporary directory that is removed on drop. Forget it once it was renamed.
+#[derive(Debug)]
+pub struct TempDir(pub PathBuf);
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = remove(&self.0);
+    }
+}
+
+/// Removes a tree of any depth, including directories that its owner has no permission to enter.
+/// One that does not exist is no error.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::open(path, flags, Mode::empty());
+    let directory = match open() {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ACCESS) => {
+            fs::set_permissions(path, Permissions::from_mode(0o700))?;
+            open()?
+        }
+        opened => opened?,
+    };
+    clear(directory.as_fd())?;
+    fs::remove_dir(path)
+}
+
+/// Removes everything in a directory and follows no link. A tree may be deeper than our stack or
+/// our limit of descriptors allows, so directories two levels below are moved one level up before
+/// they are removed.
 pub fn clear(directory: BorrowedFd<'_>) -> io::Result<()> {
     let mut moved = 0;
     loop {
@@ -25,25 +65,25 @@ pub fn clear(directory: BorrowedFd<'_>) -> io::Result<()> {
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
-            empty(directory, &name, &mut moved)?;
+            empty_subdirectory(directory, &name, &mut moved)?;
             rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR)?;
         }
     }
 }
 
-/// Removes what a directory below holds; its own directories move up.
-fn empty(above: BorrowedFd<'_>, name: &CString, moved: &mut u64) -> io::Result<()> {
+/// Removes the files of a subdirectory; its directories are renamed into `above`.
+fn empty_subdirectory(above: BorrowedFd<'_>, name: &CString, moved: &mut u64) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat(above, name, flags, Mode::empty());
     let directory = match open() {
         Err(Errno::ACCESS) => {
-            // Its owner, who we are, may not enter it.
+            // We own it, but its mode denies us.
             rustix::fs::chmodat(above, name, Mode::RWXU, AtFlags::empty())?;
             open()?
         }
         opened => opened?,
     };
-    // So may it be with what it holds, and an error below tells if that is not ours.
+    // Its content may need the same; if it is not ours, an error follows below.
     let _ = rustix::fs::fchmod(&directory, Mode::RWXU);
     for (name, kind) in entries(directory.as_fd())? {
         if kind != FileType::Directory {
@@ -52,13 +92,14 @@ fn empty(above: BorrowedFd<'_>, name: &CString, moved: &mut u64) -> io::Result<(
         }
         let mut opened = false;
         loop {
-            let place = format!(".removing-{moved}");
+            let temporary = format!(".removing-{moved}");
             *moved += 1;
             let flags = RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(&directory, &name, above, &place, flags) {
+            match rustix::fs::renameat_with(&directory, &name, above, &temporary, flags) {
                 Ok(()) => break,
                 Err(Errno::EXIST) => {}
-                // What moves has a new parent written into it.
+                // Renaming a directory to another parent rewrites its `..` and needs write
+                // permission.
                 Err(Errno::ACCESS) if !opened => {
                     opened = true;
                     rustix::fs::chmodat(&directory, &name, Mode::RWXU, AtFlags::empty())?;
@@ -71,7 +112,7 @@ fn empty(above: BorrowedFd<'_>, name: &CString, moved: &mut u64) -> io::Result<(
 }
 
 fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
-    let mut found = Vec::new();
+    let mut list = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -85,9 +126,9 @@ fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
             }
             known => known,
         };
-        found.push((name.to_owned(), kind));
+        list.push((name.to_owned(), kind));
     }
-    Ok(found)
+    Ok(list)
 }
 
 #[cfg(test)]

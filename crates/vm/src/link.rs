@@ -1,104 +1,104 @@
-//! What a machine and its worker say to each other: one byte each, and a descriptor beside some.
+//! Messages between the VMM process and its worker: one byte each, some with a descriptor.
 
 use msb_sys::socket;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// From the worker.
+/// Message from the worker to the VMM process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Stop the processors.
+    /// Stop all vCPUs. Answered by `Paused`.
     Pause,
-    /// Let them go on.
+    /// Continue all vCPUs. Answered by `Resumed`.
     Resume,
 }
 
-/// From the machine. A machine that was taken over may say anything.
+/// Message from the VMM process. A compromised one may send anything.
 #[derive(Debug)]
 pub enum Report {
-    /// Where its console is read.
+    /// Read end of the console pipe.
     Console(OwnedFd),
-    /// The guest has opened a connection.
+    /// A connection that the guest has opened.
     Connection(OwnedFd),
-    /// Its processors have stopped.
+    /// All vCPUs have been stopped.
     Paused,
-    /// They go on.
+    /// All vCPUs run again.
     Resumed,
-    /// What was asked last could not be done.
+    /// The last order could not be carried out.
     Refused,
-    /// It could not be started, for this reason.
+    /// The microVM could not start, for this reason.
     Failed(String),
 }
 
-/// One end of the link.
+/// One end of the socket pair between worker and VMM process.
 #[derive(Debug, Clone)]
 pub struct Link(Arc<OwnedFd>);
 
-/// Beside the socket to the gateway.
+/// Byte beside the descriptor of the gateway socket.
 const NETWORK: &[u8; 1] = b"N";
 
-/// Why a machine did not start is told in a few words.
+/// Longest reason for a failed start, in bytes.
 const MAX_REASON: usize = 1024;
 
 impl Link {
-    /// An end of a socket pair.
+    /// Wraps an end of a socket pair.
     pub fn new(socket: OwnedFd) -> Self {
         Self(Arc::new(socket))
     }
 
-    /// For waiting.
+    /// Descriptor for `poll(2)`. Readable when a message has arrived.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Asks the machine for something.
+    /// Sends an order to the VMM process.
     pub fn order(&self, order: Order) -> io::Result<()> {
-        let letter = match order {
+        let byte = match order {
             Order::Pause => b'P',
             Order::Resume => b'R',
         };
-        socket::send_all(self.socket(), &[letter], &[])
+        socket::send_all(self.socket(), &[byte], &[])
     }
 
-    /// Hands the machine the socket to its gateway, before anything else.
-    pub fn connect(&self, frames: BorrowedFd<'_>) -> io::Result<()> {
-        socket::send_all(self.socket(), NETWORK, &[frames])
+    /// Sends the gateway socket to the VMM process. Must be the first message.
+    pub fn connect(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        socket::send_all(self.socket(), NETWORK, &[socket])
     }
 
-    /// The socket to the gateway.
-    pub(crate) fn connected(&self) -> io::Result<OwnedFd> {
-        let mut letter = [0];
+    /// Receives the gateway socket, the first message.
+    pub(crate) fn receive_gateway(&self) -> io::Result<OwnedFd> {
+        let mut byte = [0];
         let mut fds = Vec::new();
-        socket::receive(self.socket(), &mut letter, &mut fds)?;
-        let frames = fds.pop().filter(|_| letter == *NETWORK);
-        frames.ok_or_else(|| io::ErrorKind::InvalidData.into())
+        socket::receive(self.socket(), &mut byte, &mut fds)?;
+        let socket = fds.pop().filter(|_| byte == *NETWORK);
+        socket.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The next order; none when the worker has gone or speaks nonsense.
+    /// The next order; `None` if the worker has closed the link or the byte is unknown.
     pub(crate) fn next_order(&self) -> Option<Order> {
-        let mut letter = [0];
+        let mut byte = [0];
         let mut fds = Vec::new();
         loop {
-            return match socket::receive(self.socket(), &mut letter, &mut fds) {
-                Ok(1) if letter == *b"P" => Some(Order::Pause),
-                Ok(1) if letter == *b"R" => Some(Order::Resume),
-                // Signals are for the VMM's own threads, and may still come here.
+            return match socket::receive(self.socket(), &mut byte, &mut fds) {
+                Ok(1) if byte == *b"P" => Some(Order::Pause),
+                Ok(1) if byte == *b"R" => Some(Order::Resume),
+                // Signals are for threads of the VMM, but may arrive here.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 _ => None,
             };
         }
     }
 
-    /// Tells the worker why there is no machine.
+    /// Reports to the worker why the microVM did not start.
     pub fn fail(&self, reason: &str) {
-        let _ = self.tell(&Report::Failed(reason.to_owned()));
+        let _ = self.report(&Report::Failed(reason.to_owned()));
     }
 
-    pub(crate) fn tell(&self, what: &Report) -> io::Result<()> {
+    pub(crate) fn report(&self, message: &Report) -> io::Result<()> {
         let send =
             |bytes: &[u8], fds: &[BorrowedFd<'_>]| socket::send_all(self.socket(), bytes, fds);
-        match what {
+        match message {
             Report::Console(fd) => send(b"k", &[fd.as_fd()]),
             Report::Connection(fd) => send(b"c", &[fd.as_fd()]),
             Report::Paused => send(b"p", &[]),
@@ -112,14 +112,15 @@ impl Link {
         }
     }
 
-    /// The next thing the machine said; none when it has gone or speaks nonsense.
+    /// The next message of the VMM process; `None` if it has closed the link or the byte is
+    /// unknown.
     pub fn next(&self) -> Option<Report> {
-        let mut letter = [0];
+        let mut byte = [0];
         let mut fds = Vec::new();
-        if socket::receive(self.socket(), &mut letter, &mut fds).ok()? == 0 {
+        if socket::receive(self.socket(), &mut byte, &mut fds).ok()? == 0 {
             return None;
         }
-        Some(match letter[0] {
+        Some(match byte[0] {
             b'k' => Report::Console(fds.pop()?),
             b'c' => Report::Connection(fds.pop()?),
             b'p' => Report::Paused,

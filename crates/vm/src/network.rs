@@ -1,18 +1,18 @@
-//! The network device of a machine: every packet goes to its gateway as it is and comes from there.
+//! The network device of a microVM: packets go to the gateway and come from it unchanged.
 
 use msb_krun::backends::net::{NetBackend, ReadError, WriteError};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// The socket to the gateway: a message is a packet, behind the header that guest and host share.
+/// Socket to the gateway: one message is one packet behind its `virtio_net_hdr`.
 #[derive(Debug)]
-pub(crate) struct Frames(pub(crate) OwnedFd);
+pub(crate) struct GatewaySocket(pub(crate) OwnedFd);
 
-impl NetBackend for Frames {
+impl NetBackend for GatewaySocket {
     fn read_frame(&mut self, buffer: &mut [u8]) -> Result<usize, ReadError> {
         match rustix::net::recv(&self.0, buffer, RecvFlags::DONTWAIT) {
-            // An end is told once, because the VMM waits for changes: then nothing comes any more.
+            // The VMM polls edge-triggered: after an end of file nothing more is read.
             Ok((0, _)) | Err(_) => Err(ReadError::NothingRead),
             Ok((length, _)) => Ok(length),
         }
@@ -22,7 +22,7 @@ impl NetBackend for Frames {
         match rustix::net::send(&self.0, frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => Ok(()),
             Err(Errno::AGAIN) => Err(WriteError::NothingWritten),
-            // Too long, or nobody is there: a network may lose packets.
+            // The packet is too long or the gateway has gone: networks may lose packets.
             Err(_) => Ok(()),
         }
     }

@@ -1,9 +1,9 @@
-//! A directory of the host, as a guest's kernel may use it.
+//! A host directory as a virtiofs share for a hostile guest kernel.
 //!
-//! The VMM's own file server does the work, but believes whatever it is asked: names that lead up
-//! or out, its own ioctls that end the machine or empty the directory, and it shows a file of its
-//! own everywhere. A hostile guest is a hostile kernel, so everything that comes from it passes
-//! here first. What is asked for and not allowed is refused; nothing is repaired.
+//! The VMM's own file server does the work, but trusts each request: names with `..` or `/`,
+//! private ioctls that stop the microVM or empty the directory, and a synthetic file in each
+//! directory. So all requests are checked here first. What is not allowed is refused; nothing is
+//! corrected.
 
 use msb_krun::backends::fs::{
     AddDirEntry, AddDirEntryPlus, Context, DynFileSystem, Entry, Extensions, FsOptions,
@@ -22,56 +22,56 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
-/// A change that the host makes is seen in the guest after this time.
-const FRESH: Duration = Duration::from_secs(1);
+/// Attributes and names are cached in the guest for this time: changes on the host are seen after
+/// it.
+const CACHE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The file that the server shows in every directory, and its node.
-const PHANTOM: (&CStr, u64) = (c"init.krun", 2);
-/// A file of the host that has the phantom's name, called so that the server does not notice.
-const PHANTOM_AS_FILE: &CStr = c"./init.krun";
+/// Name and inode of the synthetic file that the server adds to each directory.
+const INIT_KRUN: (&CStr, u64) = (c"init.krun", 2);
+/// Another path to a real file of that name, which the server does not replace.
+const INIT_KRUN_PATH: &CStr = c"./init.krun";
 
-/// What a guest may say about how a file is opened; the rest is for its own kernel.
-const OPENING: OFlags = OFlags::ACCMODE
+/// Flags of open(2) that are passed to the host; the others are for the guest's kernel.
+const OPEN_FLAGS: OFlags = OFlags::ACCMODE
     .union(OFlags::APPEND)
     .union(OFlags::TRUNC)
     .union(OFlags::NOATIME)
     .union(OFlags::SYNC)
     .union(OFlags::DSYNC);
 
-/// The same bits as on the `process` tier.
+/// Setuid and setgid, refused as on the `process` tier.
 const SET_ID_BITS: u32 = 0o6000;
 
-/// The largest attribute, and the longest list of them, that Linux has.
-const ATTRIBUTE_LIMIT: u32 = 64 << 10;
+/// Largest extended attribute, and longest list of them, in Linux.
+const XATTR_LIMIT: u32 = 64 << 10;
 
-/// A directory of the host behind the rules.
+/// A host directory with the checks of this module.
 pub(crate) struct HostDirectory {
     server: PassthroughFs,
     read_only: bool,
-    ids: Option<Ids>,
+    ids: Option<OwnerMap>,
 }
 
-/// Whose the files of a directory are. The process of the machine has one id, so everything that
-/// it makes is its own.
+/// Ownership of files. The VMM process has one id, so it owns all files that it creates.
 #[derive(Debug, Clone, Copy)]
-struct Ids {
+struct OwnerMap {
     own: (u32, u32),
     guest: (u32, u32),
 }
 
 impl HostDirectory {
-    /// Serves `path`. `owner` is who owns in the guest what this process owns outside; without
-    /// one, ids are shown as they are.
+    /// Serves `path`. `owner` owns inside what this process owns on the host; without it, ids are
+    /// passed unchanged.
     pub(crate) fn new(
         path: &Path,
         read_only: bool,
         owner: Option<(u32, u32)>,
     ) -> io::Result<HostDirectory> {
         let server = PassthroughFs::new(Config {
-            entry_timeout: FRESH,
-            attr_timeout: FRESH,
+            entry_timeout: CACHE_TIMEOUT,
+            attr_timeout: CACHE_TIMEOUT,
             cache_policy: CachePolicy::Auto,
-            // The host may write as well, so what the guest writes is not kept back.
+            // The host may write too, so writes of the guest are not cached.
             writeback: false,
             root_dir: path.to_string_lossy().into_owned(),
             xattr: true,
@@ -81,35 +81,35 @@ impl HostDirectory {
             allow_root_dir_delete: false,
         })?;
         let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        Ok(HostDirectory { server, read_only, ids: owner.map(|guest| Ids { own, guest }) })
+        Ok(HostDirectory { server, read_only, ids: owner.map(|guest| OwnerMap { own, guest }) })
     }
 
-    fn writable(&self) -> io::Result<()> {
+    fn check_writable(&self) -> io::Result<()> {
         if self.read_only { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
-    /// Whether something with this name may be made.
-    fn may_make(&self, name: &CStr, extensions: &Extensions) -> io::Result<()> {
+    /// Checks that an entry of this name may be created.
+    fn check_create(&self, name: &CStr, extensions: &Extensions) -> io::Result<()> {
         check_name(name)?;
-        // The server dies of these.
+        // The server panics on these.
         if extensions.secctx.is_some() || extensions.sup_gid.is_some() {
             return Err(Errno::OPNOTSUPP.into());
         }
-        self.writable()
+        self.check_writable()
     }
 
-    /// The flags to open with.
-    fn opening(&self, flags: u32, also: OFlags) -> io::Result<u32> {
-        let flags = OFlags::from_bits_retain(flags) & OPENING.union(also);
+    /// Checks and masks the flags of an open.
+    fn open_flags(&self, flags: u32, also: OFlags) -> io::Result<u32> {
+        let flags = OFlags::from_bits_retain(flags) & OPEN_FLAGS.union(also);
         if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
-            self.writable()?;
+            self.check_writable()?;
         }
         Ok(flags.bits())
     }
 
     fn options(&self, mut options: OpenOptions) -> OpenOptions {
-        // Programs are opened at every start. The guest asks for what a file's time and size are
-        // and forgets its content when they have changed.
+        // Programs are opened at each start. The guest compares mtime and size and drops its cache
+        // when they have changed.
         options.set(OpenOptions::KEEP_CACHE, self.read_only);
         options
     }
@@ -121,17 +121,17 @@ impl HostDirectory {
 
     fn find(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
-        let name = if name == PHANTOM.0 { PHANTOM_AS_FILE } else { name };
-        self.server.lookup(ctx, parent, name).map(|entry| self.shown(entry))
+        let name = if name == INIT_KRUN.0 { INIT_KRUN_PATH } else { name };
+        self.server.lookup(ctx, parent, name).map(|entry| self.with_guest_ids(entry))
     }
 
-    fn shown(&self, mut entry: Entry) -> Entry {
-        self.show_ids(&mut entry.attr);
+    fn with_guest_ids(&self, mut entry: Entry) -> Entry {
+        self.to_guest_ids(&mut entry.attr);
         entry
     }
 
-    fn show_ids(&self, attributes: &mut stat64) {
-        if let Some(Ids { own, guest }) = self.ids {
+    fn to_guest_ids(&self, attributes: &mut stat64) {
+        if let Some(OwnerMap { own, guest }) = self.ids {
             if attributes.st_uid == own.0 {
                 attributes.st_uid = guest.0;
             }
@@ -141,14 +141,14 @@ impl HostDirectory {
         }
     }
 
-    /// Turns ids of the guest into those outside.
-    fn take_ids(&self, attributes: &mut stat64, valid: SetattrValid) -> io::Result<()> {
+    /// Maps ids of the guest to host ids.
+    fn to_host_ids(&self, attributes: &mut stat64, valid: SetattrValid) -> io::Result<()> {
         let outside = |id: u32, own: u32, guest: u32| match id {
             id if id == guest => Ok(own),
             id if id == own => Err(Errno::PERM),
             id => Ok(id),
         };
-        if let Some(Ids { own, guest }) = self.ids {
+        if let Some(OwnerMap { own, guest }) = self.ids {
             if valid.contains(SetattrValid::UID) {
                 attributes.st_uid = outside(attributes.st_uid, own.0, guest.0)?;
             }
@@ -159,21 +159,21 @@ impl HostDirectory {
         Ok(())
     }
 
-    /// Whether there is an attribute to ask for: the server opens the file for it, which is only
-    /// harmless for files and directories.
-    fn has_attributes(&self, ctx: Context, inode: u64) -> io::Result<bool> {
+    /// Whether extended attributes are supported: the server opens the file for them, which is
+    /// harmless only for files and directories.
+    fn has_xattrs(&self, ctx: Context, inode: u64) -> io::Result<bool> {
         Ok(matches!(self.kind(ctx, inode)?, FileType::RegularFile | FileType::Directory))
     }
 
-    fn check_attribute(&self, ctx: Context, inode: u64, name: &CStr) -> io::Result<()> {
-        match may_see(name.to_bytes()) && self.has_attributes(ctx, inode)? {
+    fn check_xattr(&self, ctx: Context, inode: u64, name: &CStr) -> io::Result<()> {
+        match is_allowed_xattr(name.to_bytes()) && self.has_xattrs(ctx, inode)? {
             true => Ok(()),
             false => Err(Errno::OPNOTSUPP.into()),
         }
     }
 }
 
-/// A name is that of a child, or it is refused: it goes to the host's kernel as it is.
+/// Refuses names that are not those of a direct child: the host's kernel gets them unchanged.
 fn check_name(name: &CStr) -> io::Result<()> {
     match name.to_bytes() {
         b"" | b"." | b".." => Err(Errno::INVAL.into()),
@@ -186,25 +186,26 @@ fn check_mode(mode: u32) -> io::Result<()> {
     if mode & SET_ID_BITS == 0 { Ok(()) } else { Err(Errno::PERM.into()) }
 }
 
-/// Attributes that mean nothing to the host's kernel, and access lists. Not `security` and
-/// `trusted`, which give rights.
-fn may_see(name: &[u8]) -> bool {
+/// Attributes without meaning for the host's kernel, and ACLs. Not `security` and `trusted`, which
+/// grant rights.
+fn is_allowed_xattr(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
 }
 
-/// What the process is allowed decides on the host; the guest's kernel has decided for its users.
-fn as_owner(ctx: Context) -> Context {
+/// Requests as root of the guest: on the host the rights of the process decide, and the guest's
+/// kernel has checked its own users.
+fn as_root(ctx: Context) -> Context {
     Context { uid: 0, gid: 0, pid: ctx.pid }
 }
 
 impl DynFileSystem for HostDirectory {
     fn request_error(&self, inode: u64) -> Option<i32> {
-        (inode == PHANTOM.1).then(|| Errno::STALE.raw_os_error())
+        (inode == INIT_KRUN.1).then(|| Errno::STALE.raw_os_error())
     }
 
     fn init(&self, capable: FsOptions) -> io::Result<FsOptions> {
         let mut capable = capable;
-        // An overlay refuses directories that would have to be mounted first.
+        // An overlay refuses directories that are automount points.
         capable.set(FsOptions::SUBMOUNTS, self.ids.is_some());
         self.server.init(capable)
     }
@@ -231,9 +232,9 @@ impl DynFileSystem for HostDirectory {
         inode: u64,
         handle: Option<u64>,
     ) -> io::Result<(stat64, Duration)> {
-        let (mut attributes, fresh) = self.server.getattr(ctx, inode, handle)?;
-        self.show_ids(&mut attributes);
-        Ok((attributes, fresh))
+        let (mut attributes, timeout) = self.server.getattr(ctx, inode, handle)?;
+        self.to_guest_ids(&mut attributes);
+        Ok((attributes, timeout))
     }
 
     fn setattr(
@@ -244,18 +245,18 @@ impl DynFileSystem for HostDirectory {
         handle: Option<u64>,
         valid: SetattrValid,
     ) -> io::Result<(stat64, Duration)> {
-        self.writable()?;
+        self.check_writable()?;
         if valid.contains(SetattrValid::MODE) {
             check_mode(attr.st_mode)?;
         }
-        // Without a handle, the server opens what is to have another size.
+        // Without a handle, the server opens the file to change its size.
         if valid.contains(SetattrValid::SIZE) && self.kind(ctx, inode)? != FileType::RegularFile {
             return Err(Errno::INVAL.into());
         }
-        self.take_ids(&mut attr, valid)?;
-        let (mut attributes, fresh) = self.server.setattr(ctx, inode, attr, handle, valid)?;
-        self.show_ids(&mut attributes);
-        Ok((attributes, fresh))
+        self.to_host_ids(&mut attr, valid)?;
+        let (mut attributes, timeout) = self.server.setattr(ctx, inode, attr, handle, valid)?;
+        self.to_guest_ids(&mut attributes);
+        Ok((attributes, timeout))
     }
 
     fn readlink(&self, ctx: Context, inode: u64) -> io::Result<Vec<u8>> {
@@ -270,9 +271,9 @@ impl DynFileSystem for HostDirectory {
         name: &CStr,
         extensions: Extensions,
     ) -> io::Result<Entry> {
-        self.may_make(name, &extensions)?;
-        let made = self.server.symlink(as_owner(ctx), linkname, parent, name, extensions)?;
-        Ok(self.shown(made))
+        self.check_create(name, &extensions)?;
+        let created = self.server.symlink(as_root(ctx), linkname, parent, name, extensions)?;
+        Ok(self.with_guest_ids(created))
     }
 
     fn mknod(
@@ -285,14 +286,14 @@ impl DynFileSystem for HostDirectory {
         umask: u32,
         extensions: Extensions,
     ) -> io::Result<Entry> {
-        self.may_make(name, &extensions)?;
+        self.check_create(name, &extensions)?;
         check_mode(mode)?;
         match FileType::from_raw_mode(mode) {
             FileType::RegularFile | FileType::Fifo | FileType::Socket => {}
             _ => return Err(Errno::PERM.into()),
         }
-        let made = self.server.mknod(as_owner(ctx), inode, name, mode, 0, umask, extensions)?;
-        Ok(self.shown(made))
+        let created = self.server.mknod(as_root(ctx), inode, name, mode, 0, umask, extensions)?;
+        Ok(self.with_guest_ids(created))
     }
 
     fn mkdir(
@@ -304,21 +305,21 @@ impl DynFileSystem for HostDirectory {
         umask: u32,
         extensions: Extensions,
     ) -> io::Result<Entry> {
-        self.may_make(name, &extensions)?;
+        self.check_create(name, &extensions)?;
         check_mode(mode)?;
-        let made = self.server.mkdir(as_owner(ctx), parent, name, mode, umask, extensions)?;
-        Ok(self.shown(made))
+        let created = self.server.mkdir(as_root(ctx), parent, name, mode, umask, extensions)?;
+        Ok(self.with_guest_ids(created))
     }
 
     fn unlink(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
         check_name(name)?;
-        self.writable()?;
+        self.check_writable()?;
         self.server.unlink(ctx, parent, name)
     }
 
     fn rmdir(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
         check_name(name)?;
-        self.writable()?;
+        self.check_writable()?;
         self.server.rmdir(ctx, parent, name)
     }
 
@@ -333,14 +334,14 @@ impl DynFileSystem for HostDirectory {
     ) -> io::Result<()> {
         check_name(oldname)?;
         check_name(newname)?;
-        self.writable()?;
+        self.check_writable()?;
         self.server.rename(ctx, olddir, oldname, newdir, newname, flags)
     }
 
     fn link(&self, ctx: Context, inode: u64, newparent: u64, newname: &CStr) -> io::Result<Entry> {
         check_name(newname)?;
-        self.writable()?;
-        self.server.link(ctx, inode, newparent, newname).map(|entry| self.shown(entry))
+        self.check_writable()?;
+        self.server.link(ctx, inode, newparent, newname).map(|entry| self.with_guest_ids(entry))
     }
 
     fn open(
@@ -350,8 +351,8 @@ impl DynFileSystem for HostDirectory {
         kill_priv: bool,
         flags: u32,
     ) -> io::Result<(Option<u64>, OpenOptions)> {
-        let flags = self.opening(flags, OFlags::empty())?;
-        // A guest opens pipes, sockets and devices itself; here they would be the host's.
+        let flags = self.open_flags(flags, OFlags::empty())?;
+        // A guest opens pipes, sockets and devices itself; here they would be those of the host.
         match self.kind(ctx, inode)? {
             FileType::RegularFile | FileType::Directory => {}
             FileType::Symlink => return Err(Errno::LOOP.into()),
@@ -372,11 +373,11 @@ impl DynFileSystem for HostDirectory {
         umask: u32,
         extensions: Extensions,
     ) -> io::Result<(Entry, Option<u64>, OpenOptions)> {
-        self.may_make(name, &extensions)?;
+        self.check_create(name, &extensions)?;
         check_mode(mode)?;
-        let flags = self.opening(flags, OFlags::EXCL)?;
+        let flags = self.open_flags(flags, OFlags::EXCL)?;
         let (entry, handle, options) = self.server.create(
-            as_owner(ctx),
+            as_root(ctx),
             parent,
             name,
             mode,
@@ -385,7 +386,7 @@ impl DynFileSystem for HostDirectory {
             umask,
             extensions,
         )?;
-        Ok((self.shown(entry), handle, self.options(options)))
+        Ok((self.with_guest_ids(entry), handle, self.options(options)))
     }
 
     fn read(
@@ -399,7 +400,7 @@ impl DynFileSystem for HostDirectory {
         lock_owner: Option<u64>,
         flags: u32,
     ) -> io::Result<usize> {
-        let to = ToGuest(w);
+        let to = GuestWriter(w);
         self.server.read(ctx, inode, handle, to, size, offset, lock_owner, flags)
     }
 
@@ -416,8 +417,8 @@ impl DynFileSystem for HostDirectory {
         kill_priv: bool,
         flags: u32,
     ) -> io::Result<usize> {
-        self.writable()?;
-        let from = FromGuest(r);
+        self.check_writable()?;
+        let from = GuestReader(r);
         self.server.write(
             ctx,
             inode,
@@ -449,7 +450,7 @@ impl DynFileSystem for HostDirectory {
         offset: u64,
         length: u64,
     ) -> io::Result<()> {
-        self.writable()?;
+        self.check_writable()?;
         self.server.fallocate(ctx, inode, handle, mode, offset, length)
     }
 
@@ -478,8 +479,8 @@ impl DynFileSystem for HostDirectory {
         value: &[u8],
         flags: u32,
     ) -> io::Result<()> {
-        self.writable()?;
-        self.check_attribute(ctx, inode, name)?;
+        self.check_writable()?;
+        self.check_xattr(ctx, inode, name)?;
         self.server.setxattr(ctx, inode, name, value, flags)
     }
 
@@ -490,19 +491,19 @@ impl DynFileSystem for HostDirectory {
         name: &CStr,
         size: u32,
     ) -> io::Result<GetxattrReply> {
-        self.check_attribute(ctx, inode, name)?;
-        self.server.getxattr(ctx, inode, name, size.min(ATTRIBUTE_LIMIT))
+        self.check_xattr(ctx, inode, name)?;
+        self.server.getxattr(ctx, inode, name, size.min(XATTR_LIMIT))
     }
 
     fn listxattr(&self, ctx: Context, inode: u64, size: u32) -> io::Result<ListxattrReply> {
-        let all = match self.has_attributes(ctx, inode)? {
-            true => self.server.listxattr(ctx, inode, ATTRIBUTE_LIMIT)?,
+        let all = match self.has_xattrs(ctx, inode)? {
+            true => self.server.listxattr(ctx, inode, XATTR_LIMIT)?,
             false => ListxattrReply::Names(Vec::new()),
         };
         let ListxattrReply::Names(all) = all else { return Err(Errno::IO.into()) };
-        // What cannot be read must not be listed: an overlay copies what is.
+        // Attributes that cannot be read are not listed: an overlay copies all that are.
         let mut names = Vec::new();
-        for name in all.split_inclusive(|byte| *byte == 0).filter(|name| may_see(name)) {
+        for name in all.split_inclusive(|byte| *byte == 0).filter(|name| is_allowed_xattr(name)) {
             names.extend_from_slice(name);
         }
         match u32::try_from(names.len()) {
@@ -513,8 +514,8 @@ impl DynFileSystem for HostDirectory {
     }
 
     fn removexattr(&self, ctx: Context, inode: u64, name: &CStr) -> io::Result<()> {
-        self.writable()?;
-        self.check_attribute(ctx, inode, name)?;
+        self.check_writable()?;
+        self.check_xattr(ctx, inode, name)?;
         self.server.removexattr(ctx, inode, name)
     }
 
@@ -548,11 +549,12 @@ impl DynFileSystem for HostDirectory {
         offset: u64,
         add_entry: &mut AddDirEntryPlus<'_>,
     ) -> io::Result<()> {
-        // The server's own way would hand out a node for `..`, and with it the host above.
+        // The server's own readdirplus returns an inode for `..`, and with it the parent directory
+        // on the host.
         self.server.readdir(ctx, inode, handle, size, offset, |entry| {
             let name = CString::new(entry.name)?;
             let Ok(found) = self.find(ctx, inode, &name) else {
-                // No node: the guest lists the name and looks it up when it needs it.
+                // No inode: the guest lists the name and looks it up when it needs it.
                 let (attr, attr_timeout) = self.server.getattr(ctx, inode, None)?;
                 let unknown = Entry {
                     inode: 0,
@@ -608,8 +610,8 @@ impl DynFileSystem for HostDirectory {
         len: u64,
         flags: u64,
     ) -> io::Result<usize> {
-        self.writable()?;
-        // Linux knows none; the server dies of large ones.
+        self.check_writable()?;
+        // Linux defines no flags; the server panics on large ones.
         if flags != 0 {
             return Err(Errno::INVAL.into());
         }
@@ -630,22 +632,22 @@ impl DynFileSystem for HostDirectory {
         _out_size: u32,
         _exit_code: &Arc<AtomicI32>,
     ) -> io::Result<Vec<u8>> {
-        // An overlay takes this for "no flags to copy", and any other error for a failure.
+        // An overlay takes ENOTTY for "no flags to copy", and any other error for a failure.
         Err(Errno::NOTTY.into())
     }
 }
 
-/// Where the server puts what it reads.
-struct ToGuest<'a>(&'a mut dyn ZeroCopyWriter);
+/// Destination of data that the server reads for the guest.
+struct GuestWriter<'a>(&'a mut dyn ZeroCopyWriter);
 
-impl ZeroCopyWriter for ToGuest<'_> {
+impl ZeroCopyWriter for GuestWriter<'_> {
     fn write_from(&mut self, file: &File, count: usize, offset: u64) -> io::Result<usize> {
         self.0.write_from(file, count, offset)
     }
 }
 
-/// Only the phantom is written from memory.
-impl io::Write for ToGuest<'_> {
+/// Only the synthetic file is written from memory.
+impl io::Write for GuestWriter<'_> {
     fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
         Err(Errno::BADF.into())
     }
@@ -655,16 +657,16 @@ impl io::Write for ToGuest<'_> {
     }
 }
 
-/// Where the server takes what it writes from.
-struct FromGuest<'a>(&'a mut dyn ZeroCopyReader);
+/// Source of data that the server writes for the guest.
+struct GuestReader<'a>(&'a mut dyn ZeroCopyReader);
 
-impl ZeroCopyReader for FromGuest<'_> {
+impl ZeroCopyReader for GuestReader<'_> {
     fn read_to(&mut self, file: &File, count: usize, offset: u64) -> io::Result<usize> {
         self.0.read_to(file, count, offset)
     }
 }
 
-impl io::Read for FromGuest<'_> {
+impl io::Read for GuestReader<'_> {
     fn read(&mut self, _bytes: &mut [u8]) -> io::Result<usize> {
         Err(Errno::BADF.into())
     }

@@ -1,27 +1,27 @@
-//! What is fuzzed: bytes from anybody, as every reader of frames meets them.
+//! Fuzz target: arbitrary bytes, fed to the frame decoder and to each payload type.
 //!
-//! Shared by the cargo-fuzz target and by `tests/frames.rs`, which runs it on made-up input.
+//! Shared by the cargo-fuzz target and by `tests/frames.rs`, which runs it on generated input.
 
 use msb_wire::record::Output;
 use msb_wire::{
     Change, Decoder, Entry, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, ToGuest,
 };
 
-/// Small, so that the limit is met.
+/// Small, so that fuzzed frames reach the limit.
 const LIMIT: usize = 4096;
 
 /// Feeds the bytes to a decoder in two pieces, and every frame to every type.
-pub(crate) fn meet(bytes: &[u8]) {
+pub(crate) fn check_bytes(bytes: &[u8]) {
     let (first, second) = bytes.split_at(bytes.len() / 3);
     let mut decoder = Decoder::new(LIMIT);
     for piece in [first, second] {
         decoder.push(piece);
         while let Ok(Some(frame)) = decoder.next_frame() {
             assert!(frame.payload.len() <= LIMIT, "a frame longer than the limit");
-            values(frame.kind, &frame.payload);
+            check_round_trip(frame.kind, &frame.payload);
         }
         if let Ok(missing) = decoder.missing() {
-            assert!(missing <= LIMIT + msb_wire::HEADER, "asks for more than a frame can have");
+            assert!(missing <= LIMIT + msb_wire::HEADER, "expects more than a frame can have");
         }
     }
     if let Some((output, length)) = Output::parse(bytes) {
@@ -29,8 +29,8 @@ pub(crate) fn meet(bytes: &[u8]) {
     }
 }
 
-/// A payload is any of these or it is refused; what is taken means the same when sent again.
-fn values(kind: FrameKind, payload: &[u8]) {
+/// Decodes a payload as each type; what is accepted must decode to the same value again.
+fn check_round_trip(kind: FrameKind, payload: &[u8]) {
     macro_rules! each {
         ($($kind:ty),*) => {$(
             if let Ok(value) = msb_wire::decode::<$kind>(payload) {

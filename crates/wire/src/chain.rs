@@ -1,10 +1,10 @@
-//! The chain of the event log: each line carries a hash of itself and of all before it.
+//! The hash chain of the event log: each line carries a hash of itself and of all lines before it.
 //!
-//! `hash = SHA-256(hash of the line before, in hex · "\n" · the line without its member chain)`, where
-//! `chain` is always the last member: the line without it is what comes before `,"chain":`, and `}`.
-//! Before the first line of a chain comes a hash of zeros. The first line of a file that was begun
-//! because another was full says what comes before it in `after`, so that it can be checked alone. There
-//! is no secret in this: who can write all of it anew, can; see `docs/audit.md`.
+//! `hash = SHA-256(hash of the previous line, in hex · "\n" · the line without its member chain)`.
+//! `chain` is always the last member: the line without it is what precedes `,"chain":`, and `}`.
+//! The hash before the first line of a chain is all zeros. The first line of a rotated file repeats
+//! the previous hash in `after`, so that the file can be verified alone. The chain is not signed: a
+//! writer that can replace the whole log can forge it; see `docs/audit.md`.
 
 use crate::record::Event;
 use msb_spec::{Error, Result};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// A hash of a line and of all before it, as 64 letters of hex.
+/// SHA-256 hash of a line and of all before it: 64 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9a-f]{64}$")))]
@@ -20,27 +20,27 @@ use std::fmt;
 pub struct Link(String);
 
 impl Link {
-    /// What comes before the first line.
+    /// The hash before the first line: all zeros.
     pub fn first() -> Self {
-        Self("0".repeat(LENGTH))
+        Self("0".repeat(HEX_LENGTH))
     }
 
-    /// Checks and takes a hash.
+    /// Parses 64 lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        match text.len() == LENGTH && text.bytes().all(hex) {
+        match text.len() == HEX_LENGTH && text.bytes().all(hex) {
             true => Ok(Self(text.to_owned())),
-            false => Err(Error::invalid("a hash has 64 letters of hex")),
+            false => Err(Error::invalid("a hash has 64 hexadecimal digits, in lower case")),
         }
     }
 
-    /// The hash of a line that comes after this one; `content` is the line without its hash.
+    /// Hash of the line that follows this one; `content` is the line without its hash.
     pub fn next(&self, content: &[u8]) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(self.0.as_bytes());
         hasher.update(b"\n");
         hasher.update(content);
-        let mut text = String::with_capacity(LENGTH);
+        let mut text = String::with_capacity(HEX_LENGTH);
         for byte in hasher.finalize() {
             for half in [byte >> 4, byte & 15] {
                 text.push(char::from_digit(u32::from(half), 16).expect("it is below 16"));
@@ -50,8 +50,9 @@ impl Link {
     }
 }
 
-const LENGTH: usize = 64;
-/// Before the hash, at the end of a line.
+/// Hexadecimal digits of a SHA-256 hash.
+const HEX_LENGTH: usize = 64;
+/// JSON that precedes the hash at the end of a line.
 const MEMBER: &str = ",\"chain\":\"";
 
 impl fmt::Display for Link {
@@ -73,28 +74,29 @@ impl From<Link> for String {
     }
 }
 
-/// Where a log ends: what a line that is removed from its end is noticed by.
+/// The end of a log: number and hash of the last event. Shows that lines were removed there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Head {
-    /// The number of the last event; zero if there is none.
+    /// Number of the last event; 0 if there is none.
     pub number: u64,
-    /// Its hash; none if it was written without one.
+    /// Hash of the last event; `None` if it was written without one.
     pub chain: Option<Link>,
 }
 
 impl Head {
-    /// Before anything has happened.
+    /// The head of an empty log.
     pub fn first() -> Self {
         Self { number: 0, chain: Some(Link::first()) }
     }
 
-    /// Adds the next event to the lines of a log; `begins` if it is the first of a file.
+    /// Appends the next event as a line; `begins` if it is the first line of a file.
     pub fn append(&mut self, mut event: Event, begins: bool, lines: &mut Vec<u8>) {
         let before = self.chain.clone().unwrap_or_else(Link::first);
-        // Only what is not obvious is said: the very first comes after nothing.
-        let unclear = self.chain.is_none() || begins;
-        event.after = (unclear && event.number > 1).then(|| before.clone());
+        // The first event of all has no predecessor; elsewhere `after` is needed only at the start
+        // of a file or of a chain.
+        let needs_after = self.chain.is_none() || begins;
+        event.after = (needs_after && event.number > 1).then(|| before.clone());
         event.chain = None;
         let content = serde_json::to_vec(&event).expect("our own types always serialise");
         let chain = before.next(&content);
@@ -106,36 +108,37 @@ impl Head {
     }
 }
 
-/// Numbers have at most so many digits; a shorter line would leave something of a longer one.
-const HEAD_FILE: usize = 160;
+/// Width of the head file in bytes, enough for the longest number. A fixed width: a shorter record
+/// written over a longer one would leave bytes of it behind.
+const HEAD_FILE_WIDTH: usize = 160;
 
 impl Head {
-    /// As it is kept in a file of its own, always as long, with the pid of the worker that writes.
+    /// Content of the head file: always of the same length, with the pid of the worker that writes.
     pub fn kept(&self, worker: Option<u32>) -> String {
         let Self { number, chain } = self;
-        let written = Kept { number: *number, chain: chain.clone(), worker };
+        let written = HeadRecord { number: *number, chain: chain.clone(), worker };
         let text = serde_json::to_string(&written).expect("our own types always serialise");
-        format!("{text:<HEAD_FILE$}\n")
+        format!("{text:<HEAD_FILE_WIDTH$}\n")
     }
 
-    /// What such a file says, and whose it is.
+    /// Parses a head file; also returns the pid of the worker that wrote it.
     pub fn of_file(text: &str) -> Option<(Self, Option<u32>)> {
-        let Kept { number, chain, worker } = serde_json::from_str(text.trim_end()).ok()?;
+        let HeadRecord { number, chain, worker } = serde_json::from_str(text.trim_end()).ok()?;
         Some((Self { number, chain }, worker))
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct HeadRecord {
     number: u64,
     chain: Option<Link>,
     worker: Option<u32>,
 }
 
-/// A line apart: what was hashed, and the hash it says it has; none if it has no hash.
+/// Splits a line into the hashed content and its hash; `None` if it has no hash.
 pub fn unchained(line: &[u8]) -> Option<(Vec<u8>, Link)> {
     let body = line.strip_suffix(b"\"}")?;
-    let at = body.len().checked_sub(LENGTH)?;
+    let at = body.len().checked_sub(HEX_LENGTH)?;
     let link = Link::parse(str::from_utf8(&body[at..]).ok()?).ok()?;
     let content = body[..at].strip_suffix(MEMBER.as_bytes())?;
     Some(([content, b"}"].concat(), link))
@@ -144,13 +147,13 @@ pub fn unchained(line: &[u8]) -> Option<(Vec<u8>, Link)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Happened;
+    use crate::record::EventKind;
 
     #[test]
-    fn a_line_can_be_checked_with_what_is_before_it() {
+    fn each_line_is_checked_against_the_hash_before_it() {
         let (mut head, mut lines) = (Head::first(), Vec::new());
         for number in 1..=3 {
-            head.append(Event::new(number, 5, Happened::Created), number == 3, &mut lines);
+            head.append(Event::new(number, 5, EventKind::Created), number == 3, &mut lines);
         }
         let text = String::from_utf8(lines).unwrap();
         let mut link = Link::first();
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_hash_at_its_end_has_none() {
+    fn a_line_without_a_hash_at_its_end_has_none() {
         let hash = "a".repeat(64);
         for line in [
             String::new(),

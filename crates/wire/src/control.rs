@@ -1,156 +1,157 @@
-//! What a worker and its guest say to each other.
+//! Messages between a worker and its guest.
 //!
-//! Descriptors travel beside these frames (SCM_RIGHTS): an Exec without a terminal brings three,
-//! `Files` and what leads into the sandbox one, `Started` of an Exec with a terminal one.
+//! Descriptors travel beside these frames (`SCM_RIGHTS`): an Exec without a terminal brings three,
+//! `Files` and the streams into the sandbox one, `Started` of an Exec with a terminal one.
 
 use crate::links::Target;
 use msb_spec::{Rlimit, TermSize, UserRef};
 use serde::{Deserialize, Serialize};
 
-/// Which program becomes PID 1, and how.
+/// The image's init: the program that becomes PID 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
-    /// Paths to try, in order.
+    /// Absolute paths to try, in this order.
     pub candidates: Vec<String>,
-    /// Whether they are guesses, of which the first that can be executed is taken.
+    /// Whether the paths are the usual locations of an init: the first that can be executed is
+    /// taken.
     pub guessed: bool,
-    /// Its arguments.
+    /// Arguments after the program name.
     pub args: Vec<String>,
     /// The whole environment; HOME is added if it is missing.
     pub env: Vec<(String, String)>,
-    /// Resource limits.
+    /// Resource limits of the process.
     pub rlimits: Vec<Rlimit>,
-    /// Whether it may be systemd.
+    /// Whether systemd is allowed as the init.
     pub systemd: bool,
-    /// Whether it gets no capabilities.
+    /// Whether the process gets no capabilities.
     pub restricted: bool,
-    /// What ends it; without a word it is asked in its own language.
+    /// Signal that asks the init to shut down; `None` takes the one that the detected init expects.
     pub stop_signal: Option<i32>,
 }
 
-/// Why there is no init.
+/// Why the image's init did not become PID 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitFailure {
-    /// The image has none where they usually are.
+    /// None of the usual paths of an init exists.
     None,
-    /// There is nothing at the path.
+    /// No file exists at the given path.
     NotFound,
-    /// It cannot be executed.
+    /// The file cannot be executed.
     NotExecutable {
-        /// Where it is.
+        /// Path of the program inside.
         path: String,
-        /// What the kernel said.
+        /// Error number of `execve(2)`.
         errno: i32,
     },
-    /// It is systemd, which may not be.
+    /// The program is systemd, which was not allowed.
     Systemd {
-        /// Where it is.
+        /// Path of the program inside.
         path: String,
     },
-    /// The guest could not hand over.
+    /// The guest could not prepare the process.
     Process {
-        /// What the kernel said.
+        /// Error number of the kernel.
         errno: i32,
     },
 }
 
-/// From the worker to the guest.
+/// Messages from the worker to the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
-    /// Start a command.
+    /// Starts a command; answered by `Started` or `Failed`.
     Exec {
-        /// Its number.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Program and arguments.
+        /// Program name and arguments.
         argv: Vec<String>,
         /// The whole environment; HOME is added if it is missing.
         env: Vec<(String, String)>,
-        /// Where it starts; made if it is missing.
+        /// Working directory; created if it is missing.
         workdir: String,
-        /// Who runs it.
+        /// User that it runs as; `None` is root.
         user: Option<UserRef>,
-        /// A terminal instead of the three descriptors.
+        /// Size of a terminal, which replaces the three descriptors.
         tty: Option<TermSize>,
-        /// Resource limits.
+        /// Resource limits of the command.
         rlimits: Vec<Rlimit>,
-        /// Whether the sandbox ends with it: the guest then leaves by itself, and everything in
-        /// the sandbox is gone by the time the worker has read the last output.
+        /// Whether the sandbox ends with this command: the guest then exits by itself, and all
+        /// processes of the sandbox are gone by the time the worker has read the last output.
         last: bool,
-        /// Whether what it leaves in its session is killed when it ends, before that is told.
+        /// Whether processes left in its session are killed when it exits, before `Exited` is sent.
         sweep: bool,
     },
-    /// Send a signal to a command and what it started in its session.
+    /// Sends a signal to a command and to the other processes of its session.
     Signal {
-        /// Which.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Signal number.
+        /// Signal number of Linux, 1 to 64.
         signal: i32,
     },
-    /// Send a signal to everything.
+    /// Sends a signal to all processes of the sandbox.
     SignalAll {
-        /// Signal number.
+        /// Signal number of Linux, 1 to 64.
         signal: i32,
     },
-    /// Serve one file operation on the descriptor beside this frame.
+    /// Serves one file operation on the descriptor beside this frame.
     Files {
-        /// Who does it.
+        /// User for the access checks; `None` is root.
         user: Option<UserRef>,
     },
-    /// Tell what sandboxes wrote before, as the layer of an image: a tar stream in `Bytes` frames on
-    /// the descriptor beside this frame, and a `FileReply` behind the last. Only for a machine
-    /// that was started for it.
+    /// Exports the frozen writable disks as an image layer: a tar stream in `Bytes` frames on the
+    /// descriptor beside this frame, then a `FileReply`. Only for a microVM that was booted for
+    /// this.
     Layer,
-    /// Stop everything where it is.
+    /// Freezes all processes of the sandbox.
     Pause,
-    /// Let it go on.
+    /// Thaws all processes of the sandbox.
     Resume,
-    /// Speak SFTP on the descriptor beside this frame.
+    /// Serves SFTP on the descriptor beside this frame.
     Sftp {
-        /// Who does it.
+        /// User for the access checks; `None` is root.
         user: Option<UserRef>,
     },
-    /// Join the descriptor beside this frame with something that listens.
+    /// Connects the descriptor beside this frame with a listening socket.
     Dial {
-        /// Who does it.
+        /// User that connects; `None` is root.
         user: Option<UserRef>,
-        /// Where to.
+        /// Address to connect to.
         to: Target,
     },
-    /// Listen until the descriptor beside this frame closes, and tell there of everybody who
-    /// connects.
+    /// Listens until the descriptor beside this frame closes, and reports each incoming connection
+    /// on it.
     Listen {
-        /// Who does it.
+        /// User that listens; `None` is root.
         user: Option<UserRef>,
-        /// Where.
+        /// Address to listen at.
         at: Target,
-        /// What it is called by.
+        /// Number of this listener, chosen by the client.
         id: u64,
     },
-    /// Join the descriptor beside this frame with somebody who connected.
+    /// Connects the descriptor beside this frame with an incoming connection.
     Accept {
-        /// Where: what was listened with.
+        /// Number of the listener.
         listener: u64,
-        /// Which one.
+        /// Number of the connection at that listener.
         number: u64,
     },
-    /// Let the image's init become PID 1.
+    /// Executes the image's init as PID 1.
     Init(Handover),
 }
 
-/// Why a command could not start.
+/// Step at which a command failed to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SpawnFailure {
-    /// The guest could not make a process or a terminal.
+    /// The guest could not create a process or a terminal.
     Process,
     /// There is no such user or group inside.
     User,
-    /// This sandbox has only root.
+    /// Another user than root was requested, and only root is mapped in this sandbox.
     OnlyRoot,
     /// The working directory cannot be entered.
     Workdir,
     /// A resource limit was refused.
     Rlimit,
-    /// The program was not found.
+    /// The program was not found in PATH or at its path.
     NotFound,
     /// The program cannot be executed.
     NotExecutable,
@@ -159,61 +160,61 @@ pub enum SpawnFailure {
 /// A limit that only the guest of a microVM can see being reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hit {
-    /// Its kernel killed something for want of memory.
+    /// The OOM killer of its kernel killed a process.
     Memory,
-    /// Its kernel refused a process.
+    /// Its kernel refused to create a process or thread.
     Pids,
     /// The writable layer is full.
     Disk,
 }
 
-/// From the guest to the worker.
+/// Messages from the guest to the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
-    /// The command runs.
+    /// The program of a command was executed.
     Started {
-        /// Its number.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Its pid inside.
+        /// Pid of the command inside the sandbox.
         pid: u32,
     },
-    /// The command could not start.
+    /// A command could not start.
     Failed {
-        /// Its number.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Why.
+        /// Step at which it failed.
         failure: SpawnFailure,
-        /// What the kernel said.
+        /// Error number of the kernel.
         errno: i32,
     },
-    /// The command is over.
+    /// A command has exited or was killed.
     Exited {
-        /// Its number.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Exit code, if it exited.
+        /// Exit code, if it exited by itself.
         code: Option<i32>,
-        /// Signal, if one killed it.
+        /// Signal number, if one killed it.
         signal: Option<i32>,
-        /// Whether nothing but the guest is left. Only then need nobody wait for its end.
+        /// Whether no process but the guest is left, so that the worker need not wait for others.
         alone: bool,
-        /// A limit that something ran into meanwhile, where only the guest can know.
+        /// A limit that was reached meanwhile, where only the guest can see it.
         hit: Option<Hit>,
     },
-    /// The answer to being paused or resumed.
+    /// Answer to `Pause` and `Resume`.
     Paused {
-        /// Whether everything stands still.
+        /// Whether all processes are frozen.
         paused: bool,
     },
-    /// The answer to being told to let an init become PID 1.
+    /// Answer to `ToGuest::Init`.
     Init {
-        /// Why it did not.
+        /// Why the init did not start; `None` if it did.
         failure: Option<InitFailure>,
     },
-    /// PID 1 is over, and everything inside with it.
+    /// The image's init has ended, and with it all processes of its pid namespace.
     InitEnded {
-        /// Exit code, if it exited.
+        /// Exit code, if it exited by itself.
         code: Option<i32>,
-        /// Signal, if one killed it.
+        /// Signal number, if one killed it.
         signal: Option<i32>,
     },
 }

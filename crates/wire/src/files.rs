@@ -1,144 +1,145 @@
 //! File operations, served by the guest inside the sandbox.
 //!
-//! Paths are bytes: a file name need not be UTF-8. Whoever receives an [`Entry`] from a guest
-//! checks its path before touching anything; see [`Entry::is_safe`].
+//! Paths are bytes: a file name need not be UTF-8. A receiver checks the path of each [`Entry`]
+//! from a guest before it touches a file; see [`Entry::is_safe`].
 
 use msb_spec::UserRef;
 use serde::{Deserialize, Serialize};
 
-/// One file operation.
+/// Request for one file operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileRequest {
-    /// Bytes of a file, answered with `Bytes` frames, an empty one last.
+    /// Reads a file; answered with `Bytes` frames, the last one empty.
     Read {
-        /// Which.
+        /// Path of the file inside.
         path: Vec<u8>,
-        /// From where.
+        /// First byte to read, counted from 0.
         offset: u64,
-        /// At most this many.
+        /// Most bytes to read; `None` reads to the end.
         length: Option<u64>,
     },
-    /// Makes or replaces a file from `Bytes` frames that follow, an empty one last.
+    /// Creates or replaces a file from the `Bytes` frames that follow, the last one empty.
     Write {
-        /// Which.
+        /// Path of the file inside.
         path: Vec<u8>,
-        /// Permissions of a new file.
+        /// Permission bits of a new file.
         mode: u32,
-        /// At the end of what is there.
+        /// Appends to an existing file.
         append: bool,
     },
-    /// The entries of a directory.
+    /// Lists the entries of a directory.
     List {
-        /// Which.
+        /// Path of the directory inside.
         path: Vec<u8>,
     },
-    /// What a path is.
+    /// Reads the metadata of a path.
     Stat {
-        /// Which.
+        /// Path of the file or directory inside.
         path: Vec<u8>,
         /// Whether a symbolic link is followed.
         follow: bool,
     },
-    /// Makes a directory.
+    /// Creates a directory. Fails if it exists, unless `parents`.
     Mkdir {
-        /// Which.
+        /// Path of the new directory inside.
         path: Vec<u8>,
-        /// With its parents, and no complaint if it is there.
+        /// Creates missing parents too, and accepts an existing directory.
         parents: bool,
     },
-    /// Removes a file or directory.
+    /// Removes a file or an empty directory.
     Remove {
-        /// Which.
+        /// Path of the file or directory inside.
         path: Vec<u8>,
-        /// With all it holds, and no complaint if it is not there.
+        /// Removes a directory with its content, and accepts a missing path.
         recursive: bool,
     },
-    /// Renames, replacing what is there.
+    /// Renames a file or directory, replacing an existing target.
     Rename {
-        /// Which.
+        /// Current path of the file inside.
         from: Vec<u8>,
-        /// To what.
+        /// New path of the file inside.
         to: Vec<u8>,
     },
     /// Copies a file or tree inside the sandbox.
     Copy {
-        /// Which.
+        /// Path of the source inside.
         from: Vec<u8>,
-        /// To where.
+        /// Path of the copy inside.
         to: Vec<u8>,
     },
-    /// Makes a symbolic link, replacing a link or file that is there.
+    /// Creates a symbolic link, replacing an existing link or file.
     Symlink {
-        /// Where.
+        /// Path of the link inside.
         path: Vec<u8>,
-        /// What it says.
+        /// Text of the link, which need not exist.
         target: Vec<u8>,
     },
-    /// Changes whose a file or directory is and what its permissions are; a link is followed.
+    /// Changes owner, group or mode of a file or directory; a symbolic link is followed.
     Set {
-        /// Which.
+        /// Path of the file or directory inside.
         path: Vec<u8>,
-        /// Its permissions from now on.
+        /// New permission bits; `None` keeps them.
         mode: Option<u32>,
-        /// Its owner from now on.
+        /// New owner; `None` keeps it.
         owner: Option<UserRef>,
-        /// Its group from now on, in the place of a user.
+        /// New group, as the first part of the reference; `None` keeps it.
         group: Option<UserRef>,
     },
-    /// Takes a file or tree in: `Entry` and `Bytes` frames follow, an `Entry` of kind `End` last.
+    /// Writes a file or tree: `Entry` and `Bytes` frames follow, an `Entry` of kind `End` last.
     Push {
-        /// Where its root goes. If it is a directory and `into` is given, below it by that name.
+        /// Path of the root of the tree. If it is a directory and `into` is given, the root goes
+        /// below it by that name.
         path: Vec<u8>,
-        /// Name of the root for the case that `path` is a directory.
+        /// Name of the root in case `path` is a directory.
         into: Option<Vec<u8>>,
     },
-    /// Gives a file or tree out as `Entry` and `Bytes` frames, an `Entry` of kind `End` last.
+    /// Reads a file or tree as `Entry` and `Bytes` frames, an `Entry` of kind `End` last.
     Pull {
-        /// Which; a symbolic link at its end is followed.
+        /// Path inside; a symbolic link as the last component is followed.
         path: Vec<u8>,
     },
-    /// Makes a directory more like another: `Change` frames follow, one of kind `End` last. What
-    /// fails does not keep the rest from being done.
+    /// Applies changes to a directory: `Change` frames follow, one of kind `End` last. A change
+    /// that fails does not stop the others.
     Mirror {
-        /// Which; a symbolic link to one is followed.
+        /// Path of the directory inside; a symbolic link to one is followed.
         path: Vec<u8>,
     },
-    /// Tell where a path leads: absolute and without links. What is not there is taken as it is
-    /// written, and a relative path begins at the user's home.
+    /// Resolves a path: absolute and without links. Missing components are kept as written, and a
+    /// relative path starts at the user's home.
     Real {
-        /// Which.
+        /// Path to resolve, which need not exist.
         path: Vec<u8>,
     },
 }
 
-/// One change of a directory that mirrors another. Paths are relative to it.
+/// One change to a mirrored directory. Paths are relative to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Makes or replaces an entry. Of a file the `Bytes` follow whatever its size says, an empty
-    /// frame last.
+    /// Creates or replaces an entry. The `Bytes` of a file follow whatever its size says, the last
+    /// frame empty.
     Put(Entry),
-    /// Gives what is there other permissions and another time.
+    /// Sets permission bits and modification time of an existing entry.
     Touch(Entry),
-    /// Removes a file or link, or a directory if nothing is left in it. Gone already is fine.
+    /// Removes a file, a link or an empty directory. A missing path is no error.
     Remove {
-        /// Which.
+        /// Path of the entry. Never the directory itself.
         path: Vec<u8>,
-        /// Whether it is a directory; what has become something else stays.
+        /// Whether it is expected to be a directory; an entry of another kind stays.
         directory: bool,
     },
-    /// Renames, replacing a file that is there.
+    /// Renames an entry, replacing an existing file.
     Rename {
-        /// Which.
+        /// Current path of the entry.
         from: Vec<u8>,
-        /// To what.
+        /// New path of the entry.
         to: Vec<u8>,
     },
-    /// There are no more; the answer follows.
+    /// End of the changes; the answer follows.
     End,
 }
 
 impl Change {
-    /// Whether every path stays below the directory, whatever it is joined to.
+    /// Whether each path stays below the directory that it is joined to: no `..`, no absolute path.
     pub fn is_safe(&self) -> bool {
         match self {
             Self::Put(entry) | Self::Touch(entry) => entry.is_safe(),
@@ -154,65 +155,65 @@ impl Change {
 /// A change that could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedChange {
-    /// Its number, counted from 0 since the request.
+    /// Position of the change in the request, from 0.
     pub number: u32,
-    /// Why.
+    /// Step and error number of the failure.
     pub failure: FileFailure,
 }
 
-/// What a path is.
+/// Metadata of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Its name without directories.
+    /// File name without directories.
     pub name: Vec<u8>,
-    /// What it is.
+    /// File, directory, link or other.
     pub kind: EntryKind,
-    /// Permissions.
+    /// Permission bits, with setuid, setgid and sticky.
     pub mode: u32,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// When it was changed, in milliseconds since 1970.
+    /// Modification time in milliseconds since 1970.
     pub modified: i64,
-    /// When it was made, where its file system knows.
+    /// Creation time in milliseconds since 1970, if the file system stores it.
     pub created: Option<i64>,
-    /// Owner.
+    /// Owner, as a user id inside.
     pub uid: u32,
-    /// Group.
+    /// Group, as a group id inside.
     pub gid: u32,
 }
 
-/// What sort of thing an entry is.
+/// Kind of a file or directory entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// A file; in a copied tree its bytes follow.
+    /// A regular file; in a copied tree its bytes follow.
     File,
-    /// A directory; what it holds follows.
+    /// A directory; in a copied tree its entries follow.
     Directory,
-    /// A symbolic link, with what it says.
+    /// A symbolic link, with its target.
     Symlink(Vec<u8>),
-    /// A device, socket or pipe; named so that it can be reported, never copied.
+    /// A device, socket or pipe: listed so that it can be reported, never copied.
     Other,
-    /// The end of a tree.
+    /// Marks the end of a copied tree.
     End,
 }
 
-/// One entry of a tree that is copied.
+/// One entry of a copied tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Path below the root of the copy; empty is the root itself.
+    /// Path below the root of the copy; empty for the root itself.
     pub path: Vec<u8>,
-    /// What it is.
+    /// File, directory, link, other or end.
     pub kind: EntryKind,
-    /// Permissions.
+    /// Permission bits of the entry.
     pub mode: u32,
     /// Bytes of a file that follow.
     pub size: u64,
-    /// When it was changed, in milliseconds since 1970.
+    /// Modification time in milliseconds since 1970.
     pub modified: i64,
 }
 
 impl Entry {
-    /// Whether the path stays below the root of the copy, whatever it is joined to.
+    /// Whether the path stays below the root of the copy: no `..`, no absolute path.
     pub fn is_safe(&self) -> bool {
         self.path.is_empty() || is_safe(&self.path)
     }
@@ -227,34 +228,34 @@ fn is_safe(path: &[u8]) -> bool {
 /// Why a file operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFailure {
-    /// What was being done.
+    /// What the guest was doing, such as `open /etc/passwd`.
     pub doing: String,
-    /// What the kernel said; 0 if it was not the kernel.
+    /// Error number of the kernel; 0 if the guest itself refused.
     pub errno: i32,
 }
 
 /// The guest's answer to a file operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileReply {
-    /// It is done; how many entries and bytes a copy had.
+    /// The file operation has succeeded.
     Done {
-        /// Entries.
+        /// Entries that were copied; 0 for other operations.
         entries: u64,
-        /// Bytes.
+        /// Bytes that were copied; 0 for other operations.
         bytes: u64,
     },
-    /// What a path is.
+    /// Metadata of the requested path.
     Meta(Meta),
     /// Some entries of a directory; `Done` follows the last.
     Entries(Vec<Meta>),
-    /// It failed.
+    /// The file operation has failed.
     Failed(FileFailure),
-    /// The changes are made, but for some.
+    /// All changes were tried.
     Mirrored {
-        /// Those that failed, in order.
+        /// Changes that failed, in the order of the request.
         failed: Vec<FailedChange>,
     },
-    /// Where a path leads.
+    /// The path of `Real`, resolved.
     Path(Vec<u8>),
 }
 
@@ -281,7 +282,7 @@ mod tests {
             assert!(!Change::Rename { from: b"a".to_vec(), to: bad.to_vec() }.is_safe());
             assert!(!Change::Rename { from: bad.to_vec(), to: b"a".to_vec() }.is_safe());
         }
-        // The directory itself can be made, but neither removed nor renamed.
+        // The directory itself can be created, but neither removed nor renamed.
         assert!(Change::Put(entry(b"")).is_safe());
         assert!(!Change::Remove { path: Vec::new(), directory: true }.is_safe());
     }

@@ -1,50 +1,51 @@
-//! The frame itself: how long, of what kind, and the bytes.
+//! The frame: length, kind and payload, encoded and decoded.
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt;
 
-/// Bytes before the payload.
+/// Bytes of the header: length and kind.
 pub const HEADER: usize = 5;
 
-/// What a frame carries.
+/// Kind of a frame: which payload it carries, and its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// The first frame of a connection to a worker.
     Hello = 1,
-    /// Bytes for a command; empty is end of file.
+    /// Bytes for the stdin of a command; an empty frame is end of file.
     Stdin = 2,
-    /// A new terminal size.
+    /// A new terminal size in rows and columns.
     Resize = 3,
-    /// A signal for the command.
+    /// A signal for the command of this connection.
     Signal = 4,
-    /// The client leaves and the command goes on.
+    /// The client disconnects and the command continues.
     Detach = 5,
-    /// The sandbox is as the Plan wants it: start the first command.
+    /// Patches are applied: the worker starts the first command.
     Go = 6,
-    /// Nobody reads this stream any more (1 or 2, one byte).
-    Hush = 7,
-    /// What an interpreter was told to do, or how that ended; for the event log.
+    /// The reader of this output stream has gone (1 is stdout, 2 is stderr; one byte): the command
+    /// gets a broken pipe.
+    CloseOutput = 7,
+    /// Start or end of a code run in an interpreter; for the event log.
     Note = 8,
-    /// A worker's or guest's answer.
+    /// An answer of a worker or guest.
     Reply = 16,
-    /// Bytes from a command.
+    /// Bytes from the stdout of a command, or its terminal.
     Stdout = 17,
-    /// Bytes from a command, second stream.
+    /// Bytes from the stderr of a command.
     Stderr = 18,
-    /// What a worker tells a guest, or a guest its worker.
+    /// A message between worker and guest or gateway.
     Control = 32,
-    /// A file operation.
+    /// A request for a file operation.
     File = 48,
-    /// One entry of a tree that is copied.
+    /// One entry of a copied tree.
     Entry = 49,
-    /// Bytes of a file; empty is the end of a stream without a known length.
+    /// Bytes of a file; an empty frame ends a stream of unknown length.
     Bytes = 50,
-    /// One change of a tree that is mirrored.
+    /// One change to a mirrored tree.
     Change = 51,
-    /// A hole of a file: how many zero bytes it stands for.
+    /// A hole of a file: its length in zero bytes.
     Hole = 52,
-    /// What a guest says of a stream that leads into its sandbox.
+    /// The state of a stream into the sandbox.
     Link = 64,
 }
 
@@ -57,7 +58,7 @@ impl FrameKind {
             4 => Self::Signal,
             5 => Self::Detach,
             6 => Self::Go,
-            7 => Self::Hush,
+            7 => Self::CloseOutput,
             8 => Self::Note,
             16 => Self::Reply,
             17 => Self::Stdout,
@@ -74,69 +75,69 @@ impl FrameKind {
     }
 }
 
-/// One frame.
+/// One frame with its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it carries.
+    /// Kind of the payload, from the header.
     pub kind: FrameKind,
-    /// The bytes.
+    /// Bytes behind the header, as they arrived.
     pub payload: Vec<u8>,
 }
 
 impl Frame {
-    /// The payload as a value.
-    pub fn value<T: DeserializeOwned>(&self) -> Result<T, Malformed> {
+    /// Decodes the payload as a value.
+    pub fn value<T: DeserializeOwned>(&self) -> Result<T, FrameError> {
         decode(&self.payload)
     }
 }
 
-/// A part of a file that is streamed.
+/// A part of a streamed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Bytes as they are.
+    /// Bytes of the file, as they are.
     Bytes(&'a [u8]),
-    /// So many zeros that need no space on disk.
+    /// A hole of so many zero bytes, which needs no space on disk.
     Hole(u64),
 }
 
-/// What the other side sent is not a frame that we take.
+/// Why bytes of a peer are no valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Malformed {
-    /// Longer than the reader's limit.
+pub enum FrameError {
+    /// The payload is longer than the reader's limit.
     TooLong {
-        /// What the header claims.
+        /// Length in bytes that the header claims.
         length: usize,
-        /// What the reader takes.
+        /// Longest payload in bytes that the reader accepts.
         limit: usize,
     },
-    /// A kind that does not exist.
+    /// The kind is not one of `FrameKind`.
     UnknownKind(u8),
-    /// The payload is not the value it should be.
+    /// The payload does not decode as the expected value.
     Payload,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { length, limit } => {
-                write!(f, "a frame of {length} bytes, where {limit} are allowed")
+                write!(f, "frame of {length} bytes exceeds the limit of {limit}")
             }
-            Self::UnknownKind(kind) => write!(f, "a frame of unknown kind {kind}"),
-            Self::Payload => f.write_str("a frame whose content makes no sense"),
+            Self::UnknownKind(kind) => write!(f, "frame of unknown kind {kind}"),
+            Self::Payload => f.write_str("frame with an invalid payload"),
         }
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for FrameError {}
 
-/// The header of a frame with a payload of this length.
+/// Header of a frame with a payload of `length` bytes.
 pub fn header(kind: FrameKind, length: usize) -> [u8; HEADER] {
     let length = u32::try_from(length).expect("frames are cut well below 4 GiB by their writers");
     let [a, b, c, d] = length.to_le_bytes();
     [a, b, c, d, kind as u8]
 }
 
-/// A value as a whole frame.
+/// Encodes a value as a complete frame, in postcard.
 pub fn encode<T: Serialize>(kind: FrameKind, value: &T) -> Vec<u8> {
     let payload = postcard::to_allocvec(value).expect("our own types always serialise");
     let mut frame = Vec::with_capacity(HEADER + payload.len());
@@ -145,18 +146,18 @@ pub fn encode<T: Serialize>(kind: FrameKind, value: &T) -> Vec<u8> {
     frame
 }
 
-/// A payload as a value; bytes left over are an error.
-pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Malformed> {
+/// Decodes a payload; trailing bytes are an error.
+pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FrameError> {
     match postcard::take_from_bytes(payload) {
         Ok((value, [])) => Ok(value),
-        _ => Err(Malformed::Payload),
+        _ => Err(FrameError::Payload),
     }
 }
 
-/// The longest payload that is one number.
-const LONGEST_NUMBER: usize = 10;
+/// Longest postcard encoding of a `u64`, in bytes.
+const LONGEST_VARINT: usize = 10;
 
-/// Puts frames together from bytes as they arrive.
+/// Reassembles frames from bytes as they arrive.
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
@@ -170,7 +171,7 @@ impl Decoder {
         Self { limit, buffer: Vec::new(), start: 0 }
     }
 
-    /// Adds bytes that were received.
+    /// Adds received bytes to the buffer.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.buffer.len() {
             self.buffer.clear();
@@ -179,9 +180,9 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes are missing until the next step: of the header, then of the payload.
-    /// A reader that takes no more than this never reads past the end of a frame.
-    pub fn missing(&self) -> Result<usize, Malformed> {
+    /// Bytes that are missing for the next step: of the header, then of the payload. A reader that
+    /// takes no more than this never reads past the end of a frame.
+    pub fn missing(&self) -> Result<usize, FrameError> {
         let have = self.buffer.len() - self.start;
         match self.peek()? {
             None => Ok(HEADER - have),
@@ -189,8 +190,8 @@ impl Decoder {
         }
     }
 
-    /// The next whole frame, if it has arrived.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
+    /// The next complete frame; `None` if more bytes are needed.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((kind, length)) = self.peek()? else {
             return Ok(None);
         };
@@ -207,11 +208,12 @@ impl Decoder {
         Ok(Some(frame))
     }
 
-    /// Takes `left` bytes that arrive in `Bytes` and `Hole` frames, without keeping them: what is
-    /// buffered first, then straight from `read`, which fills the buffer that it is given.
+    /// Streams `left` bytes that arrive in `Bytes` and `Hole` frames to `take`, without buffering
+    /// whole frames: first what is buffered, then directly from `read`, which fills the buffer that
+    /// it is given.
     ///
-    /// `read` returning zero, an empty frame, another kind and more than `left` are all refused.
-    pub fn stream<E: From<Malformed>>(
+    /// An end of file, an empty frame, another kind and more than `left` bytes are errors.
+    pub fn stream<E: From<FrameError>>(
         &mut self,
         mut left: u64,
         buffer: &mut [u8],
@@ -221,24 +223,24 @@ impl Decoder {
         while left > 0 {
             let (kind, length) = loop {
                 match self.peek()? {
-                    Some(begun) => break begun,
+                    Some(header) => break header,
                     None => match read(buffer)? {
-                        0 => return Err(Malformed::Payload.into()),
+                        0 => return Err(FrameError::Payload.into()),
                         n => self.push(&buffer[..n]),
                     },
                 }
             };
-            if kind == FrameKind::Hole && length <= LONGEST_NUMBER {
+            if kind == FrameKind::Hole && length <= LONGEST_VARINT {
                 let hole = self.hole(buffer, &mut read)?;
                 if hole == 0 || hole > left {
-                    return Err(Malformed::Payload.into());
+                    return Err(FrameError::Payload.into());
                 }
                 take(Piece::Hole(hole))?;
                 left -= hole;
                 continue;
             }
             if kind != FrameKind::Bytes || length == 0 || length as u64 > left {
-                return Err(Malformed::Payload.into());
+                return Err(FrameError::Payload.into());
             }
             self.start += HEADER;
             let buffered = (self.buffer.len() - self.start).min(length);
@@ -248,7 +250,7 @@ impl Decoder {
             while rest > 0 {
                 let most = rest.min(buffer.len());
                 match read(&mut buffer[..most])? {
-                    0 => return Err(Malformed::Payload.into()),
+                    0 => return Err(FrameError::Payload.into()),
                     n => {
                         take(Piece::Bytes(&buffer[..n]))?;
                         rest -= n;
@@ -260,8 +262,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// The length of a hole whose frame has begun.
-    fn hole<E: From<Malformed>>(
+    /// Length of a hole, once its frame has arrived.
+    fn hole<E: From<FrameError>>(
         &mut self,
         buffer: &mut [u8],
         read: &mut impl FnMut(&mut [u8]) -> Result<usize, E>,
@@ -271,26 +273,26 @@ impl Decoder {
                 return Ok(frame.value()?);
             }
             match read(buffer)? {
-                0 => return Err(Malformed::Payload.into()),
+                0 => return Err(FrameError::Payload.into()),
                 n => self.push(&buffer[..n]),
             }
         }
     }
 
-    /// Whether a frame has begun and not ended, so that an end of file now is a broken peer.
+    /// Whether a frame is incomplete: an end of file now means a broken peer.
     pub fn is_midway(&self) -> bool {
         self.start < self.buffer.len()
     }
 
-    fn peek(&self) -> Result<Option<(FrameKind, usize)>, Malformed> {
+    fn peek(&self) -> Result<Option<(FrameKind, usize)>, FrameError> {
         let Some(&[a, b, c, d, kind]) = self.buffer.get(self.start..self.start + HEADER) else {
             return Ok(None);
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if length > self.limit {
-            return Err(Malformed::TooLong { length, limit: self.limit });
+            return Err(FrameError::TooLong { length, limit: self.limit });
         }
-        let kind = FrameKind::from_byte(kind).ok_or(Malformed::UnknownKind(kind))?;
+        let kind = FrameKind::from_byte(kind).ok_or(FrameError::UnknownKind(kind))?;
         Ok(Some((kind, length)))
     }
 }
@@ -318,7 +320,7 @@ mod tests {
     fn a_length_over_the_limit_is_refused_before_its_payload_arrives() {
         let mut decoder = Decoder::new(100);
         decoder.push(&[0xff, 0xff, 0xff, 0xff, 17]);
-        let limit = Malformed::TooLong { length: 0xffff_ffff, limit: 100 };
+        let limit = FrameError::TooLong { length: 0xffff_ffff, limit: 100 };
         assert_eq!(decoder.next_frame(), Err(limit));
     }
 
@@ -332,23 +334,23 @@ mod tests {
         wire.extend_from_slice(&encode(FrameKind::Hole, &(1u64 << 40)));
         wire.extend_from_slice(&encode(FrameKind::Reply, &7u8));
         for step in 1..wire.len() {
-            let (mut at, mut said, mut holes) = (0, Vec::new(), 0);
+            let (mut at, mut received, mut holes) = (0, Vec::new(), 0);
             let mut decoder = Decoder::new(100);
-            let mut read = |buffer: &mut [u8]| -> Result<usize, Malformed> {
+            let mut read = |buffer: &mut [u8]| -> Result<usize, FrameError> {
                 let n = step.min(buffer.len()).min(wire.len() - at);
                 buffer[..n].copy_from_slice(&wire[at..at + n]);
                 at += n;
                 Ok(n)
             };
-            let take = |piece: Piece<'_>| -> Result<(), Malformed> {
+            let take = |piece: Piece<'_>| -> Result<(), FrameError> {
                 match piece {
-                    Piece::Bytes(bytes) => said.extend_from_slice(bytes),
+                    Piece::Bytes(bytes) => received.extend_from_slice(bytes),
                     Piece::Hole(length) => holes += length,
                 }
                 Ok(())
             };
             decoder.stream(12 + (1 << 40), &mut [0; 64], &mut read, take).unwrap();
-            assert_eq!((&said[..], holes), (&b"hello world!"[..], 1 << 40));
+            assert_eq!((&received[..], holes), (&b"hello world!"[..], 1 << 40));
             let reply = loop {
                 if let Some(frame) = decoder.next_frame().unwrap() {
                     break frame;
@@ -365,13 +367,13 @@ mod tests {
     fn more_bytes_than_promised_are_refused() {
         let mut decoder = Decoder::new(100);
         decoder.push(&header(FrameKind::Bytes, 5));
-        let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), Malformed>(()));
-        assert_eq!(refused, Err(Malformed::Payload));
+        let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), FrameError>(()));
+        assert_eq!(refused, Err(FrameError::Payload));
         for hole in [0u64, 5, u64::MAX] {
             let mut decoder = Decoder::new(100);
             decoder.push(&encode(FrameKind::Hole, &hole));
-            let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), Malformed>(()));
-            assert_eq!(refused, Err(Malformed::Payload), "{hole}");
+            let refused = decoder.stream(4, &mut [0; 8], |_| Ok(0), |_| Ok::<(), FrameError>(()));
+            assert_eq!(refused, Err(FrameError::Payload), "{hole}");
         }
     }
 
@@ -379,12 +381,12 @@ mod tests {
     fn an_unknown_kind_is_refused() {
         let mut decoder = Decoder::new(100);
         decoder.push(&[0, 0, 0, 0, 99]);
-        assert_eq!(decoder.next_frame(), Err(Malformed::UnknownKind(99)));
+        assert_eq!(decoder.next_frame(), Err(FrameError::UnknownKind(99)));
     }
 
     #[test]
     fn bytes_behind_a_value_are_refused() {
-        assert_eq!(decode::<u8>(&[1, 2]), Err(Malformed::Payload));
+        assert_eq!(decode::<u8>(&[1, 2]), Err(FrameError::Payload));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod chain;
 mod control;
+mod drain;
 mod files;
 mod frame;
 mod links;
@@ -17,10 +18,11 @@ mod volume;
 
 pub use chain::{Head, Link, unchained};
 pub use control::{FromGuest, Handover, Hit, InitFailure, SpawnFailure, ToGuest};
+pub use drain::OutputDrain;
 pub use files::{
     Change, Entry, EntryKind, FailedChange, FileFailure, FileReply, FileRequest, Meta,
 };
-pub use frame::{Decoder, Frame, FrameKind, HEADER, Malformed, Piece, decode, encode, header};
+pub use frame::{Decoder, Frame, FrameError, FrameKind, HEADER, Piece, decode, encode, header};
 pub use links::{LinkFailure, LinkReply, Target, Unwrapping, wrap};
 pub use machine::{
     Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
@@ -31,25 +33,19 @@ pub use network::{
     ToGateway, Verdict,
 };
 pub use request::{
-    CodeNote, DiskTraffic, ExecState, ExecStatus, Hello, HoldsNow, Reply, Request, Sample, Stopped,
-    Usage, WorkerStatus,
+    CodeNote, DiskTraffic, ExecState, ExecStatus, Hello, HoldsNow, Reply, Request, Sample,
+    StopResult, Usage, WorkerStatus,
 };
-pub use volume::{VOLUME_ARGUMENT, VolumeLetter};
+pub use volume::{VOLUME_ARGUMENT, VolumeHelperRequest};
 
-use std::time::Duration;
-
-/// Raised whenever an older peer could misread a frame. Compared in the first frame.
+/// Protocol version, compared in the first frame. Incremented whenever an older peer could misread
+/// a frame.
 pub const VERSION: u32 = 11;
 
-/// Longest frame a worker takes from a client: a command line and environment at the kernel's
-/// limit of 2 MiB fit.
+/// Longest frame in bytes that a worker accepts from a client: a command line and environment at
+/// the kernel's limit of 2 MiB fit.
 pub const MAX_REQUEST: usize = 4 << 20;
-/// Longest frame of data; larger ones only cost memory.
+/// Longest data frame in bytes; larger ones only cost memory.
 pub const MAX_CHUNK: usize = 256 << 10;
-/// Longest frame anybody takes from a guest, which is hostile.
+/// Longest frame in bytes that is accepted from a guest, which is hostile.
 pub const MAX_FROM_GUEST: usize = 512 << 10;
-/// What a command leaves behind may go on saying something, like `tee` behind a shell: it is heard until
-/// it is silent for so long,
-pub const LAST_WORDS: Duration = Duration::from_millis(200);
-/// and never longer than this.
-pub const LAST_WORDS_LIMIT: Duration = Duration::from_secs(5);

@@ -1,91 +1,91 @@
-//! What a guest says of streams that lead into its sandbox, each on a connection of its own.
+//! Replies of a guest about streams into its sandbox, each on its own connection.
 //!
-//! The answer is one frame of kind `Link`. What follows it are the bytes of the stream and no frames, except where
-//! somebody listens: there each frame tells of one who has connected.
+//! The reply is one frame of kind `Link`. The raw bytes of the stream follow it, without frames. A
+//! listener is the exception: each further `Link` frame there reports one incoming connection.
 
-use crate::frame::{Decoder, FrameKind, Malformed, header};
+use crate::frame::{Decoder, FrameError, FrameKind, header};
 use serde::{Deserialize, Serialize};
 
-/// Where something listens inside a sandbox, or can be reached from there.
+/// Address of a socket inside a sandbox, or reachable from there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// An address or a name, and a port; with none to listen at, one is chosen.
+    /// A host and a TCP port; a listener with port 0 gets a free one.
     Tcp {
-        /// The address or name.
+        /// IP address or host name.
         host: String,
-        /// The port.
+        /// TCP port; 0 for any, when listening.
         port: u16,
     },
-    /// A socket of its file system.
+    /// A Unix socket of the sandbox.
     Unix {
-        /// Its path; a relative one begins at the user's home.
+        /// Path inside; a relative one starts at the user's home.
         path: Vec<u8>,
     },
 }
 
-/// What a guest says.
+/// Reply of a guest about one stream or listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkReply {
-    /// From here on the stream is open.
+    /// The stream is open: its bytes follow.
     Open,
-    /// Somebody listens there.
+    /// The listener is open.
     Listening {
-        /// With the port that was chosen.
+        /// Address, with the port that was chosen.
         at: Target,
     },
-    /// Somebody has connected.
+    /// A peer has connected to the listener.
     Accepted {
-        /// To be asked for with.
+        /// Number by which `Accept` requests this connection.
         number: u64,
-        /// From where; empty for a socket of the file system.
+        /// IP address of the peer; empty for a Unix socket.
         host: String,
-        /// From which port.
+        /// Port of the peer; 0 for a Unix socket.
         port: u16,
     },
-    /// It could not be done.
+    /// The stream or listener was not opened.
     Failed {
-        /// Why.
+        /// Kind of failure, as far as it is known.
         failure: LinkFailure,
-        /// What the kernel said, if it was asked.
+        /// Error number of the kernel; 0 if it was not called.
         errno: i32,
     },
 }
 
-/// Why a stream does not lead anywhere.
+/// Why a stream or listener was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkFailure {
     /// There is no such user or group inside.
     User,
-    /// This sandbox has only root.
+    /// Another user than root was requested, and only root is mapped in this sandbox.
     OnlyRoot,
-    /// What was asked for makes no sense.
+    /// The address is not valid.
     Invalid,
-    /// Nobody knows the name.
+    /// The host name does not resolve.
     Name,
-    /// Nobody listens there.
+    /// No process listens at the address.
     Refused,
-    /// The user may not.
+    /// The user lacks the permission.
     Denied,
-    /// No way leads there.
+    /// The network has no route to the address.
     Unreachable,
-    /// Nobody answered in time.
+    /// The peer did not answer in time.
     Timeout,
-    /// Somebody listens there already.
+    /// The address is in use by another listener.
     InUse,
-    /// As many as there may be are there already.
+    /// The limit of open streams is reached.
     TooMany,
-    /// Nobody of that number waits.
+    /// No waiting connection has this number.
     Gone,
-    /// Something else; the kernel said what.
+    /// Another error; `errno` says which.
     System,
 }
 
-/// Longest piece of a stream in a frame.
+/// Longest piece of a stream in one frame, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Puts a piece of a stream into frames, behind what is there; an empty one is its end. A
-/// connection to a machine cannot be closed in one direction, so the end has a frame.
+/// Appends a piece of a stream to `out` as frames; an empty piece is the end of the stream. A vsock
+/// connection to a microVM cannot be half-closed, so the end is a frame.
 pub fn wrap(bytes: &[u8], out: &mut Vec<u8>) {
     for piece in bytes.chunks(PIECE) {
         out.extend_from_slice(&header(FrameKind::Bytes, piece.len()));
@@ -96,7 +96,7 @@ pub fn wrap(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Takes a stream out of its frames again.
+/// Extracts a stream from its frames.
 #[derive(Debug)]
 pub struct Unwrapping {
     decoder: Decoder,
@@ -109,9 +109,9 @@ impl Default for Unwrapping {
 }
 
 impl Unwrapping {
-    /// Adds what the frames in these bytes hold to `out`; true once the stream has ended. What a
-    /// guest says before the stream stays in its frame.
-    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, Malformed> {
+    /// Appends the stream bytes of these frames to `out`; true once the stream has ended. A `Link`
+    /// frame before the stream is copied as a frame.
+    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, FrameError> {
         self.decoder.push(bytes);
         while let Some(frame) = self.decoder.next_frame()? {
             match frame.kind {
@@ -121,7 +121,7 @@ impl Unwrapping {
                     out.extend_from_slice(&header(FrameKind::Link, frame.payload.len()));
                     out.extend_from_slice(&frame.payload);
                 }
-                _ => return Err(Malformed::Payload),
+                _ => return Err(FrameError::Payload),
             }
         }
         Ok(false)
@@ -134,7 +134,7 @@ mod tests {
     use crate::{decode, encode};
 
     #[test]
-    fn an_answer_survives_the_way() {
+    fn a_reply_is_decoded_as_it_was_encoded() {
         let at = Target::Tcp { host: "127.0.0.1".to_owned(), port: 7 };
         let reply = LinkReply::Listening { at };
         let frame = encode(FrameKind::Link, &reply);
@@ -159,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_stream() {
+    fn other_frames_are_refused() {
         let frame = encode(FrameKind::Reply, &7u8);
         let refused = Unwrapping::default().take(&frame, &mut Vec::new());
-        assert_eq!(refused, Err(Malformed::Payload));
+        assert_eq!(refused, Err(FrameError::Payload));
         let long = header(FrameKind::Bytes, PIECE + 1);
         assert!(Unwrapping::default().take(&long, &mut Vec::new()).is_err());
     }

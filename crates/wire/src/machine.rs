@@ -1,206 +1,209 @@
-//! What a worker and the guest of a microVM say to each other.
+//! Messages between a worker and the guest of a microVM.
 //!
-//! The guest opens every connection, to one vsock port of the host. The first is the control
+//! The guest opens all connections, to one vsock port of the host. The first is the control
 //! connection: [`Boot`] comes down it before anything else, [`FromMachine`] goes up. The others are
-//! spare ones. Anybody inside may open a connection to that port, so a spare one begins with a `Hello`
-//! frame whose payload is [`Boot::token`]; the worker uses none that does not.
+//! spare connections. Any process inside may connect to that port, so a spare connection begins
+//! with a `Hello` frame that carries [`Boot::token`]; the worker drops those that do not.
 //!
-//! The worker uses one up for each Exec (`ToGuest::Exec`, then `Stdin`, `Resize`,
-//! `Signal` and `Hush` frames down, `FromGuest`, `Stdout` and `Stderr` up) or file operation
-//! (`ToGuest::Files` or `ToGuest::Layer`, then what is said on the client's own connection), and the guest opens another.
-//! The guest closes none of them first: the machine between the two drops what it has not passed on.
-//! A command whose stdin is closed gets an empty `Stdin` frame at once. When the worker has read
-//! `Exited` it closes the connection; after the last Exec the guest waits for that before it
-//! switches off.
+//! The worker takes one spare connection for each Exec or file operation, and the guest opens
+//! another:
+//! - Exec: `ToGuest::Exec`, then `Stdin`, `Resize`, `Signal` and close-output frames down;
+//!   `FromGuest`, `Stdout` and `Stderr` up.
+//! - File operation: `ToGuest::Files` or `ToGuest::Layer`, then the frames of the client's own
+//!   connection.
+//!
+//! The guest closes none of them first: the VMM drops what it has not forwarded yet. A command with
+//! a closed stdin gets an empty `Stdin` frame at once. When the worker has read `Exited` it closes
+//! the connection; after the last Exec the guest waits for that before it powers off.
 
 use crate::{Handover, InitFailure};
 use msb_spec::{Bytes, Hostname};
 use serde::{Deserialize, Serialize};
 
-/// The vsock port of the host that a guest connects to. There is no other.
+/// The only vsock port of the host that a guest can connect to.
 pub const MACHINE_PORT: u32 = 1;
-/// What a connection begins with that is for whoever answers about children. Anybody inside may
-/// open one, so there is no secret in it.
+/// First payload of a connection for requests about child sandboxes. Any process inside may open
+/// one, so it is no secret.
 pub const CTL_HELLO: &[u8] = b"ctl";
-/// How many spare connections a guest keeps open.
+/// Spare connections that a guest keeps open.
 pub const SPARE_CONNECTIONS: usize = 2;
 
-/// How to become the sandbox: the first frame of the control connection.
+/// Configuration of a microVM: the first frame of the control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boot {
-    /// [`crate::VERSION`] of the worker.
+    /// [`crate::VERSION`] of the worker, compared by the guest.
     pub version: u32,
-    /// Its host name.
+    /// Host name of the sandbox.
     pub hostname: Hostname,
     /// Wall clock in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes to begin the random generator with.
+    /// Seed for the kernel's random generator.
     pub seed: [u8; 32],
-    /// Which connections are the guest's own: each but this one begins with it.
+    /// Secret that spare connections begin with: proves that the guest opened them.
     pub token: [u8; 16],
-    /// What the root is made of.
+    /// Disks or shares of the root file system.
     pub root: MachineRoot,
-    /// Disks that sandboxes wrote before, of which only reading is left, the topmost first.
+    /// Frozen writable disks, read-only, topmost first.
     pub written: Vec<WrittenDisk>,
-    /// Memory file systems inside.
+    /// Tmpfs mounts: path inside and size.
     pub tmpfs: Vec<(String, Bytes)>,
-    /// Host paths shown inside, in the order they are mounted.
+    /// Shares and volumes, in the order they are mounted.
     pub mounts: Vec<MachineMount>,
-    /// Most processes and threads of all commands together.
+    /// Limit of processes and threads for all commands together.
     pub pids: Option<u32>,
     /// Whether commands get no capabilities.
     pub restricted: bool,
     /// Whether the sandbox ends with its first command and keeps nothing.
     pub ephemeral: bool,
-    /// Its network, if it has one.
+    /// Network configuration; `None` without a network.
     pub network: Option<BootNetwork>,
-    /// Whether it may ask for children.
+    /// Whether it may request child sandboxes.
     pub ctl: bool,
-    /// Whether an init of its own becomes PID 1.
+    /// Whether the image's own init becomes PID 1.
     pub init: bool,
 }
 
-/// What a guest cannot know of its network; all else is the same in every sandbox.
+/// Network configuration that differs between sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootNetwork {
-    /// The certificate of the gateway's own authority, in PEM, if it looks into anything.
+    /// CA certificate of the gateway in PEM, if it intercepts TLS.
     pub authority: Option<String>,
 }
 
-/// What the root of a machine is made of.
+/// Root file system of a microVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MachineRoot {
-    /// A read-only disk below an overlay that is kept on a writable one.
+    /// A read-only disk below an overlay on a writable disk.
     Image {
-        /// The device that holds it, such as `vdb`.
+        /// Device name of the read-only disk, such as `vdb`.
         device: String,
-        /// Its file system.
+        /// File system type of the read-only disk.
         fstype: String,
-        /// The device of what the sandbox writes, an ext4. Nothing runs in a machine without one:
-        /// it only tells what sandboxes wrote before.
+        /// Device name of the writable ext4 disk. Without one the microVM runs no command: it only
+        /// exports frozen disks.
         upper: Option<String>,
     },
-    /// Host directories, shared read-only, below overlays that are kept on a writable disk.
+    /// Read-only shares of host directories below overlays on a writable disk.
     Shares {
-        /// In the order they are mounted; the first is `/`.
+        /// Overlays in the order they are mounted; the first is `/`.
         overlays: Vec<ShareOverlay>,
-        /// As of an image.
+        /// Device name of the writable ext4 disk, as in `Image`.
         upper: Option<String>,
     },
 }
 
-/// A disk that sandboxes wrote before.
+/// A frozen writable disk of an earlier sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenDisk {
-    /// Its device.
+    /// Device name of the disk, such as `vdc`.
     pub device: String,
-    /// Its file system.
+    /// File system type of the disk.
     pub fstype: String,
 }
 
-/// One overlay of host directories.
+/// An overlay of shared host directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareOverlay {
-    /// Where it appears inside.
+    /// Mount point inside the sandbox.
     pub at: String,
-    /// Tags of the shares below it, topmost first.
+    /// virtiofs tags of the lower directories, topmost first.
     pub tags: Vec<String>,
 }
 
-/// A host path or a volume shown inside.
+/// A host path or a volume mounted inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineMount {
-    /// The tag of the share, or the name of the disk.
+    /// virtiofs tag of the share, or device name of the disk.
     pub tag: String,
-    /// Whether it is a disk with an ext4 on it, and not a share.
+    /// Whether it is an ext4 disk and not a share.
     pub disk: bool,
-    /// Where it appears.
+    /// Mount point inside the sandbox.
     pub guest: String,
-    /// Whether writing is refused. The host refuses it too.
+    /// Whether writes are refused. The host refuses them too.
     pub read_only: bool,
-    /// The share holds one file of this name, which is what is shown.
+    /// Name of the single file in the share that is mounted; `None` mounts the directory.
     pub file: Option<String>,
 }
 
-/// From the worker, on the control connection, after [`Boot`].
+/// Messages from the worker on the control connection, after [`Boot`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToMachine {
-    /// Send a signal to everything but the guest.
+    /// Sends a signal to all processes but the guest.
     SignalAll {
-        /// Signal number.
+        /// Signal number of Linux, 1 to 64.
         signal: i32,
     },
-    /// Send a signal to a command and what it started in its session. Here, because on the
-    /// Exec's own connection it would wait behind bytes that the command does not read.
+    /// Sends a signal to a command and to the other processes of its session. Not on the Exec's own
+    /// connection: there it would wait behind stdin bytes that the command does not read.
     Signal {
-        /// The number of its Exec.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Signal number.
+        /// Signal number of Linux, 1 to 64.
         signal: i32,
     },
-    /// End everything, write everything to disk and switch off.
+    /// Kills all processes, syncs all disks and powers off.
     PowerOff,
-    /// Say how much is used.
+    /// Requests a `Usage` message from the guest.
     Measure,
-    /// Write everything to the disk that is kept, and let nobody write to it until told.
+    /// Syncs and freezes the writable disk until `Release`.
     Hold,
-    /// Let everybody write again.
+    /// Thaws the writable disk after `Hold`.
     Release,
-    /// Let the image's init become PID 1.
+    /// Executes the image's init as PID 1.
     Init(Handover),
 }
 
-/// From the guest, on the control connection.
+/// Messages from the guest on the control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromMachine {
-    /// The sandbox is as [`Boot`] wants it.
+    /// The sandbox is set up as [`Boot`] says.
     Ready,
-    /// It cannot be.
+    /// The sandbox could not be set up.
     Failed {
-        /// What was being done.
+        /// Step that failed, such as a mount.
         doing: String,
-        /// What the kernel said.
+        /// Error number of the kernel.
         errno: i32,
     },
-    /// How much is used, seen from inside.
+    /// Resource usage, measured inside.
     Usage(MachineUsage),
-    /// The answer to being held or released.
+    /// Answer to `Hold` and `Release`.
     Held {
-        /// Whether nobody writes.
+        /// Whether the writable disk is frozen.
         held: bool,
     },
-    /// The answer to being told to let an init become PID 1.
+    /// Answer to `ToMachine::Init`.
     Init {
-        /// Why it did not.
+        /// Why the init did not start; `None` if it did.
         failure: Option<InitFailure>,
     },
-    /// PID 1 is over, and everything inside with it.
+    /// The image's init has ended, and with it all processes of its pid namespace.
     InitEnded {
-        /// Exit code, if it exited.
+        /// Exit code, if it exited by itself.
         code: Option<i32>,
-        /// Signal, if one killed it.
+        /// Signal number, if one killed it.
         signal: Option<i32>,
     },
 }
 
-/// How much a machine uses, as its own kernel counts it.
+/// Resource usage of a microVM, as its own kernel counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineUsage {
-    /// Bytes of memory in use that cannot be had back at once.
+    /// Memory in use in bytes: total less available.
     pub memory: u64,
-    /// Bytes of memory that it has.
+    /// Memory of the microVM in bytes.
     pub memory_total: u64,
-    /// Processor time used, in microseconds.
+    /// CPU time used, in microseconds.
     pub cpu_us: u64,
-    /// Processes and threads of commands.
+    /// Processes and threads of all commands.
     pub pids: u32,
-    /// Bytes that the sandbox has written and kept.
+    /// Bytes used on the writable disk.
     pub disk: u64,
     /// Bytes read from its disks.
     #[serde(default)]
     pub disk_read: u64,
-    /// Bytes written to them.
+    /// Bytes written to its disks.
     #[serde(default)]
     pub disk_written: u64,
 }

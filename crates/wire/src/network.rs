@@ -1,198 +1,197 @@
-//! What a worker and the gateway of its sandbox say to each other, and what is recorded of flows.
+//! Messages between a worker and the gateway of its sandbox, and records of flows.
 //!
 //! The gateway speaks first: [`FromGateway::Ready`] or [`FromGateway::Failed`]. Then each
-//! [`ToGateway`] is answered once, in order; [`FromGateway::Happened`] and
-//! [`FromGateway::Knock`] come in between. All of it
-//! in `Control` frames.
+//! [`ToGateway`] is answered once, in order; events and wake-up requests come in between. All
+//! messages are `Control` frames.
 
-use msb_spec::{Decision, Direction, DomainName, Error, Policy, Published};
+use msb_spec::{Decision, Direction, DomainName, Error, Policy, PublishedPort};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Longest frame of a gateway, which reads what a hostile guest sends.
+/// Longest frame in bytes from a gateway, which parses packets of a hostile guest.
 pub const MAX_FROM_GATEWAY: usize = 4 << 20;
 
-/// What a worker asks of its gateway.
+/// Requests of a worker to its gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGateway {
-    /// Decide by these rules from now on; flows that they refuse are ended.
+    /// Replaces the rules; open flows that they deny are closed.
     Policy(Policy),
-    /// Open a port of the host.
-    Publish(Published),
-    /// Close a port of the host.
-    Withdraw(Published),
-    /// Tell which flows and ports there are.
+    /// Opens a port of the host; answered by `Opened`.
+    Publish(PublishedPort),
+    /// Closes a published port of the host.
+    Withdraw(PublishedPort),
+    /// Requests the open flows and published ports.
     Table,
-    /// Tell whether the sandbox may reach the machine that it runs on, over TCP.
+    /// Asks whether the sandbox may connect to its host over TCP.
     Host {
-        /// At this port; none is at every one.
+        /// TCP port of the host; `None` asks for all ports.
         port: Option<u16>,
     },
-    /// Tell how many packets there were.
+    /// Requests the packet counters.
     Traffic,
-    /// The sandbox is about to be paused: knock when something is brought to it, also if something was
-    /// since so many packets.
-    Doze {
-        /// What [`FromGateway::Traffic`] said.
+    /// Arms a wake-up before the sandbox is paused: the gateway sends one wake-up request when the
+    /// counter of packets to the sandbox moves past `brought`.
+    ArmWakeup {
+        /// Packet counter from [`FromGateway::Traffic`].
         brought: u64,
     },
-    /// Tell how much went through.
+    /// Requests the byte counters.
     Usage,
 }
 
-/// What a gateway tells its worker.
+/// Answers and events of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGateway {
-    /// It works.
+    /// The gateway has started.
     Ready {
-        /// Its ports; where any free one was asked for, with the one it took.
-        ports: Vec<Published>,
-        /// The certificate that those inside have to trust, in PEM, if it looks into anything.
+        /// Published ports; port 0 is replaced by the port that was chosen.
+        ports: Vec<PublishedPort>,
+        /// CA certificate in PEM that programs inside must trust, if TLS is intercepted.
         authority: Option<String>,
     },
-    /// There is no network, and why.
+    /// The gateway could not start; the sandbox has no network.
     Failed(Error),
-    /// What was asked for is done.
+    /// The request was carried out.
     Done,
-    /// A port was opened; this is how it is reached.
-    Opened(Published),
-    /// What was asked for could not be done.
+    /// A port was published, with its final number.
+    Opened(PublishedPort),
+    /// The request failed and nothing was changed.
     Refused(Error),
-    /// How many packets there were.
+    /// Packet counters since the start of the sandbox.
     Traffic {
-        /// Both ways.
+        /// Packets in both directions.
         carried: u64,
-        /// To the sandbox.
+        /// Packets to the sandbox.
         brought: u64,
     },
-    /// Something is brought to a sandbox that dozes. Comes once, like what happened.
-    Knock,
-    /// The flows and ports there are.
+    /// Wake-up request: a packet waits for a paused sandbox. Sent once, without a request.
+    WakeRequested,
+    /// Open flows and published ports.
     Table(NetTable),
-    /// How much went through.
+    /// Byte counters since the start of the sandbox.
     Usage(NetUsage),
-    /// Something to be recorded.
-    Happened(NetEvent),
-    /// Whether the sandbox may reach the machine that it runs on.
+    /// An event for the network log, sent without a request.
+    EventKind(NetEvent),
+    /// Whether the sandbox may connect to its host.
     Host {
-        /// What was decided.
+        /// Allowed or denied by the rules.
         decision: Decision,
-        /// The rule that decided, as it is written, or `default`.
+        /// Text of the rule that decided, or `default`.
         rule: String,
     },
 }
 
-/// How much went through a gateway since the sandbox started, as its device counts it.
+/// Traffic of a sandbox since its start, as counted by its network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetUsage {
-    /// Bytes that came to the sandbox.
+    /// Bytes received by the sandbox.
     pub received: u64,
-    /// Bytes that left it.
+    /// Bytes sent by the sandbox.
     pub sent: u64,
-    /// Flows that are open now.
+    /// Number of open flows now.
     pub flows: u32,
 }
 
-/// What a gateway knows at one moment.
+/// State of a gateway at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetTable {
-    /// Open flows.
+    /// Flows that are open.
     pub flows: Vec<NetFlow>,
-    /// Published ports.
-    pub ports: Vec<Published>,
-    /// The rules in force.
+    /// Published ports of the host.
+    pub ports: Vec<PublishedPort>,
+    /// Rules that are in force.
     pub policy: Option<Policy>,
 }
 
-/// A flow that is open.
+/// An open flow with its counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetFlow {
-    /// How it was decided.
+    /// Decision that was made when it was opened.
     pub verdict: Verdict,
-    /// For how long it has been open, in milliseconds.
+    /// Time since it was opened, in milliseconds.
     pub age: u64,
-    /// Bytes that left the sandbox.
+    /// Bytes sent by the sandbox.
     pub sent: u64,
-    /// Bytes that came in.
+    /// Bytes received by the sandbox.
     pub received: u64,
 }
 
-/// What is spoken on a flow, as far as it is decided on.
+/// Protocol of a flow, as far as rules distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FlowKind {
-    /// A stream.
+    /// A TCP connection of the sandbox.
     Tcp,
-    /// Datagrams.
+    /// UDP datagrams between two addresses.
     Udp,
-    /// Echoes.
+    /// ICMP echo requests and replies.
     Icmp,
-    /// A question for a name.
+    /// A DNS query of the sandbox.
     Dns,
-    /// A request that was looked into.
+    /// An HTTP request that was intercepted.
     Http,
 }
 
-/// What was decided for one flow, question or request.
+/// Decision about one flow, DNS query or HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// The number of the flow in this run of the sandbox.
+    /// Number of the flow since the sandbox started.
     pub flow: u64,
-    /// What was decided.
+    /// Allowed or denied by the rules.
     pub decision: Decision,
-    /// Who began.
+    /// Whether the sandbox or its peer opened the flow.
     pub direction: Direction,
-    /// What it is.
+    /// Protocol of the flow, query or request.
     pub kind: FlowKind,
-    /// The name it is for, where one is known.
+    /// Domain name of the destination, if known.
     pub name: Option<DomainName>,
-    /// The address outside.
+    /// IP address of the peer, if known.
     pub address: Option<IpAddr>,
-    /// The port: outside, or of the sandbox for what comes in.
+    /// Port of the peer; for incoming flows the port of the sandbox.
     pub port: Option<u16>,
-    /// The rule that decided, as it is written; `default`; or why no rule was asked.
+    /// Text of the rule that decided; `default`; or why no rule was consulted.
     pub rule: String,
-    /// The request, for what was looked into: method and path, without what stands behind `?`.
+    /// Method and path of an intercepted request, without the query string.
     pub request: Option<String>,
-    /// The Secrets that were put in, or that were refused, by name.
+    /// Names of the Secrets that were inserted or refused.
     pub secrets: Vec<String>,
 }
 
-/// Something on the network of a sandbox.
+/// An event on the network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetEvent {
-    /// Something was decided.
+    /// A flow, DNS query or request was allowed or denied.
     Decided(Verdict),
-    /// An allowed flow has ended.
+    /// An allowed flow was closed.
     Ended {
-        /// Its number.
+        /// Number of the flow, as in its verdict.
         flow: u64,
-        /// Bytes that left the sandbox.
+        /// Bytes sent by the sandbox.
         sent: u64,
-        /// Bytes that came in.
+        /// Bytes received by the sandbox.
         received: u64,
     },
-    /// So much happened at once that this many events are not listed.
+    /// Events were dropped because too many happened at once.
     Skipped {
-        /// How many.
+        /// Number of events that were dropped.
         count: u64,
     },
 }
 
-/// A line of the list of network events.
+/// One line of the network log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetRecord {
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time: u64,
-    /// What.
+    /// The event itself, flattened into the line.
     #[serde(flatten)]
     pub what: NetEvent,
 }

@@ -1,45 +1,45 @@
-//! Records of a sandbox's logs, written by its worker and read back by whoever asks.
+//! Records of a sandbox's logs, written by its worker.
 //!
-//! Output is binary, so its records are `length (u32) · source (u8) · exec (u64) · time (u64,
-//! milliseconds since 1970) · bytes`. Execs and events are JSON lines. A reader skips what it
-//! cannot read: a worker may have died in the middle of a write.
+//! Output is binary: `length (u32) · source (u8) · exec (u64) · time (u64, milliseconds since 1970)
+//! · bytes`. Execs and events are JSON lines. A reader skips what it cannot parse: a worker may
+//! have been killed in the middle of a write.
 
 use crate::chain::Link;
-use msb_spec::{Asker, Ending, Exit, HealthStatus, Kind, Name};
+use msb_spec::{CallOrigin, Ending, Exit, HealthStatus, Kind, Name};
 use serde::{Deserialize, Serialize};
 
-/// Where a line of output came from.
+/// Stream that a line of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// A command's first stream, or its terminal.
+    /// Stdout of a command, or its terminal.
     Stdout,
-    /// A command's second stream.
+    /// Stderr of a command without a terminal.
     Stderr,
-    /// msb itself.
+    /// A message of msb itself.
     System,
 }
 
-/// Some output of one Exec.
+/// Output of one Exec, as one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Which stream.
+    /// Stream that it came from.
     pub source: Source,
-    /// Which Exec; 0 is msb itself.
+    /// Number of the Exec; 0 is msb itself.
     pub exec: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time: u64,
-    /// What.
+    /// Bytes as they were written, in any encoding.
     pub bytes: Vec<u8>,
 }
 
 const OUTPUT_HEADER: usize = 4 + 1 + 8 + 8;
-/// No record is longer; a larger length is damage.
+/// Longest record in bytes; a larger length means a damaged file.
 const OUTPUT_LIMIT: usize = 1 << 20;
 
 impl Output {
-    /// The header of a record; the bytes follow it.
+    /// Header of a record with `length` bytes of output.
     pub fn header(source: Source, exec: u64, time: u64, length: usize) -> [u8; OUTPUT_HEADER] {
         let mut header = [0; OUTPUT_HEADER];
         let length = u32::try_from(length).expect("output is read in pieces below 1 MiB");
@@ -54,11 +54,10 @@ impl Output {
         header
     }
 
-    /// The first record in these bytes and how many of them it took; none if it is not whole
-    /// or damaged.
+    /// Parses the first record; returns it and its length. `None` if it is incomplete or damaged.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let header = bytes.get(..OUTPUT_HEADER)?;
-        let word = |range: std::ops::Range<usize>| -> Option<u64> {
+        let number_at = |range: std::ops::Range<usize>| -> Option<u64> {
             Some(u64::from_le_bytes(header.get(range)?.try_into().ok()?))
         };
         let length = u32::from_le_bytes(header.get(..4)?.try_into().ok()?) as usize;
@@ -73,99 +72,102 @@ impl Output {
         }
         let whole = OUTPUT_HEADER + length;
         let body = bytes.get(OUTPUT_HEADER..whole)?.to_vec();
-        Some((Self { source, exec: word(5..13)?, time: word(13..21)?, bytes: body }, whole))
+        Some((
+            Self { source, exec: number_at(5..13)?, time: number_at(13..21)?, bytes: body },
+            whole,
+        ))
     }
 }
 
-/// A line of the list of Execs.
+/// A line of the Exec log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum ExecRecord {
-    /// One began.
+    /// An Exec was started.
     Started {
-        /// Which.
+        /// Number of the Exec in this sandbox.
         exec: u64,
-        /// When, in milliseconds since 1970.
+        /// Time in milliseconds since 1970.
         time: u64,
-        /// Its pid inside.
+        /// Pid of the command inside the sandbox.
         pid: u32,
-        /// What.
+        /// Program name and arguments.
         argv: Vec<String>,
-        /// Who, if not the sandbox's own user.
+        /// User, if not the sandbox's own.
         user: Option<String>,
         /// Whether it has a terminal.
         tty: bool,
-        /// Whether it goes on without its caller.
+        /// Whether it continues without its client.
         detached: bool,
     },
-    /// One ended.
+    /// An Exec has ended.
     Ended {
-        /// Which.
+        /// Number of the Exec in this sandbox.
         exec: u64,
-        /// When, in milliseconds since 1970.
+        /// Time in milliseconds since 1970.
         time: u64,
-        /// How.
+        /// Exit code or signal, and the reason.
         exit: Exit,
     },
 }
 
-/// A line of the list of events.
+/// A line of the event log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// Its number in this sandbox, from 1 on, without gaps.
+    /// Number of the event in this sandbox, from 1 on, without gaps.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time: u64,
-    /// What.
+    /// The event itself, flattened into the line.
     #[serde(flatten)]
-    pub happened: Happened,
-    /// The hash of the line before this one, where that is not obvious.
+    pub happened: EventKind,
+    /// Hash of the previous line, at the start of a file or of a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Link>,
-    /// The hash of this line and of all before it. It stays the last member.
+    /// Hash of this line and of all before it. It stays the last member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Link>,
 }
 
 impl Event {
-    /// One that is in no chain yet.
-    pub fn new(number: u64, time: u64, happened: Happened) -> Self {
+    /// An event that has no hash yet.
+    pub fn new(number: u64, time: u64, happened: EventKind) -> Self {
         Self { number, time, happened, after: None, chain: None }
     }
 }
 
-/// The command of an Exec, as far as it is kept.
+/// Command of an Exec, as it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Ran {
-    /// The program and its arguments.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Ran"))]
+pub struct CommandRecord {
+    /// Program name and arguments, cut after 4096 bytes or 512 arguments.
     pub argv: Vec<String>,
-    /// How many bytes of them were left out at the end, if there were too many.
+    /// Bytes that were cut off at the end, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<u64>,
-    /// Who runs it, if not the sandbox's own user.
+    /// User, if not the sandbox's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Who asked for it, if that is known.
+    /// Caller that requested it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<Asker>,
+    pub by: Option<CallOrigin>,
 }
 
-/// So many bytes of a command are kept; a script given as an argument may be as long as it likes.
+/// Bytes of a command that are recorded: a script given as an argument can be of any length.
 const ARGV_KEPT: usize = 4096;
-/// So many arguments: each has quotes and a comma, however short it is.
+/// Arguments that are recorded: each costs quotes and a comma, however short it is.
 const ARGUMENTS_KEPT: usize = 512;
 
-impl Ran {
-    /// Keeps what is kept of a command.
-    pub fn new(argv: &[String], user: Option<String>, by: Option<Asker>) -> Self {
+impl CommandRecord {
+    /// Records a command, cut to the limits above.
+    pub fn new(argv: &[String], user: Option<String>, by: Option<CallOrigin>) -> Self {
         let all: usize = argv.iter().map(String::len).sum();
-        let (mut kept, mut room) = (Vec::new(), ARGV_KEPT);
+        let (mut kept, mut left) = (Vec::new(), ARGV_KEPT);
         for argument in argv.iter().take(ARGUMENTS_KEPT) {
-            let length = argument.floor_char_boundary(room);
+            let length = argument.floor_char_boundary(left);
             kept.push(argument[..length].to_owned());
-            room -= length;
+            left -= length;
             if length < argument.len() {
                 break;
             }
@@ -176,138 +178,138 @@ impl Ran {
     }
 }
 
-/// What woke a sandbox that its idle clock had paused.
+/// Reason for which a sandbox paused by its idle timer was resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Woken"))]
 #[serde(rename_all = "snake_case")]
-pub enum Woken {
-    /// A command was to be begun, fed, signalled or attached to.
+pub enum WakeReason {
+    /// A command was started, signalled, attached to or sent input.
     Exec,
-    /// A file operation.
+    /// A file operation was requested.
     Files,
-    /// Something came to it over its network.
+    /// A packet arrived from its network.
     Traffic,
-    /// Its clocks: it was changed, or its first command was to be begun again.
+    /// A timer: the sandbox was modified, or its first command is due for a restart.
     Clock,
-    /// Somebody, by `msb resume` or `msb drain`.
+    /// A request: `msb resume` or `msb drain`.
     Asked,
 }
 
-/// What happened to a sandbox.
+/// Kind of an event, with its details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Happened"))]
 #[serde(rename_all = "snake_case", tag = "event")]
-pub enum Happened {
-    /// Its worker began.
+pub enum EventKind {
+    /// The worker process has started.
     Started {
-        /// The worker's pid on the host.
+        /// Pid of the worker on the host.
         worker: u32,
     },
-    /// It is as its Plan wants it.
+    /// The sandbox is set up as its Plan says.
     Created,
-    /// It takes no new Execs.
+    /// The sandbox accepts no new Execs.
     Draining,
-    /// Everything inside was stopped where it was.
+    /// All processes inside were frozen.
     Paused {
-        /// Whether nobody asked for it but its own idle clock.
+        /// Whether its idle timer caused this, and no request.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         idle: bool,
     },
-    /// It goes on.
+    /// All processes inside continue.
     Resumed {
-        /// What it was woken by, if it was its idle clock that had paused it.
+        /// Reason for the wake-up, if its idle timer had paused it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<Woken>,
+        by: Option<WakeReason>,
     },
-    /// Its first command ended and was begun again.
+    /// The first command has ended and was started again.
     Restarted {
-        /// How often that has happened since the sandbox was started.
+        /// Number of restarts since the sandbox was started.
         count: u32,
         /// How the command had ended.
         exit: Exit,
     },
-    /// Its health has changed.
+    /// The health status has changed.
     Health {
-        /// To what.
+        /// Health status from now on.
         status: HealthStatus,
-        /// The last that a check which failed had said.
+        /// Last output of the check that failed.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         output: String,
     },
-    /// Somebody changed what was decided about it.
+    /// The Plan was changed by `msb modify`.
     Modified {
-        /// What, as the flags of `msb modify` call it.
+        /// Changed settings, named after the flags of `msb modify`.
         what: Vec<String>,
     },
-    /// It got another name.
+    /// The sandbox got another name.
     Renamed {
-        /// What it was called before.
+        /// The name before the change.
         from: Name,
     },
-    /// Somebody changed when it ends.
+    /// The expiry of the sandbox was changed.
     Renewed {
-        /// In milliseconds since 1970; never if none.
+        /// New expiry in milliseconds since 1970; `None` means never.
         ends: Option<u64>,
     },
-    /// Its gateway has ended, and with it every way out.
+    /// The gateway process has ended: the sandbox has no network any more.
     Disconnected,
-    /// It is over.
+    /// The sandbox and its worker have stopped.
     Stopped {
-        /// Why.
+        /// Reason why the sandbox stopped.
         ending: Ending,
-        /// How its first command ended, if it had one that did.
+        /// Exit of its first command, if it had one that ended.
         exit: Option<Exit>,
     },
-    /// Somebody cleaned up behind a worker that died.
+    /// The state left by a killed worker was cleaned up.
     Repaired,
-    /// A command began.
+    /// A command was started inside.
     ExecStarted {
-        /// Which Exec.
+        /// Number of the Exec in this sandbox.
         exec: u64,
-        /// What.
+        /// Command of the Exec, flattened into the line.
         #[serde(flatten)]
-        ran: Ran,
+        ran: CommandRecord,
         /// Whether it has a terminal.
         tty: bool,
     },
-    /// A command was asked for and did not begin.
+    /// A command was requested and could not start.
     ExecFailed {
-        /// What.
+        /// Command of the Exec, flattened into the line.
         #[serde(flatten)]
-        ran: Ran,
-        /// Why.
+        ran: CommandRecord,
+        /// Kind of the error that stopped it.
         reason: Kind,
     },
-    /// A command ended.
+    /// A command has exited or was killed.
     ExecEnded {
-        /// Which Exec.
+        /// Number of the Exec in this sandbox.
         exec: u64,
-        /// How.
+        /// Exit code or signal, and the reason.
         exit: Exit,
-        /// How long it took, in milliseconds.
+        /// Run time of the command in milliseconds.
         duration_ms: u64,
     },
-    /// An interpreter that runs already was told to run something.
+    /// Code was sent to a running interpreter.
     CodeStarted {
-        /// The Exec of the interpreter.
+        /// Number of the Exec of the interpreter.
         exec: u64,
-        /// What, as one argument.
+        /// The code as one argument, flattened into the line.
         #[serde(flatten)]
-        ran: Ran,
+        ran: CommandRecord,
     },
-    /// It has run that.
+    /// The interpreter has run the code.
     CodeEnded {
-        /// The Exec of the interpreter.
+        /// Number of the Exec of the interpreter.
         exec: u64,
-        /// As a shell counts it; none if it had to be interrupted or killed.
+        /// Exit status as in a shell; `None` if it was interrupted or killed.
         status: Option<i32>,
-        /// How long it took, in milliseconds.
+        /// Run time of the code in milliseconds.
         duration_ms: u64,
     },
 }
 
-impl Happened {
-    /// Whether this is about a command, and not about the sandbox itself.
+impl EventKind {
+    /// Whether this is about a command and not about the sandbox itself.
     pub fn is_of_exec(&self) -> bool {
         matches!(
             self,
@@ -342,25 +344,25 @@ mod tests {
     #[test]
     fn a_long_command_is_cut_and_says_so() {
         let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        let whole = Ran::new(&words(&["sh", "-c", ""]), None, None);
+        let whole = CommandRecord::new(&words(&["sh", "-c", ""]), None, None);
         assert_eq!((whole.argv, whole.cut), (words(&["sh", "-c", ""]), None));
         let long = "\u{e4}".repeat(5000);
-        let cut = Ran::new(&words(&["sh", &long, "more"]), None, None);
+        let cut = CommandRecord::new(&words(&["sh", &long, "more"]), None, None);
         assert_eq!(cut.argv, words(&["sh", &"\u{e4}".repeat(2047)]));
         assert_eq!(cut.cut, Some(10_000 - 4094 + 4));
-        let many = Ran::new(&vec![String::new(); 600], None, None);
+        let many = CommandRecord::new(&vec![String::new(); 600], None, None);
         assert_eq!((many.argv.len(), many.cut), (ARGUMENTS_KEPT, Some(0)));
     }
 
     #[test]
-    fn events_of_before_are_read() {
+    fn events_without_a_hash_are_read() {
         let event: Event =
             serde_json::from_str(r#"{"number":1,"time":2,"event":"created"}"#).unwrap();
-        assert_eq!(event, Event::new(1, 2, Happened::Created));
+        assert_eq!(event, Event::new(1, 2, EventKind::Created));
     }
 
     #[test]
-    fn a_length_beyond_all_reason_is_damage() {
+    fn a_length_over_the_limit_is_damage() {
         assert_eq!(Output::parse(&[0xff; 64]), None);
     }
 }

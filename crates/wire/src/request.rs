@@ -1,29 +1,29 @@
-//! What a client asks a worker, and what it is told.
+//! Requests of a client to a worker, and the replies.
 
 use crate::chain::Head;
 use crate::links::Target;
 use crate::machine::MachineUsage;
 use crate::network::{FromGateway, NetUsage, ToGateway};
-use msb_spec::{Asker, Command, Ending, Error, Exit, HealthStatus, Modification, UserRef};
+use msb_spec::{CallOrigin, Command, Ending, Error, Exit, HealthStatus, Modification, UserRef};
 use serde::{Deserialize, Serialize};
 
-/// What whoever feeds an interpreter has the worker note.
+/// Start or end of a code run, reported by the client that feeds an interpreter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CodeNote {
-    /// It is told to run this.
+    /// Code was sent to the interpreter.
     Began {
-        /// What is kept of it.
+        /// The code, cut to the recorded length.
         code: String,
-        /// How many bytes more it had.
+        /// Bytes that were cut off, if any.
         cut: Option<u64>,
-        /// Who asked for it.
-        by: Option<Asker>,
+        /// Caller that requested it, if known.
+        by: Option<CallOrigin>,
     },
-    /// It has run what it was told.
+    /// The interpreter has run the code.
     Ended {
-        /// As a shell counts it; none if it had to be interrupted or killed.
+        /// Exit status as in a shell; `None` if it was interrupted or killed.
         status: Option<i32>,
-        /// How long it took, in milliseconds.
+        /// Run time of the code in milliseconds.
         duration_ms: u64,
     },
 }
@@ -33,280 +33,282 @@ pub enum CodeNote {
 pub struct Hello {
     /// [`crate::VERSION`] of the client. It stays the first field for ever.
     pub version: u32,
-    /// What the connection is for.
+    /// The request that this connection is for.
     pub request: Request,
 }
 
 impl Hello {
-    /// A greeting of this version.
+    /// A first frame of this protocol version.
     pub fn new(request: Request) -> Self {
         Self { version: crate::VERSION, request }
     }
 }
 
-/// What a connection is for.
+/// The one request of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Run this. `Started`, output and `Exited` follow.
+    /// Runs a command. `Started`, output and `Exited` follow.
     Exec(Command),
-    /// Take part in an Exec that runs: what it has said lately, then as it comes.
+    /// Attaches to a running Exec: its recent output follows, then new output as it comes.
     Attach {
-        /// Which.
+        /// Number of the Exec in this sandbox.
         id: u64,
     },
-    /// Send a signal to an Exec.
+    /// Sends a signal to an Exec.
     Kill {
-        /// Which.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Signal number.
+        /// Signal number of Linux, 1 to 64.
         signal: i32,
     },
-    /// List the Execs that run.
+    /// Lists the Execs that are running.
     List,
-    /// One file operation, answered by the guest on this same connection.
+    /// One file operation, answered by the guest on this connection.
     Files {
-        /// Who does it; none is root.
+        /// User for the access checks; `None` is root.
         user: Option<UserRef>,
     },
-    /// What sandboxes wrote before to the disks of a machine, which was started for this alone,
-    /// as the layer of an image: `Bytes` frames, then a `FileReply`.
+    /// Exports the frozen disks of a microVM that was booted for this, as an image layer: `Bytes`
+    /// frames, then a `FileReply`.
     Layer,
-    /// How the sandbox is.
+    /// Requests the status of the sandbox.
     Status,
-    /// How much it uses.
+    /// Requests the current resource usage.
     Usage,
-    /// How much it has used, in the last hour.
+    /// Requests the resource usage of the last hour.
     History,
-    /// Where its event log ends.
+    /// Requests the end of the event log.
     Head,
-    /// End it: ask, wait this long, then kill. Answered when it is over.
+    /// Stops the sandbox: sends the stop signal, waits `grace`, then kills. Answered when it has
+    /// stopped.
     Stop {
-        /// Milliseconds.
+        /// Time between signal and kill, in milliseconds.
         grace: u64,
     },
-    /// Take no new Execs and end with the last.
+    /// Accepts no new Execs and stops with the last one.
     Drain,
-    /// Stop everything inside where it is. Answered when it has stopped.
+    /// Freezes all processes inside. Answered when they are frozen.
     Pause,
-    /// Let it go on.
+    /// Thaws all processes inside the sandbox.
     Resume,
-    /// Something for the gateway, which answers.
+    /// Passes a request to the gateway, which answers.
     Network(ToGateway),
-    /// Answered when the sandbox is over, however it ends.
+    /// Waits until the sandbox has stopped, for whatever reason.
     Wait,
-    /// Keep this connection; the sandbox ends when it closes.
+    /// Ties the sandbox to this connection: it stops when the connection closes.
     Own,
-    /// Stop everything inside until this connection closes. Answered when it has stopped.
+    /// Freezes all processes inside until this connection closes. Answered when they are frozen.
     Hold,
-    /// Change what was decided, here and on disk, or only tell what would hold at once.
+    /// Changes the Plan, in memory and on disk, or only tells what would take effect at once.
     Modify {
-        /// What.
+        /// Settings to change, and their values.
         change: Box<Modification>,
-        /// Whether nothing is to be done.
+        /// Whether the change is only evaluated.
         dry_run: bool,
     },
-    /// End this long from now, whatever was said before. Answered with how the sandbox is.
+    /// Sets the expiry to now + `left`. Answered with the status.
     Renew {
-        /// Milliseconds; none is never.
+        /// Milliseconds; `None` removes the expiry.
         left: Option<u64>,
     },
-    /// Speak SFTP. A [`crate::LinkReply`], then what is said is SFTP and no frames.
+    /// Opens an SFTP session: a [`crate::LinkReply`], then raw SFTP without frames.
     Sftp {
-        /// Who does it; none is the sandbox's own.
+        /// User for the access checks; `None` is the sandbox's own.
         user: Option<UserRef>,
     },
-    /// Lead to something that listens. A [`crate::LinkReply`], then what is said is for it and from it.
+    /// Connects to a listening socket inside: a [`crate::LinkReply`], then raw bytes.
     Dial {
-        /// Who does it; none is the sandbox's own.
+        /// User that connects; `None` is the sandbox's own.
         user: Option<UserRef>,
-        /// Where to.
+        /// Address to connect to.
         to: Target,
     },
-    /// Listen inside until this connection closes. [`crate::LinkReply`]s, one for everybody who
-    /// connects there.
+    /// Listens inside until this connection closes: one [`crate::LinkReply`] for each peer that
+    /// connects.
     Listen {
-        /// Who does it; none is the sandbox's own.
+        /// User that listens; `None` is the sandbox's own.
         user: Option<UserRef>,
-        /// Where.
+        /// Address to listen at.
         at: Target,
-        /// What it is called by, chosen at random.
+        /// Number of the listener, chosen at random by the client.
         id: u64,
     },
-    /// Lead to somebody who connected there. A [`crate::LinkReply`], then as with `Dial`.
+    /// Takes over a connection of a listener: a [`crate::LinkReply`], then raw bytes.
     Accept {
-        /// Where it connected: what was listened with.
+        /// Number of the listener, as in `Listen`.
         listener: u64,
-        /// Which one.
+        /// Number of the connection at that listener.
         number: u64,
     },
 }
 
-/// A worker's answer.
+/// Reply of a worker; some requests get several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The guest runs. With patches in the Plan, `Go` is awaited before the first command.
+    /// The guest has started. If the Plan has patches, the worker waits for `Go` before it starts
+    /// the first command.
     Ready,
-    /// The Exec runs.
+    /// The program of the Exec was executed.
     Started {
-        /// Its number in this sandbox.
+        /// Number of the Exec in this sandbox.
         id: u64,
-        /// Its pid inside.
+        /// Pid of the command inside the sandbox.
         pid: u32,
     },
-    /// The Exec is over.
+    /// The command of the Exec has ended.
     Exited(Exit),
-    /// It could not be done.
+    /// The request failed with this error.
     Failed(Error),
-    /// The Execs that run.
+    /// The Execs that are running.
     Execs(Vec<ExecStatus>),
-    /// How the sandbox is.
+    /// Status of the sandbox and its worker.
     Status(WorkerStatus),
-    /// How much it uses.
+    /// Current resource usage of the sandbox.
     Usage(Usage),
-    /// What of a change holds at once; the rest does from the next start on.
+    /// Which parts of a change took effect at once; the rest does at the next start.
     Modified(HoldsNow),
-    /// How much it has used, the oldest first.
+    /// Resource usage over time, oldest first.
     History(Vec<Sample>),
-    /// Where its event log ends.
+    /// The end of the event log.
     Head(Head),
-    /// What the gateway answers.
+    /// The answer of the gateway.
     Network(FromGateway),
-    /// The sandbox is over.
-    Stopped(Stopped),
-    /// Done, nothing to say.
+    /// The sandbox has stopped, and why.
+    Stopped(StopResult),
+    /// The request succeeded; there is no data.
     Done,
 }
 
-/// Which parts of a change hold at once, where that is not true of all sandboxes.
+/// Which parts of a change took effect at once, where that differs between sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HoldsNow {
-    /// Memory.
+    /// Whether the memory limit did.
     pub memory: bool,
-    /// Processors.
+    /// Whether the CPU limit did.
     pub cpus: bool,
-    /// Processes and threads.
+    /// Whether the limit of processes did.
     pub pids: bool,
-    /// When the first command is begun again.
+    /// Whether the restart policy did.
     pub restart: bool,
 }
 
-/// How a sandbox ended.
+/// Why and how a sandbox stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Stopped {
-    /// Why.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Stopped"))]
+pub struct StopResult {
+    /// Reason why the sandbox stopped.
     pub ending: Ending,
-    /// How its first command ended, if it had one that did.
+    /// Exit of its first command, if it had one that ended.
     pub exit: Option<Exit>,
 }
 
-impl Stopped {
-    /// The reason as a person reads it; none for an end of its own.
+impl StopResult {
+    /// Reason as a text for users; `None` if it exited by itself.
     pub fn reason(&self) -> Option<&'static str> {
         self.ending.reason().or_else(|| self.exit?.reason())
     }
 }
 
-/// Where an Exec is in its life.
+/// Whether an Exec runs or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecState {
-    /// It runs.
+    /// The command is still running.
     Running,
-    /// It is over.
+    /// The command has ended, and how.
     Exited(Exit),
 }
 
-/// One Exec.
+/// State of one Exec, as listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStatus {
-    /// Its number in this sandbox.
+    /// Number of the Exec in this sandbox.
     pub id: u64,
-    /// Its pid inside.
+    /// Pid of the command inside the sandbox.
     pub pid: u32,
-    /// What was started.
+    /// Program name and arguments.
     pub argv: Vec<String>,
     /// Whether it has a terminal.
     pub tty: bool,
-    /// When, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started: u64,
-    /// Where it is in its life.
+    /// Whether it runs or has ended.
     pub state: ExecState,
 }
 
-/// How a sandbox is.
+/// Status of a sandbox and its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerStatus {
-    /// The worker's pid on the host.
+    /// Pid of the worker on the host.
     pub pid: u32,
-    /// When it started, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started: u64,
-    /// Whether it takes no new Execs.
+    /// Whether it accepts no new Execs.
     pub draining: bool,
-    /// Whether everything inside has been stopped where it was.
+    /// Whether all processes inside are frozen.
     pub paused: bool,
-    /// Whether that was its idle clock: whatever comes for it wakes it.
+    /// Whether its idle timer paused it: the next request or packet resumes it.
     pub asleep: bool,
-    /// How many Execs run.
+    /// Number of Execs that are running.
     pub execs: u32,
-    /// How often its first command was begun again.
+    /// Number of restarts of its first command.
     pub restarts: u32,
-    /// How it is, if it has a health check.
+    /// Health status, if it has a health check.
     pub health: Option<HealthStatus>,
-    /// When it ends at the latest, in milliseconds since 1970.
+    /// Expiry in milliseconds since 1970; `None` means never.
     pub ends: Option<u64>,
-    /// Why it is ending, if it is.
+    /// Reason why it is stopping, if it is.
     pub ending: Option<Ending>,
-    /// Why some of its logs are missing, if they are.
+    /// Error because of which logs are incomplete, if any.
     pub log_failure: Option<String>,
 }
 
-/// How much a sandbox uses.
+/// Resource usage of a sandbox now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time used, in microseconds.
+    /// CPU time used, in microseconds.
     pub cpu_us: u64,
     /// Memory of its processes, in bytes.
     pub memory: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u32,
-    /// Milliseconds since it started.
+    /// Milliseconds since the sandbox started.
     pub uptime_ms: u64,
-    /// Bytes read from and written to disks, where somebody counts them.
+    /// Disk I/O; `None` where it is not counted.
     pub disk: Option<DiskTraffic>,
-    /// What went through its network, if it has one.
+    /// Network traffic; `None` without a network.
     pub net: Option<NetUsage>,
-    /// The same as the kernel of its microVM counts it.
+    /// Usage as the kernel of its microVM counts it; `None` for the `process` tier.
     pub guest: Option<MachineUsage>,
 }
 
-/// Bytes that went from disks and to them since the sandbox started.
+/// Disk I/O of a sandbox since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskTraffic {
-    /// Read.
+    /// Bytes read from disks.
     pub read: u64,
-    /// Written.
+    /// Bytes written to disks.
     pub written: u64,
 }
 
-/// How much a sandbox had used at one moment.
+/// Resource usage of a sandbox at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time: u64,
-    /// Processor time used so far, in microseconds.
+    /// CPU time used so far, in microseconds.
     pub cpu_us: u64,
     /// Memory in bytes, as the host counts it.
     pub memory: u64,
-    /// The same as the kernel of its microVM counts it.
+    /// Memory in bytes, as the kernel of its microVM counts it.
     pub guest_memory: Option<u64>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u32,
-    /// Bytes read from disks and written to them so far.
+    /// Disk I/O so far; `None` where it is not counted.
     pub disk: Option<DiskTraffic>,
-    /// What went through its network so far.
+    /// Network traffic so far; `None` without a network.
     pub net: Option<NetUsage>,
 }

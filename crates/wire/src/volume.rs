@@ -1,20 +1,20 @@
-//! What the process that serves the files of a volume is told on its command line.
+//! Request to the helper process that serves the files of a volume, on its command line.
 
-use msb_spec::{Ids, Stored};
+use msb_spec::{Ids, VolumeStorage};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The argument with which `msb` becomes that process. It answers on stdout with one line, an
-/// empty result or an error, and then serves one file operation on stdin, which is a socket.
+/// Argument with which `msb` runs as that process. It writes one line to stdout, an empty result or
+/// an error, and then serves one file operation on stdin, which is a socket.
 pub const VOLUME_ARGUMENT: &str = "__volume";
 
-/// Which volume, and whose its files are.
+/// A volume and the owner of its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeLetter {
-    /// The host ids behind the ids of its files.
+pub struct VolumeHelperRequest {
+    /// Host ids that the ids of the volume's files are mapped to.
     pub ids: Ids,
-    /// The directory or image that holds it.
+    /// Directory or disk image that holds the volume.
     pub path: PathBuf,
-    /// Which of them.
-    pub stored: Stored,
+    /// Whether it is a directory or a disk image.
+    pub stored: VolumeStorage,
 }

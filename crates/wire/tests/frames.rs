@@ -1,4 +1,4 @@
-//! The fuzz target on input that is the same every time: real frames, bent and broken.
+//! Runs the fuzz target on generated input: real frames with random damage, and noise.
 
 #[path = "../fuzz/body.rs"]
 mod body;
@@ -9,13 +9,13 @@ use msb_wire::{
     ToGuest, encode,
 };
 
-/// Enough to break every field many times; under a second.
+/// Enough to damage every field many times; under a second.
 const ROUNDS: u32 = 60_000;
 
-/// xorshift64: the same numbers on every machine.
-struct Numbers(u64);
+/// xorshift64: the same random on every machine.
+struct Random(u64);
 
-impl Numbers {
+impl Random {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,19 +25,19 @@ impl Numbers {
 }
 
 #[test]
-fn bent_frames_are_taken_or_refused_and_nothing_else() {
+fn damaged_frames_never_panic() {
     let seeds = seeds();
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..ROUNDS {
         let mut bytes = Vec::new();
-        for _ in 0..=numbers.below(3) {
-            bytes.extend_from_slice(&seeds[numbers.below(seeds.len())]);
+        for _ in 0..=random.below(3) {
+            bytes.extend_from_slice(&seeds[random.below(seeds.len())]);
         }
-        for _ in 0..numbers.below(6) {
-            let at = numbers.below(bytes.len());
-            match numbers.below(4) {
-                0 => bytes[at] = numbers.below(256) as u8,
-                1 => bytes[at] ^= 1 << numbers.below(8),
+        for _ in 0..random.below(6) {
+            let at = random.below(bytes.len());
+            match random.below(4) {
+                0 => bytes[at] = random.below(256) as u8,
+                1 => bytes[at] ^= 1 << random.below(8),
                 2 => drop(bytes.drain(..at)),
                 _ => bytes.truncate(at.max(1)),
             }
@@ -45,28 +45,28 @@ fn bent_frames_are_taken_or_refused_and_nothing_else() {
                 bytes.push(0);
             }
         }
-        body::meet(&bytes);
+        body::check_bytes(&bytes);
     }
 }
 
 #[test]
-fn noise_is_taken_or_refused_and_nothing_else() {
-    let mut numbers = Numbers(42);
+fn random_bytes_never_panic() {
+    let mut random = Random(42);
     for _ in 0..ROUNDS {
-        let length = numbers.below(64);
-        let bytes: Vec<u8> = (0..length).map(|_| numbers.below(256) as u8).collect();
-        body::meet(&bytes);
+        let length = random.below(64);
+        let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+        body::check_bytes(&bytes);
     }
 }
 
-/// One real frame of every sort.
+/// One valid frame of each kind.
 fn seeds() -> Vec<Vec<u8>> {
     let command = Command {
         argv: vec!["sh".to_owned(), "-c".to_owned(), "echo hi".to_owned()],
         env: vec![("A".to_owned(), "1".to_owned())],
         timeout: Some("5s".parse().expect("a span")),
         user: Some("web:web".parse().expect("a user")),
-        asker: Some(msb_spec::Asker::mcp("core").with_key("0123")),
+        origin: Some(msb_spec::CallOrigin::mcp("core").with_key("0123")),
         ..Command::default()
     };
     let exit = Exit { code: Some(0), signal: None, ending: Ending::Own, reached: None };

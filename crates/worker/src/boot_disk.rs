@@ -1,11 +1,11 @@
-//! The disk that every microVM boots from: the guest and the mount points that it needs.
+//! The disk image that every microVM boots: the guest program and its mount points.
 
-/// The disk, as it is to lie in a file. The build script made it.
+/// The erofs image that the build script made.
 pub(crate) fn boot_disk() -> &'static [u8] {
     include_bytes!(concat!(env!("OUT_DIR"), "/boot.erofs"))
 }
 
-/// A name for that file which no other content has.
+/// A file name for the image, derived from its content.
 pub(crate) fn boot_disk_name() -> &'static str {
     include_str!(concat!(env!("OUT_DIR"), "/boot.name"))
 }

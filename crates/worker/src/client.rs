@@ -1,67 +1,68 @@
-//! One connection to the worker: one Exec, one file operation or one question.
+//! One client connection to the worker: one Exec, one file operation or one query.
 
 use msb_spec::Error;
 use msb_wire::{
-    Decoder, FileFailure, FileReply, Frame, FrameKind, MAX_REQUEST, Malformed, Reply, encode,
+    Decoder, FileFailure, FileReply, Frame, FrameError, FrameKind, MAX_REQUEST, Reply, encode,
     header,
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What a connection turned out to be for.
+/// Purpose of a connection, set by its first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// It has not said yet.
+pub(crate) enum ClientRole {
+    /// No frame has arrived yet.
     New,
-    /// It watches an Exec and may feed it.
+    /// Attached to this Exec: gets its output, may send stdin and signals.
     Exec(u64),
-    /// Its command begins when nobody holds everything any more; what it sends waits till then.
+    /// Its command starts when the sandbox is no longer held for a copy. Input is not read until
+    /// then.
     Delayed,
-    /// It is told when the sandbox is over.
+    /// Gets one reply when the sandbox has ended.
     Waiting,
-    /// The sandbox ends when it closes.
+    /// The sandbox is stopped when this connection closes.
     Owner,
-    /// Everything inside stands still until it closes.
+    /// The sandbox is frozen for a copy until this connection closes.
     Holder,
-    /// It has its answer: closed once that is sent.
+    /// Answered; the connection is closed once the reply is sent.
     Leaving,
 }
 
-/// A client.
+/// A client connection with its send buffer.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientConn {
     socket: OwnedFd,
     decoder: Decoder,
     out: Vec<u8>,
     sent: usize,
-    /// What need not be said before something else is.
-    held: Vec<u8>,
-    pub(crate) role: Role,
-    /// No more will come from it; what it is owed is still sent.
-    pub(crate) silent: bool,
-    /// What follows from its silence has been done.
-    pub(crate) left: bool,
-    /// When it came.
+    /// Replies that are sent together with the next one.
+    deferred: Vec<u8>,
+    pub(crate) role: ClientRole,
+    /// The read side has ended. Buffered replies are still sent.
+    pub(crate) closed: bool,
+    /// Whether the worker has handled the disconnect.
+    pub(crate) disconnect_handled: bool,
+    /// When the connection was accepted.
     pub(crate) since: Instant,
 }
 
-/// What reading from a client brought.
-pub(crate) enum Read {
-    /// Perhaps frames.
+/// Result of reading from a client.
+pub(crate) enum ClientRead {
+    /// Zero or more frames may be complete.
     Some,
-    /// It has closed its side or broken the rules.
+    /// The client closed the connection, or reading failed.
     Ended,
 }
 
-/// Whoever connects says at once what for.
-pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(5);
+/// A client sends its first frame immediately; an idle connection is closed after this.
+pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// A slow reader may owe us this much before the command it watches is made to wait.
-const BACKLOG: usize = 1 << 20;
+/// Unsent bytes for a slow client before the Exec it is attached to is no longer read.
+const SEND_BACKLOG: usize = 1 << 20;
 
-impl Client {
-    pub(crate) fn new(socket: OwnedFd, role: Role) -> rustix::io::Result<Self> {
+impl ClientConn {
+    pub(crate) fn new(socket: OwnedFd, role: ClientRole) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let decoder = Decoder::new(MAX_REQUEST);
         Ok(Self {
@@ -69,10 +70,10 @@ impl Client {
             decoder,
             out: Vec::new(),
             sent: 0,
-            held: Vec::new(),
+            deferred: Vec::new(),
             role,
-            silent: false,
-            left: false,
+            closed: false,
+            disconnect_handled: false,
             since: Instant::now(),
         })
     }
@@ -81,53 +82,53 @@ impl Client {
         self.socket.as_fd()
     }
 
-    /// The connection itself, for the guest to answer on.
+    /// The socket, to be passed to the guest.
     pub(crate) fn into_socket(self) -> rustix::io::Result<OwnedFd> {
         rustix::io::ioctl_fionbio(&self.socket, false)?;
         Ok(self.socket)
     }
 
-    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Read {
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> ClientRead {
         loop {
-            // The first frame may be followed by bytes that are meant for the guest.
+            // Bytes after the first frame may be for the guest, so they stay in the socket.
             let wanted = match self.role {
-                Role::New => match self.decoder.missing() {
-                    Ok(0) => return Read::Some,
+                ClientRole::New => match self.decoder.missing() {
+                    Ok(0) => return ClientRead::Some,
                     Ok(missing) => missing.min(buffer.len()),
-                    Err(_) => return Read::Some,
+                    Err(_) => return ClientRead::Some,
                 },
                 _ => buffer.len(),
             };
             match rustix::io::read(&self.socket, &mut buffer[..wanted]) {
-                Ok(0) => return Read::Ended,
+                Ok(0) => return ClientRead::Ended,
                 Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(Errno::AGAIN | Errno::INTR) => return Read::Some,
-                Err(_) => return Read::Ended,
+                Err(Errno::AGAIN | Errno::INTR) => return ClientRead::Some,
+                Err(_) => return ClientRead::Ended,
             }
-            if self.role != Role::New {
-                return Read::Some;
+            if self.role != ClientRole::New {
+                return ClientRead::Some;
             }
         }
     }
 
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         self.decoder.next_frame()
     }
 
-    /// Says this together with whatever comes next: waking a client costs more than telling it.
-    pub(crate) fn hold(&mut self, reply: &Reply) {
-        self.held.extend_from_slice(&encode(FrameKind::Reply, reply));
+    /// Buffers a reply that is sent with the next one, which saves a wake-up of the client.
+    pub(crate) fn defer(&mut self, reply: &Reply) {
+        self.deferred.extend_from_slice(&encode(FrameKind::Reply, reply));
     }
 
     pub(crate) fn reply(&mut self, reply: &Reply) {
-        self.out.append(&mut self.held);
+        self.out.append(&mut self.deferred);
         self.out.extend_from_slice(&encode(FrameKind::Reply, reply));
         self.flush();
     }
 
-    /// Answers for the last time.
+    /// Sends the last reply; the connection is closed after it.
     pub(crate) fn answer(&mut self, reply: &Reply) {
-        self.role = Role::Leaving;
+        self.role = ClientRole::Leaving;
         self.reply(reply);
     }
 
@@ -135,22 +136,22 @@ impl Client {
         self.answer(&Reply::Failed(error));
     }
 
-    /// The same to a client that waits for what a guest says of files.
+    /// Refuses a file operation, in the reply format that its client expects from the guest.
     pub(crate) fn refuse_files(&mut self, why: &str) {
-        self.role = Role::Leaving;
-        let failed = FileFailure { doing: format!("be asked: {why}"), errno: 0 };
+        self.role = ClientRole::Leaving;
+        let failed = FileFailure { doing: format!("be served: {why}"), errno: 0 };
         self.out.extend_from_slice(&encode(FrameKind::Reply, &FileReply::Failed(failed)));
         self.flush();
     }
 
     pub(crate) fn output(&mut self, kind: FrameKind, bytes: &[u8]) {
-        self.out.append(&mut self.held);
+        self.out.append(&mut self.deferred);
         self.out.extend_from_slice(&header(kind, bytes.len()));
         self.out.extend_from_slice(bytes);
         self.flush();
     }
 
-    /// Sends what fits now.
+    /// Sends as much as the socket takes without blocking.
     pub(crate) fn flush(&mut self) {
         while self.sent < self.out.len() {
             let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
@@ -158,9 +159,9 @@ impl Client {
                 Ok(n) => self.sent += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // It is gone; there is nobody to send to.
+                // The client is gone, so the rest is dropped.
                 Err(_) => {
-                    self.silent = true;
+                    self.closed = true;
                     self.sent = self.out.len();
                 }
             }
@@ -168,22 +169,22 @@ impl Client {
         if self.sent == self.out.len() {
             self.out.clear();
             self.sent = 0;
-        } else if self.sent > BACKLOG {
+        } else if self.sent > SEND_BACKLOG {
             self.out.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// When a client that has not said what it wants is sent away.
-    pub(crate) fn greeting_deadline(&self) -> Option<Instant> {
-        (self.role == Role::New).then(|| self.since + GREETING_LIMIT)
+    /// When a connection without a first frame is closed.
+    pub(crate) fn hello_deadline(&self) -> Option<Instant> {
+        (self.role == ClientRole::New).then(|| self.since + HELLO_LIMIT)
     }
 
-    pub(crate) fn owes_nothing(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.out.is_empty()
     }
 
     pub(crate) fn is_behind(&self) -> bool {
-        self.out.len() - self.sent > BACKLOG
+        self.out.len() - self.sent > SEND_BACKLOG
     }
 }

@@ -1,12 +1,12 @@
-//! A VMM or a worker that was taken over, for the tests of their jails: runs in the place of the
-//! machine or of the loop, after the jail is shut, and tells what it could reach.
+//! Test hook that plays a compromised VMM or worker. It runs in place of the VMM or of the loop,
+//! after the process was confined, and reports what it could reach.
 
 use msb_sys::intrusion;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Tries to get at this file, at the host, and at more than a machine needs.
+/// Tries to open the canary file, files of the host, and more than a VMM needs.
 pub(crate) fn report(canary: &OsStr) -> String {
     let canary = Path::new(canary);
     let readable = |path: &Path| File::open(path).is_ok();
@@ -21,17 +21,17 @@ pub(crate) fn report(canary: &OsStr) -> String {
         ("the memory of others", readable(Path::new("/proc/2/mem"))),
     ];
     tried.extend(intrusion::attempts());
-    told(&tried)
+    intrusion::report(&tried)
 }
 
-/// The same for a worker, which has the directory of its sandbox.
+/// Tries to leave the directory of the sandbox, which is all that a worker has.
 pub(crate) fn report_worker(canary: &OsStr, directory: &Path) -> String {
     let readable = |path: &Path| File::open(path).is_ok();
-    let beside = directory.parent().unwrap_or(directory);
+    let sandboxes = directory.parent().unwrap_or(directory);
     let mut tried = vec![
         ("/etc/passwd", readable(Path::new("/etc/passwd"))),
-        ("other sandboxes", fs::read_dir(beside).is_ok()),
-        ("making a file beside", File::create(beside.join("new")).is_ok()),
+        ("other sandboxes", fs::read_dir(sandboxes).is_ok()),
+        ("making a file beside", File::create(sandboxes.join("new")).is_ok()),
         ("the environment of init", fs::read("/proc/1/environ").is_ok()),
         ("the root of init", fs::read_dir("/proc/1/root").is_ok()),
         (
@@ -39,17 +39,7 @@ pub(crate) fn report_worker(canary: &OsStr, directory: &Path) -> String {
             File::options().write(true).open("/proc/sys/kernel/panic").is_ok(),
         ),
     ];
-    // A pidfd alone does nothing; what can be done with it is tried below.
-    tried.extend(intrusion::attempts().into_iter().filter(|(name, _)| *name != "pidfd"));
+    tried.extend(intrusion::attempts());
     tried.extend(intrusion::attempts_on(Path::new(canary), directory));
-    told(&tried)
-}
-
-fn told(tried: &[(&str, bool)]) -> String {
-    let reached: Vec<&str> =
-        tried.iter().filter(|(_, done)| *done).map(|(name, _)| *name).collect();
-    match reached.is_empty() {
-        true => format!("compromised: {} attempts, all refused", tried.len()),
-        false => format!("compromised: reached {}", reached.join(", ")),
-    }
+    intrusion::report(&tried)
 }

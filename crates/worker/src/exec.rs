@@ -1,8 +1,8 @@
-//! One command: its streams on this side, and who watches it.
+//! One Exec: the worker's ends of its streams, and the clients attached to it.
 
-use crate::wired::Wired;
-use msb_spec::{Asker, Command, Ending, Exit, TermSize};
-use msb_wire::{FrameKind, LAST_WORDS, LAST_WORDS_LIMIT, encode};
+use crate::vsock_conn::VsockConn;
+use msb_spec::{CallOrigin, Command, Ending, Exit, TermSize};
+use msb_wire::{FrameKind, OutputDrain, encode};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -11,14 +11,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// What late comers are shown of what was said before.
+/// Bytes of earlier output that a newly attached client gets.
 const RECENT: usize = 64 << 10;
-/// What is kept for a command that does not read; more waits in the client's socket.
+/// Bytes buffered for a command that does not read stdin; more stays in the client's socket.
 const STDIN_BACKLOG: usize = 64 << 10;
 
-/// A command and its streams.
+/// A command with its streams and attached clients.
 #[derive(Debug)]
-pub(crate) struct Exec {
+pub(crate) struct ExecHandle {
     pub(crate) id: u64,
     pub(crate) pid: u32,
     pub(crate) argv: Vec<String>,
@@ -27,104 +27,109 @@ pub(crate) struct Exec {
     pub(crate) tty: bool,
     pub(crate) detached: bool,
     pub(crate) unlogged: bool,
-    /// Whether it is the worker's: no client sees it, and it is not what the sandbox is for.
-    pub(crate) own: bool,
-    /// Whether it has begun; until then the guest may still refuse it.
+    /// Started by the worker itself (health checks). Clients cannot see it, and it does not keep
+    /// the sandbox busy.
+    pub(crate) internal: bool,
+    /// Whether the guest has started it; until then it may still fail to start.
     pub(crate) running: bool,
-    /// Milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub(crate) started: u64,
-    /// The same by the clock that nobody sets.
+    /// Start time by the monotonic clock.
     pub(crate) since: Instant,
-    /// Who asked for it.
-    pub(crate) asker: Option<Asker>,
+    /// Origin of the request, for the event log.
+    pub(crate) origin: Option<CallOrigin>,
     pub(crate) deadline: Option<Instant>,
-    /// Why it will have ended, if not by itself.
+    /// Why it was killed, or [`Ending::Own`].
     pub(crate) ending: Ending,
     pub(crate) watchers: Vec<u64>,
-    /// How it has ended, while what it left behind is still heard.
-    pub(crate) over: Option<Over>,
+    /// Set when it has exited while its output is still drained.
+    pub(crate) exited: Option<ExitDrain>,
     stdin: Option<OwnedFd>,
-    unread: VecDeque<u8>,
+    stdin_queue: VecDeque<u8>,
     stdin_closing: bool,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// In a microVM: the connection that stands for all three.
-    pub(crate) wired: Option<Wired>,
-    remote: bool,
+    /// In a microVM, the connection that carries all three streams.
+    pub(crate) vsock: Option<VsockConn>,
+    in_vm: bool,
     size: Option<TermSize>,
-    /// Signals for a command in a microVM that does not run yet.
+    /// Signals that arrived before a command in a microVM was started.
     pub(crate) signals: Vec<i32>,
     recent: VecDeque<u8>,
 }
 
-/// The end of a command that others still speak for, like `tee` behind a shell.
+/// A command that has exited while other processes hold its output pipes, as `tee` does behind a
+/// shell.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Over {
+pub(crate) struct ExitDrain {
     pub(crate) exit: Exit,
-    pub(crate) until: Instant,
-    latest: Instant,
+    pub(crate) output: OutputDrain,
 }
 
-/// The command's own ends of its streams, to be handed to the guest.
+/// The command's ends of its streams, which are passed to the guest.
 #[derive(Debug, Default)]
-pub(crate) struct Ends(Option<[OwnedFd; 3]>);
+pub(crate) struct ChildStreams(Option<[OwnedFd; 3]>);
 
-impl Ends {
+impl ChildStreams {
     pub(crate) fn borrow(&self) -> Vec<BorrowedFd<'_>> {
         self.0.iter().flatten().map(AsFd::as_fd).collect()
     }
 }
 
-/// Which stream something was read from.
+/// An output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-/// What reading a stream brought.
-pub(crate) enum Read {
+/// Result of reading an output stream.
+pub(crate) enum StreamRead {
     Bytes(usize),
     Nothing,
     Ended,
 }
 
-impl Exec {
-    /// Makes the pipes of a command that is about to start.
+impl ExecHandle {
+    /// Creates the pipes of a command that is about to start.
     ///
-    /// `root` is who root inside is outside: the streams belong to it, so that they can be opened
-    /// by name inside, as in /dev/stdout.
-    pub(crate) fn new(id: u64, command: &Command, root: (u32, u32)) -> io::Result<(Self, Ends)> {
-        let mut exec = Self::without_streams(id, command);
+    /// `root` is the host uid and gid of root inside. It gets the pipes, so that they can be opened
+    /// as /dev/stdout inside.
+    pub(crate) fn new(
+        id: u64,
+        command: &Command,
+        root: (u32, u32),
+    ) -> io::Result<(Self, ChildStreams)> {
+        let mut exec = Self::without_pipes(id, command);
         if exec.tty {
-            return Ok((exec, Ends(None)));
+            return Ok((exec, ChildStreams(None)));
         }
         let theirs_in = match command.stdin {
             msb_spec::Stdin::Closed => File::open("/dev/null")?.into(),
             msb_spec::Stdin::Streamed => {
                 let (theirs, ours) = io::pipe()?;
-                give(&theirs, root);
-                exec.stdin = Some(ours_only(ours.into())?);
+                chown_to(&theirs, root);
+                exec.stdin = Some(nonblocking(ours.into())?);
                 theirs.into()
             }
         };
         let (out, theirs_out) = io::pipe()?;
         let (err, theirs_err) = io::pipe()?;
-        give(&theirs_out, root);
-        give(&theirs_err, root);
-        exec.stdout = Some(ours_only(out.into())?);
-        exec.stderr = Some(ours_only(err.into())?);
-        Ok((exec, Ends(Some([theirs_in, theirs_out.into(), theirs_err.into()]))))
+        chown_to(&theirs_out, root);
+        chown_to(&theirs_err, root);
+        exec.stdout = Some(nonblocking(out.into())?);
+        exec.stderr = Some(nonblocking(err.into())?);
+        Ok((exec, ChildStreams(Some([theirs_in, theirs_out.into(), theirs_err.into()]))))
     }
 
-    /// A command in a microVM, whose streams will be one connection.
-    pub(crate) fn remote(id: u64, command: &Command) -> Self {
+    /// A command in a microVM. Its streams are one vsock connection, attached later.
+    pub(crate) fn in_vm(id: u64, command: &Command) -> Self {
         let closed = command.stdin == msb_spec::Stdin::Closed && command.tty.is_none();
-        let exec = Self::without_streams(id, command);
-        Self { remote: true, stdin_closing: closed, ..exec }
+        let exec = Self::without_pipes(id, command);
+        Self { in_vm: true, stdin_closing: closed, ..exec }
     }
 
-    fn without_streams(id: u64, command: &Command) -> Self {
+    fn without_pipes(id: u64, command: &Command) -> Self {
         Self {
             id,
             pid: 0,
@@ -134,48 +139,48 @@ impl Exec {
             tty: command.tty.is_some(),
             detached: command.detached,
             unlogged: command.unlogged,
-            own: false,
+            internal: false,
             running: false,
             started: crate::log::now_ms(),
             since: Instant::now(),
-            asker: command.asker.clone(),
+            origin: command.origin.clone(),
             deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
             ending: Ending::Own,
             watchers: Vec::new(),
-            over: None,
+            exited: None,
             stdin: None,
-            unread: VecDeque::new(),
+            stdin_queue: VecDeque::new(),
             stdin_closing: false,
             stdout: None,
             stderr: None,
-            wired: None,
-            remote: false,
+            vsock: None,
+            in_vm: false,
             size: None,
             signals: Vec::new(),
             recent: VecDeque::new(),
         }
     }
 
-    /// Takes the connection to a command in a microVM, and says what waited for it.
-    pub(crate) fn wire(&mut self, wired: Wired) {
-        self.wired = Some(wired);
+    /// Attaches the connection of a command in a microVM, and sends what was queued for it.
+    pub(crate) fn attach_vsock(&mut self, vsock: VsockConn) {
+        self.vsock = Some(vsock);
         if let Some(size) = self.size.take() {
             self.resize(size);
         }
         self.write_stdin();
     }
 
-    /// Takes the terminal that the guest has made.
+    /// Takes the terminal that the guest has opened.
     pub(crate) fn set_terminal(&mut self, terminal: OwnedFd) -> io::Result<()> {
         self.stdin = Some(terminal.try_clone()?);
-        self.stdout = Some(ours_only(terminal)?);
+        self.stdout = Some(nonblocking(terminal)?);
         Ok(())
     }
 
     pub(crate) fn resize(&mut self, size: TermSize) {
-        if self.remote {
-            match &mut self.wired {
-                Some(wired) => wired.send(&encode(FrameKind::Resize, &size)),
+        if self.in_vm {
+            match &mut self.vsock {
+                Some(vsock) => vsock.send(&encode(FrameKind::Resize, &size)),
                 None => self.size = Some(size),
             }
             return;
@@ -187,147 +192,153 @@ impl Exec {
                 ws_xpixel: 0,
                 ws_ypixel: 0,
             };
-            let _ = rustix::termios::tcsetwinsize(terminal, size);
+            msb_log::debug_on_failure!(
+                rustix::termios::tcsetwinsize(terminal, size),
+                "cannot set the size of a terminal"
+            );
         }
     }
 
-    /// Takes bytes for the command; none closes its stdin.
+    /// Queues bytes for stdin; an empty slice closes it.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         match (bytes.is_empty(), self.tty) {
             (true, false) => self.stdin_closing = true,
-            // A terminal has no end of file but the key for it.
-            (true, true) => self.unread.push_back(4),
-            (false, _) => self.unread.extend(bytes),
+            // A terminal has no end of file, so send Ctrl-D.
+            (true, true) => self.stdin_queue.push_back(4),
+            (false, _) => self.stdin_queue.extend(bytes),
         }
         self.write_stdin();
     }
 
-    /// Whether more may be read from whoever feeds it.
-    pub(crate) fn takes_more(&self) -> bool {
-        self.unread.len() < STDIN_BACKLOG
+    /// Whether the stdin queue has room for more.
+    pub(crate) fn accepts_stdin(&self) -> bool {
+        self.stdin_queue.len() < STDIN_BACKLOG
     }
 
-    /// The stdin to wait for, if something is to be written.
+    /// The stdin to poll for writing, if bytes are queued.
     pub(crate) fn blocked_stdin(&self) -> Option<BorrowedFd<'_>> {
-        self.stdin.as_ref().filter(|_| !self.unread.is_empty()).map(AsFd::as_fd)
+        self.stdin.as_ref().filter(|_| !self.stdin_queue.is_empty()).map(AsFd::as_fd)
     }
 
     pub(crate) fn write_stdin(&mut self) {
-        if self.remote {
+        if self.in_vm {
             return self.send_stdin();
         }
-        while let (Some(stdin), false) = (&self.stdin, self.unread.is_empty()) {
-            match rustix::io::write(stdin, self.unread.as_slices().0) {
-                Ok(n) => drop(self.unread.drain(..n)),
+        while let (Some(stdin), false) = (&self.stdin, self.stdin_queue.is_empty()) {
+            match rustix::io::write(stdin, self.stdin_queue.as_slices().0) {
+                Ok(n) => drop(self.stdin_queue.drain(..n)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                // The command reads no more; what is left has no reader.
+                // The command has closed stdin, so the queue is dropped.
                 Err(_) => {
-                    self.unread.clear();
+                    self.stdin_queue.clear();
                     self.stdin = None;
                 }
             }
         }
-        // A terminal that is not there yet still gets what was typed early.
-        if self.stdin_closing && self.unread.is_empty() {
+        // A terminal that is not open yet keeps what was typed early.
+        if self.stdin_closing && self.stdin_queue.is_empty() {
             self.stdin = None;
         }
     }
 
-    /// The same for a command in a microVM.
+    /// Sends queued stdin over the vsock connection.
     fn send_stdin(&mut self) {
-        let Some(wired) = &mut self.wired else { return };
-        while !self.unread.is_empty() && wired.owed() < STDIN_BACKLOG {
-            let piece = self.unread.as_slices().0;
+        let Some(vsock) = &mut self.vsock else { return };
+        while !self.stdin_queue.is_empty() && vsock.pending_bytes() < STDIN_BACKLOG {
+            let piece = self.stdin_queue.as_slices().0;
             let length = piece.len().min(STDIN_BACKLOG);
-            wired.send_bytes(FrameKind::Stdin, &piece[..length]);
-            drop(self.unread.drain(..length));
+            vsock.send_bytes(FrameKind::Stdin, &piece[..length]);
+            drop(self.stdin_queue.drain(..length));
         }
-        if self.stdin_closing && self.unread.is_empty() {
+        if self.stdin_closing && self.stdin_queue.is_empty() {
             self.stdin_closing = false;
-            wired.send_bytes(FrameKind::Stdin, &[]);
+            vsock.send_bytes(FrameKind::Stdin, &[]);
         }
     }
 
-    /// Closes a stream that nobody reads any more, so that the command learns of it.
-    pub(crate) fn hush(&mut self, stream: Stream) {
-        if let Some(wired) = &mut self.wired {
-            let number = if stream == Stream::Stderr { 2 } else { 1 };
-            wired.send_bytes(FrameKind::Hush, &[number]);
+    /// Closes an output stream that no client reads, so that the command gets SIGPIPE.
+    pub(crate) fn close_output(&mut self, stream: OutputStream) {
+        if let Some(vsock) = &mut self.vsock {
+            let number = if stream == OutputStream::Stderr { 2 } else { 1 };
+            vsock.send_bytes(FrameKind::CloseOutput, &[number]);
         }
         match stream {
-            Stream::Stdout if !self.tty => self.stdout = None,
-            Stream::Stderr => self.stderr = None,
-            Stream::Stdout => {}
+            OutputStream::Stdout if !self.tty => self.stdout = None,
+            OutputStream::Stderr => self.stderr = None,
+            OutputStream::Stdout => {}
         }
     }
 
-    pub(crate) fn stream(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn stream(&self, stream: OutputStream) -> Option<BorrowedFd<'_>> {
         match stream {
-            Stream::Stdout => self.stdout.as_ref(),
-            Stream::Stderr => self.stderr.as_ref(),
+            OutputStream::Stdout => self.stdout.as_ref(),
+            OutputStream::Stderr => self.stderr.as_ref(),
         }
         .map(AsFd::as_fd)
     }
 
-    /// Whether something else holds what it has spoken on. A terminal is not waited for: what it left
-    /// behind there was told to end.
+    /// Whether another process may still hold the output pipes. A terminal does not count: its
+    /// other processes get SIGHUP.
     pub(crate) fn is_open(&self) -> bool {
         !self.tty && (self.stdout.is_some() || self.stderr.is_some())
     }
 
-    /// It has ended; what it left behind is heard a little longer.
-    pub(crate) fn linger(&mut self, exit: Exit) {
+    /// The command has exited; its output is drained for a short time.
+    pub(crate) fn drain_output(&mut self, exit: Exit) {
         let now = Instant::now();
         self.deadline = None;
-        self.over = Some(Over { exit, until: now + LAST_WORDS, latest: now + LAST_WORDS_LIMIT });
+        self.exited = Some(ExitDrain { exit, output: OutputDrain::new(now) });
     }
 
-    /// Reads what a stream has; a stream that ended is closed.
-    pub(crate) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> Read {
+    /// Reads from a stream, and closes it at its end.
+    pub(crate) fn read(&mut self, stream: OutputStream, buffer: &mut [u8]) -> StreamRead {
         let slot = match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
         };
-        let Some(fd) = slot else { return Read::Ended };
+        let Some(fd) = slot else { return StreamRead::Ended };
         match rustix::io::read(fd, &mut *buffer) {
             Ok(n) if n > 0 => {
                 self.remember(&buffer[..n]);
-                if let Some(over) = &mut self.over {
-                    over.until = over.latest.min(Instant::now() + LAST_WORDS);
+                if let Some(exited) = &mut self.exited {
+                    exited.output.on_output(Instant::now());
                 }
-                Read::Bytes(n)
+                StreamRead::Bytes(n)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
-            // A terminal whose other end is closed says EIO.
+            Err(Errno::AGAIN | Errno::INTR) => StreamRead::Nothing,
+            // A terminal returns EIO once its other side is closed.
             _ => {
                 *slot = None;
-                Read::Ended
+                StreamRead::Ended
             }
         }
     }
 
-    /// Keeps what was said lately.
+    /// Keeps the last [`RECENT`] bytes of output.
     pub(crate) fn remember(&mut self, bytes: &[u8]) {
         self.recent.extend(&bytes[bytes.len().saturating_sub(RECENT)..]);
-        let over = self.recent.len().saturating_sub(RECENT);
-        self.recent.drain(..over);
+        let excess = self.recent.len().saturating_sub(RECENT);
+        self.recent.drain(..excess);
     }
 
-    /// What was said lately, for who comes late.
+    /// Recent output, for a client that attaches later.
     pub(crate) fn recent(&mut self) -> &[u8] {
         self.recent.make_contiguous()
     }
 }
 
-/// Only root may give something away, and only root has to.
-fn give(stream: impl AsFd, (uid, gid): (u32, u32)) {
+/// Changes the owner of a pipe. Only root can, and only root needs to, so failure is ignored.
+fn chown_to(stream: impl AsFd, (uid, gid): (u32, u32)) {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    let _ = rustix::fs::fchown(stream, Some(uid), Some(gid));
+    msb_log::debug_on_failure!(
+        rustix::fs::fchown(stream, Some(uid), Some(gid)),
+        "cannot give a pipe to the user of the command"
+    );
 }
 
-/// Our end of a stream never makes the loop wait.
-fn ours_only(fd: OwnedFd) -> io::Result<OwnedFd> {
+/// Sets our end of a stream to non-blocking.
+fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&fd, true)?;
     Ok(fd)
 }

@@ -1,7 +1,7 @@
-//! The worker's end of the link to its guest. Everything that comes from there is hostile.
+//! The worker's end of the link to its guest. Everything that arrives on it is untrusted.
 
-use crate::machine::Machine;
-use msb_jail::{Become, BecomeInit, Beside, Confined};
+use crate::microvm::MicroVm;
+use msb_jail::{GuestEntry, InitEntry, InitHandoff, JailedProcess};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
 use msb_sys::socket;
 use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
@@ -9,39 +9,39 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A guest that reads nothing for this long has been stopped or taken over.
+/// A guest that does not read for this long is stopped or compromised.
 const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// A running guest.
+/// The guest process of a running sandbox.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) confined: Confined,
-    pub(crate) way: Way,
-    /// Whether everything in a jail stands still.
-    pub(crate) stopped: bool,
-    /// Whether somebody has paused it, who alone lets it go on.
-    pub(crate) asked: bool,
+    pub(crate) jailed: JailedProcess,
+    pub(crate) transport: GuestTransport,
+    /// Everything in a jail is frozen, or the disk of a microVM is.
+    pub(crate) frozen: bool,
+    /// Paused on request of a client; only a client can resume it.
+    pub(crate) paused_by_user: bool,
 }
 
-/// How a guest is reached.
+/// How the guest is reached.
 #[derive(Debug)]
-pub(crate) enum Way {
-    /// It is a process in a jail, and descriptors travel beside the frames.
-    Jailed(Jailed),
-    /// It is in a machine of its own.
-    Machine(Box<Machine>),
+pub(crate) enum GuestTransport {
+    /// A process in a jail; descriptors are passed with the frames.
+    Jail(JailLink),
+    /// In a microVM, over vsock.
+    Vm(Box<MicroVm>),
 }
 
-/// The link to a guest that is a process.
+/// The link to a guest in a jail.
 #[derive(Debug)]
-pub(crate) struct Jailed {
+pub(crate) struct JailLink {
     socket: OwnedFd,
     decoder: Decoder,
     fds: Vec<OwnedFd>,
 }
 
 impl Guest {
-    /// Makes the jail and starts the guest in it.
+    /// Creates the jail or the microVM and starts the guest in it.
     pub(crate) fn start(
         plan: &Plan,
         directory: &Path,
@@ -49,9 +49,9 @@ impl Guest {
         authority: Option<&str>,
     ) -> Result<Self> {
         if plan.isolation == Isolation::Vm {
-            let (confined, machine) = Machine::start(plan, directory, link, authority)?;
-            let way = Way::Machine(Box::new(machine));
-            return Ok(Self { confined, way, stopped: false, asked: false });
+            let (jailed, vm) = MicroVm::start(plan, directory, link, authority)?;
+            let transport = GuestTransport::Vm(Box::new(vm));
+            return Ok(Self { jailed, transport, frozen: false, paused_by_user: false });
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -62,75 +62,75 @@ impl Guest {
             Some(SEND_LIMIT),
         )
         .map_err(|error| broken(error.into()))?;
-        let outward = link.map(|link| msb_jail::Outward { link, authority });
-        let plan = &crate::ctl::shown(plan, directory)?;
-        let roles: (Become, BecomeInit) = (be_guest, msb_guest::become_init);
-        let confined = msb_jail::start(plan, outward.as_ref(), roles, theirs.as_fd())?;
-        if let Some(console) = &confined.console {
+        let gateway = link.map(|link| msb_jail::NetDeviceHandoff { link, ca_cert: authority });
+        let plan = &crate::ctl::with_ctl_mounts(plan, directory)?;
+        let roles: (GuestEntry, InitEntry) = (run_guest, msb_guest::become_init);
+        let jailed = msb_jail::start(plan, gateway.as_ref(), roles, theirs.as_fd())?;
+        if let Some(console) = &jailed.console {
             rustix::io::ioctl_fionbio(console, true).map_err(|error| broken(error.into()))?;
         }
         let decoder = Decoder::new(MAX_FROM_GUEST);
-        let way = Way::Jailed(Jailed { socket: ours, decoder, fds: Vec::new() });
-        Ok(Self { confined, way, stopped: false, asked: false })
+        let transport = GuestTransport::Jail(JailLink { socket: ours, decoder, fds: Vec::new() });
+        Ok(Self { jailed, transport, frozen: false, paused_by_user: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        match &self.way {
-            Way::Jailed(jailed) => jailed.socket.as_fd(),
-            Way::Machine(machine) => machine.socket(),
+        match &self.transport {
+            GuestTransport::Jail(jail) => jail.socket.as_fd(),
+            GuestTransport::Vm(vm) => vm.socket(),
         }
     }
 
-    /// Whether everything inside stands still.
+    /// Whether the sandbox is frozen, or the vCPUs of its microVM are paused.
     pub(crate) fn is_paused(&self) -> bool {
-        self.stopped || self.machine().is_some_and(|machine| machine.paused)
+        self.frozen || self.vm().is_some_and(|vm| vm.paused)
     }
 
-    pub(crate) fn machine(&self) -> Option<&Machine> {
-        match &self.way {
-            Way::Jailed(_) => None,
-            Way::Machine(machine) => Some(machine),
+    pub(crate) fn vm(&self) -> Option<&MicroVm> {
+        match &self.transport {
+            GuestTransport::Jail(_) => None,
+            GuestTransport::Vm(vm) => Some(vm),
         }
     }
 
-    pub(crate) fn machine_mut(&mut self) -> Option<&mut Machine> {
-        match &mut self.way {
-            Way::Jailed(_) => None,
-            Way::Machine(machine) => Some(machine),
+    pub(crate) fn vm_mut(&mut self) -> Option<&mut MicroVm> {
+        match &mut self.transport {
+            GuestTransport::Jail(_) => None,
+            GuestTransport::Vm(vm) => Some(vm),
         }
     }
 
-    /// Ends the guest, and with it everything in the sandbox. Returns once it is dead.
-    pub(crate) fn kill(&self) {
-        self.begin_to_die();
+    /// Kills the guest, and with it everything in the sandbox. Returns once it is dead.
+    pub(crate) fn kill_and_wait(&self) {
+        self.send_kill();
         let _ = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.confined.pidfd.as_fd()),
+            rustix::process::WaitId::PidFd(self.jailed.pidfd.as_fd()),
             rustix::process::WaitIdOptions::EXITED,
         );
     }
 
-    /// The same without waiting for it.
-    pub(crate) fn begin_to_die(&self) {
+    /// Sends SIGKILL to the guest and returns at once.
+    pub(crate) fn send_kill(&self) {
         let kill = rustix::process::Signal::KILL;
-        let _ = rustix::process::pidfd_send_signal(&self.confined.pidfd, kill);
-        // What is frozen dies, on v1, only when it goes on.
-        if let Some(group) = self.confined.group.as_ref().filter(|_| self.stopped) {
-            group.let_die();
+        let _ = rustix::process::pidfd_send_signal(&self.jailed.pidfd, kill);
+        // On cgroup v1 a frozen process dies only after it is thawed.
+        if let Some(group) = self.jailed.group.as_ref().filter(|_| self.frozen) {
+            group.thaw_for_kill();
         }
     }
 }
 
-/// Why a guest in a jail was not asked.
+/// Why a request was not sent to a guest in a jail.
 #[derive(Debug)]
-pub(crate) enum Unasked {
-    /// The host has no room for it at the moment, or the guest reads nothing. The link is whole:
+pub(crate) enum GuestSendError {
+    /// The host is out of descriptors or memory, or the guest does not read. The link is intact;
     /// only this request has failed.
     Shortage(Error),
-    /// It is dead or about to be.
+    /// The guest is dead or about to be.
     Dead(Error),
 }
 
-impl Unasked {
+impl GuestSendError {
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Shortage(error) | Self::Dead(error) => error,
@@ -138,39 +138,44 @@ impl Unasked {
     }
 }
 
-fn shortage(error: std::io::Error) -> Error {
+fn shortage_error(error: std::io::Error) -> Error {
     if Errno::from_io_error(&error) == Some(Errno::AGAIN) {
-        return Error::new(Kind::Timeout, "the guest reads no requests")
+        return Error::new(Kind::Timeout, "the guest does not read requests")
             .hint("something in the sandbox may have stopped it; `msb stop -f` ends it");
     }
-    Error::new(Kind::Limit, "this host has no room for the request's descriptors")
+    Error::new(Kind::Limit, "this host has too many descriptors in flight for the request")
         .cause(error)
-        .hint("other programs of this user hold too many; try again when they have ended")
+        .hint("other programs of this user have too many in Unix sockets; try again later")
 }
 
-/// What the jail's first process becomes.
-fn be_guest(link: OwnedFd, restricted: bool, beside: Option<Beside>) -> i32 {
-    let beside = beside.map(|Beside { pid, turn, proc }| msb_guest::Beside { pid, turn, proc });
-    msb_guest::run(link, restricted, beside)
+/// Entry point of the jail's first process.
+fn run_guest(link: OwnedFd, restricted: bool, init: Option<InitHandoff>) -> i32 {
+    let init = init.map(|InitHandoff { pid, start_pipe, proc }| msb_guest::PendingInit {
+        pid,
+        start_pipe,
+        proc,
+    });
+    msb_guest::run(link, restricted, init)
 }
 
-impl Jailed {
-    /// Asks the guest for something.
-    pub(crate) fn ask(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        self.send(&encode(FrameKind::Control, what), fds).map_err(Unasked::into_error)
+impl JailLink {
+    /// Sends a request to the guest, with descriptors.
+    pub(crate) fn request(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.send(&encode(FrameKind::Control, what), fds).map_err(GuestSendError::into_error)
     }
 
-    /// The same for what is a frame already.
-    pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Unasked> {
+    /// Sends an encoded frame to the guest, with descriptors.
+    pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), GuestSendError> {
         let sent = socket::send_or_tell(self.socket.as_fd(), frame, fds);
         let Err(unsent) = sent else { return Ok(()) };
         if unsent.is_shortage() {
-            return Err(Unasked::Shortage(shortage(unsent.error)));
+            return Err(GuestSendError::Shortage(shortage_error(unsent.error)));
         }
-        // Half a frame leaves nothing that could be said after it. The end of the link is heard.
+        // After a partial frame the link is unusable. Closing it is noticed by the loop.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        let error = Error::new(Kind::Protocol, "the guest does not listen").cause(unsent.error);
-        Err(Unasked::Dead(error))
+        let error =
+            Error::new(Kind::Protocol, "the link to the guest is broken").cause(unsent.error);
+        Err(GuestSendError::Dead(error))
     }
 
     /// Reads what has arrived; false when the guest has closed the link.
@@ -180,27 +185,28 @@ impl Jailed {
             Ok(0) => false,
             Ok(n) => {
                 self.decoder.push(&buffer[..n]);
-                // One Exec at a time brings at most one; a hoard of them is an attack.
+                // Each Exec brings at most one descriptor; hoarding them is an attack.
                 self.fds.truncate(64);
                 true
             }
             Err(error) => {
-                let passing = [Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
-                Errno::from_io_error(&error).is_some_and(|errno| passing.contains(&errno))
+                let transient = [Errno::INTR, Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS];
+                Errno::from_io_error(&error).is_some_and(|errno| transient.contains(&errno))
             }
         }
     }
 
-    /// The next thing it said.
+    /// The next message of the guest.
     pub(crate) fn next(&mut self) -> Result<Option<FromGuest>> {
-        let malformed = |error| Error::new(Kind::Protocol, "the guest sent nonsense").cause(error);
+        let malformed =
+            |error| Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error);
         match self.decoder.next_frame().map_err(malformed)? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some).map_err(malformed),
         }
     }
 
-    /// The terminal that came with `Started`.
+    /// The terminal descriptor that came with `Started`.
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
         (!self.fds.is_empty()).then(|| self.fds.remove(0))
     }

@@ -1,132 +1,136 @@
-//! A sandbox in which nothing happens is paused, and wakes when something comes for it.
+//! Pauses an idle sandbox, and resumes it when something arrives for it.
 //!
-//! Nothing happens while no Exec is begun, ends, is fed or says anything, no file is asked for, no
-//! stream leads inside, its network carries nothing and its processes use next to no processor: who computes in silence is at
-//! work. Checks of its health are nobody's doing.
+//! A sandbox is idle when:
+//! - no Exec starts, ends, gets input or writes output,
+//! - no file operation runs and no stream into the sandbox is open,
+//! - no packet passes,
+//! - its processes use less than 2 % of one CPU.
+//!
+//! Health checks do not count as activity.
 
-use crate::exec::Exec;
-use crate::guest::Way;
-use crate::usage;
+use crate::exec::ExecHandle;
+use crate::guest::GuestTransport;
+use crate::host_usage;
 use crate::worker::Worker;
 use msb_spec::{Error, Kind, Plan};
 use msb_vm::Order;
 use msb_wire::ToGateway;
-use msb_wire::record::{Happened, Woken};
+use msb_wire::record::{EventKind, WakeReason};
 use std::time::{Duration, Instant};
 
-/// A computation takes whole processors. Programs that wait and look at a clock now and then, an
-/// idle kernel and a health check stay below this many thousandths of one.
-const QUIET: u128 = 20;
-/// The clock runs out at one of this many looks, so that it is late by a part of itself at most.
-const LOOKS: u32 = 8;
-/// A look reads a few files and asks the gateway: not for nothing all the time, and not so seldom
-/// that a burst is lost in the mean of a long quiet.
-const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// CPU use below which a sandbox is idle, in thousandths of one CPU. A computation uses a whole
+/// CPU. Programs that wait and wake up now and then, an idle kernel and health checks stay below.
+const IDLE_CPU_PERMILLE: u128 = 20;
+/// Number of checks in one idle timeout; the pause is late by at most one of them.
+const CHECKS_PER_TIMEOUT: u32 = 8;
+/// Bounds of the check interval. A check reads a few files and queries the gateway, so it must not
+/// run all the time. If it ran too rarely, a burst of work would be averaged away.
+const CHECK_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A shorter time would be judged by what ended just before it.
-const LEAST: Duration = Duration::from_millis(50);
+/// A shorter sample would be dominated by work that ended just before it.
+const MIN_SAMPLE: Duration = Duration::from_millis(50);
 
-/// The idle clock of a sandbox.
+/// The idle timer of a sandbox.
 #[derive(Debug)]
-pub(crate) struct Idle {
+pub(crate) struct IdleTimer {
     after: Option<Duration>,
-    /// When something last happened.
+    /// Time of the last activity.
     since: Instant,
     next: Instant,
-    /// Processor time in microseconds when it was last looked at, and when that was. None while its
-    /// health is looked at.
-    used: Option<(u64, Instant)>,
-    /// How much of it was used, and in which time, since that was last judged.
-    gathered: (u64, Duration),
-    /// What its network had carried then.
-    carried: Option<u64>,
-    state: State,
+    /// CPU time in microseconds and when it was read. None while a health check runs.
+    cpu_time: Option<(u64, Instant)>,
+    /// CPU time in microseconds, and the wall time it was used in, since the last evaluation.
+    cpu_window: (u64, Duration),
+    /// Packet counter of the gateway at the last check.
+    packets: Option<u64>,
+    state: IdleState,
 }
 
-/// Where a sandbox is between waking and sleeping. Some ways to pause take a moment.
+/// Whether the idle timer has paused the sandbox. Pausing and resuming may take a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Awake,
-    /// About to be paused; and what has come for it since.
-    Falling(Option<Woken>),
-    Asleep,
-    /// About to go on.
-    Waking(Woken),
+enum IdleState {
+    Active,
+    /// A pause was requested; holds an activity that has arrived since.
+    Pausing(Option<WakeReason>),
+    Paused,
+    /// A resume was requested, for this reason.
+    Resuming(WakeReason),
 }
 
-impl Idle {
+impl IdleTimer {
     pub(crate) fn new(plan: &Plan) -> Self {
         let now = Instant::now();
         let after = plan.idle_pause.map(|span| span.0);
-        let state = State::Awake;
-        let gathered = Default::default();
-        Self { after, since: now, next: now, used: None, gathered, carried: None, state }
+        let state = IdleState::Active;
+        let cpu_window = Default::default();
+        Self { after, since: now, next: now, cpu_time: None, cpu_window, packets: None, state }
     }
 
-    /// Goes by another clock from now on.
+    /// Applies a changed timeout and restarts the timer.
     pub(crate) fn set(&mut self, plan: &Plan) {
         self.after = plan.idle_pause.map(|span| span.0);
         self.since = Instant::now();
         self.next = self.since;
     }
 
-    /// Something happened.
-    pub(crate) fn stir(&mut self) {
+    /// Restarts the timer, because of some activity.
+    pub(crate) fn touch(&mut self) {
         if self.after.is_some() {
             self.since = Instant::now();
         }
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.after.filter(|_| self.state == State::Awake).map(|_| self.next)
+        self.after.filter(|_| self.state == IdleState::Active).map(|_| self.next)
     }
 
-    /// Whether it was this clock that paused the sandbox.
-    pub(crate) fn asleep(&self) -> bool {
-        self.state == State::Asleep
+    /// Whether this timer has paused the sandbox.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.state == IdleState::Paused
     }
 
-    /// Whether what comes now has to wait a moment.
-    pub(crate) fn between(&self) -> bool {
-        matches!(self.state, State::Falling(_) | State::Waking(_))
+    /// Whether a pause or resume is in progress, so that new commands have to wait.
+    pub(crate) fn is_transitioning(&self) -> bool {
+        matches!(self.state, IdleState::Pausing(_) | IdleState::Resuming(_))
     }
 
-    /// Somebody pauses it: from now on only somebody lets it go on. Whether it stands still already.
-    pub(crate) fn pause_for_good(&mut self) -> bool {
-        let asleep = self.asleep();
-        if asleep || matches!(self.state, State::Falling(_)) {
-            self.state = State::Awake;
+    /// A client pauses the sandbox, so the timer no longer resumes it. Returns whether it is paused
+    /// already.
+    pub(crate) fn take_over_pause(&mut self) -> bool {
+        let paused = self.is_paused();
+        if paused || matches!(self.state, IdleState::Pausing(_)) {
+            self.state = IdleState::Active;
         }
-        asleep
+        paused
     }
 
-    /// Takes the processor time that was used so far.
-    fn used(&mut self, used: u64, now: Instant) {
-        if let Some((before, then)) = self.used.replace((used, now)) {
-            self.gathered.0 += used.saturating_sub(before);
-            self.gathered.1 += now.saturating_duration_since(then);
+    /// Adds CPU time used since the last call to the window.
+    fn add_cpu_time(&mut self, cpu_time: u64, now: Instant) {
+        if let Some((before, then)) = self.cpu_time.replace((cpu_time, now)) {
+            self.cpu_window.0 += cpu_time.saturating_sub(before);
+            self.cpu_window.1 += now.saturating_duration_since(then);
         }
     }
 
-    /// Judges by what was used since the last time; false if that was too short to tell.
-    fn judge(&mut self, now: Instant) -> bool {
+    /// Compares the CPU use of the window with the threshold; false if the window is too short.
+    fn evaluate_cpu(&mut self, now: Instant) -> bool {
         let after = self.after.unwrap_or_default();
-        self.next = now + (after / LOOKS).clamp(LOOK.0, LOOK.1);
-        let (spent, span) = self.gathered;
-        if span < LEAST {
+        self.next = now + (after / CHECKS_PER_TIMEOUT).clamp(CHECK_INTERVAL.0, CHECK_INTERVAL.1);
+        let (spent, span) = self.cpu_window;
+        if span < MIN_SAMPLE {
             return false;
         }
-        if u128::from(spent) * 1000 > span.as_micros() * QUIET {
+        if u128::from(spent) * 1000 > span.as_micros() * IDLE_CPU_PERMILLE {
             self.since = now;
         }
-        self.gathered = Default::default();
+        self.cpu_window = Default::default();
         true
     }
 
-    /// Takes what its network has carried so far.
-    fn carried(&mut self, carried: u64, now: Instant) {
-        if self.carried.replace(carried).is_some_and(|before| before != carried) {
+    /// Compares the packet counter of the gateway with the last one.
+    fn add_packets(&mut self, packets: u64, now: Instant) {
+        if self.packets.replace(packets).is_some_and(|before| before != packets) {
             self.since = now;
         }
     }
@@ -137,219 +141,232 @@ impl Idle {
 }
 
 impl Worker {
-    /// Looks whether anything happens, when that is due.
-    pub(crate) fn look_at_idle(&mut self, now: Instant) {
+    /// Checks for activity, when a check is due.
+    pub(crate) fn check_idle(&mut self, now: Instant) {
         if self.idle.next().is_none_or(|next| now < next) {
             return;
         }
         let busy = self.guest.is_paused()
-            || self.is_held()
-            || self.awaits_restart()
-            || self.life.stopping.is_some()
-            || self.life.draining
+            || self.is_held_for_copy()
+            || self.is_restart_pending()
+            || self.lifetime.stopping.is_some()
+            || self.lifetime.draining
             || self.has_streams()
-            || self.execs.values().any(is_awaited)
-            || !self.whole;
+            || self.execs.values().any(has_waiting_client)
+            || !self.fully_created;
         if busy {
             self.idle.since = now;
         }
-        let checks = self.checks_health();
+        let checks = self.is_checking_health();
         if !checks {
-            self.use_is_known(now);
+            self.record_cpu_time(now);
         }
-        let judged = self.idle.judge(now);
-        if !judged || checks {
+        let enough = self.idle.evaluate_cpu(now);
+        if !enough || checks {
             return;
         }
-        // What the network carries is known before it is decided.
-        if !self.ask_gateway_itself(&ToGateway::Traffic) {
-            self.sleep_if_due(now, None);
+        // The packet counter must be known before the decision.
+        if !self.send_internal_request(&ToGateway::Traffic) {
+            self.pause_if_idle(now, None);
         }
     }
 
-    /// Notes what its processes have used until now.
-    pub(crate) fn use_is_known(&mut self, now: Instant) {
+    /// Reads the CPU time that the sandbox has used so far.
+    pub(crate) fn record_cpu_time(&mut self, now: Instant) {
         if self.idle.after.is_some() {
-            let used = usage::measure(&self.guest.confined, self.life.started.elapsed()).cpu_us;
-            self.idle.used(used, now);
+            let cpu_time =
+                host_usage::measure(&self.guest.jailed, self.lifetime.started.elapsed()).cpu_us;
+            self.idle.add_cpu_time(cpu_time, now);
         }
     }
 
-    /// A check of its health begins, and what that uses is not the sandbox's doing.
-    pub(crate) fn look_away(&mut self, now: Instant) {
-        self.use_is_known(now);
-        self.idle.used = None;
+    /// Stops counting CPU time while a health check runs.
+    pub(crate) fn pause_accounting(&mut self, now: Instant) {
+        self.record_cpu_time(now);
+        self.idle.cpu_time = None;
     }
 
-    /// Whether it falls asleep as soon as somebody looks: a check of its health can wait for that.
-    pub(crate) fn is_sleepy(&mut self, now: Instant) -> bool {
-        let sleepy = self.idle.state == State::Awake && self.idle.is_due(now);
-        if sleepy {
+    /// Whether the sandbox is about to be paused, so that a health check can be skipped.
+    pub(crate) fn idle_due(&mut self, now: Instant) -> bool {
+        let due = self.idle.state == IdleState::Active && self.idle.is_due(now);
+        if due {
             self.idle.next = now;
         }
-        sleepy
+        due
     }
 
-    /// Whether a stream leads inside whose other end would wait for ever.
+    /// Whether a stream into the sandbox is open. Its peer would hang if the sandbox were paused.
     pub(crate) fn has_streams(&mut self) -> bool {
-        self.streams.open() > 0 || !self.relays.is_empty()
+        self.streams.count() > 0 || !self.relays.is_empty()
     }
 
-    /// The gateway tells what it has carried, and how much of that to the sandbox.
-    pub(crate) fn heard_traffic(&mut self, carried: u64, brought: u64) {
+    /// Reply of the gateway: packets in both directions, and packets to the sandbox.
+    pub(crate) fn on_packet_count(&mut self, packets: u64, packets_in: u64) {
         let now = Instant::now();
-        self.idle.carried(carried, now);
-        self.sleep_if_due(now, Some(brought));
+        self.idle.add_packets(packets, now);
+        self.pause_if_idle(now, Some(packets_in));
     }
 
-    fn sleep_if_due(&mut self, now: Instant, brought: Option<u64>) {
-        let still = self.guest.is_paused() || self.is_held() || self.checks_health();
-        if self.idle.state != State::Awake || still || !self.idle.is_due(now) {
+    fn pause_if_idle(&mut self, now: Instant, packets_in: Option<u64>) {
+        let still = self.guest.is_paused() || self.is_held_for_copy() || self.is_checking_health();
+        if self.idle.state != IdleState::Active || still || !self.idle.is_due(now) {
             return;
         }
-        self.idle.state = State::Falling(None);
-        // From now on whatever comes for it is told; and what came meanwhile, too.
-        if let Some(brought) = brought {
-            self.ask_gateway_itself(&ToGateway::Doze { brought });
+        self.idle.state = IdleState::Pausing(None);
+        // Arms the wake-up in the gateway, also for packets that arrived since the counter was
+        // read.
+        if let Some(packets_in) = packets_in {
+            self.send_internal_request(&ToGateway::ArmWakeup { brought: packets_in });
         }
-        let ordered = match &self.guest.way {
-            Way::Machine(machine) => {
-                machine.order(Order::Pause).map(|()| self.ordering.push_back(None)).is_ok()
+        let ordered = match &self.guest.transport {
+            GuestTransport::Vm(vm) => {
+                vm.order(Order::Pause).map(|()| self.pending_vm_orders.push_back(None)).is_ok()
             }
-            Way::Jailed(_) => {
-                self.stand_by_itself(true);
+            GuestTransport::Jail(_) => {
+                self.request_freeze(true);
                 true
             }
         };
         if !ordered {
-            self.woke();
+            self.set_active();
         }
     }
 
-    /// Everything stands still, or goes on, or could not be made to.
-    pub(crate) fn idle_paused(&mut self, paused: bool) {
+    /// The sandbox was paused or resumed, or a request to do so has failed.
+    pub(crate) fn on_pause_changed(&mut self, paused: bool) {
         match (self.idle.state, paused) {
-            (State::Falling(came), true) => {
-                self.idle.state = State::Asleep;
-                self.record(Happened::Paused { idle: true });
+            (IdleState::Pausing(came), true) => {
+                self.idle.state = IdleState::Paused;
+                self.record(EventKind::Paused { idle: true });
                 if let Some(by) = came {
                     self.wake(by);
                 }
             }
-            (State::Waking(by), false) => {
-                self.woke();
-                self.record(Happened::Resumed { by: Some(by) });
+            (IdleState::Resuming(by), false) => {
+                self.set_active();
+                self.record(EventKind::Resumed { by: Some(by) });
             }
-            (State::Asleep, false) => {
-                self.woke();
-                self.record(Happened::Resumed { by: Some(Woken::Asked) });
+            (IdleState::Paused, false) => {
+                self.set_active();
+                self.record(EventKind::Resumed { by: Some(WakeReason::Asked) });
             }
-            (_, false) => self.woke(),
-            (State::Waking(_), true) => {
-                self.idle.state = State::Asleep;
-                self.fail_delayed(&Error::new(Kind::Host, "the sandbox does not wake"));
+            (_, false) => self.set_active(),
+            (IdleState::Resuming(_), true) => {
+                self.idle.state = IdleState::Paused;
+                self.fail_delayed(&Error::new(Kind::Host, "the sandbox does not resume"));
             }
             (_, true) => {}
         }
     }
 
-    fn woke(&mut self) {
+    fn set_active(&mut self) {
         let now = Instant::now();
-        (self.idle.state, self.idle.since, self.idle.next) = (State::Awake, now, now);
-        (self.idle.used, self.idle.carried) = (None, None);
-        self.idle.gathered = Default::default();
+        (self.idle.state, self.idle.since, self.idle.next) = (IdleState::Active, now, now);
+        (self.idle.cpu_time, self.idle.packets) = (None, None);
+        self.idle.cpu_window = Default::default();
     }
 
-    /// Something comes for the sandbox: it goes on, if it was its idle clock that paused it.
-    pub(crate) fn wake(&mut self, by: Woken) {
-        self.idle.stir();
+    /// Records activity, and resumes the sandbox if the idle timer has paused it.
+    pub(crate) fn wake(&mut self, by: WakeReason) {
+        self.idle.touch();
         match self.idle.state {
-            State::Awake | State::Waking(_) => return,
-            State::Falling(_) => {
-                self.idle.state = State::Falling(Some(by));
+            IdleState::Active | IdleState::Resuming(_) => return,
+            IdleState::Pausing(_) => {
+                self.idle.state = IdleState::Pausing(Some(by));
                 return;
             }
-            State::Asleep => self.idle.state = State::Waking(by),
+            IdleState::Paused => self.idle.state = IdleState::Resuming(by),
         }
-        match &self.guest.way {
-            Way::Machine(machine) => match machine.order(Order::Resume) {
-                Ok(()) => self.ordering.push_back(None),
+        match &self.guest.transport {
+            GuestTransport::Vm(vm) => match vm.order(Order::Resume) {
+                Ok(()) => self.pending_vm_orders.push_back(None),
                 Err(error) => {
-                    self.idle.state = State::Asleep;
+                    self.idle.state = IdleState::Paused;
                     self.fail_delayed(&error);
                 }
             },
-            Way::Jailed(_) => self.stand_by_itself(false),
+            GuestTransport::Jail(_) => self.request_freeze(false),
         }
     }
 }
 
-/// Whether somebody waits for its end. Who looks at a terminal waits for what it says.
-fn is_awaited(exec: &Exec) -> bool {
-    !exec.own && !exec.tty && !exec.watchers.is_empty()
+/// Whether a client waits for its exit. A client on a terminal only waits for output.
+fn has_waiting_client(exec: &ExecHandle) -> bool {
+    !exec.internal && !exec.tty && !exec.watchers.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn idle(after: u64) -> (Idle, Instant) {
+    fn idle(after: u64) -> (IdleTimer, Instant) {
         let now = Instant::now();
         let after = Some(Duration::from_secs(after));
-        let state = State::Awake;
-        let gathered = Default::default();
-        (Idle { after, since: now, next: now, used: None, gathered, carried: None, state }, now)
+        let state = IdleState::Active;
+        let cpu_window = Default::default();
+        (
+            IdleTimer {
+                after,
+                since: now,
+                next: now,
+                cpu_time: None,
+                cpu_window,
+                packets: None,
+                state,
+            },
+            now,
+        )
     }
 
     #[test]
-    fn who_computes_in_silence_is_not_idle() {
-        let (mut idle, begun) = idle(10);
+    fn cpu_use_without_output_is_not_idle() {
+        let (mut idle, start) = idle(10);
         for second in 0..60 {
-            let now = begun + Duration::from_secs(second);
-            idle.used(second * 500_000, now);
-            idle.judge(now);
+            let now = start + Duration::from_secs(second);
+            idle.add_cpu_time(second * 500_000, now);
+            idle.evaluate_cpu(now);
             assert!(!idle.is_due(now), "after {second} s");
         }
     }
 
     #[test]
-    fn who_only_looks_at_a_clock_is_idle() {
-        let (mut idle, begun) = idle(10);
+    fn periodic_wakeups_are_idle() {
+        let (mut idle, start) = idle(10);
         for second in 0..10 {
-            let now = begun + Duration::from_secs(second);
-            idle.used(second * 5_000, now);
-            idle.judge(now);
-            idle.carried(7, now);
+            let now = start + Duration::from_secs(second);
+            idle.add_cpu_time(second * 5_000, now);
+            idle.evaluate_cpu(now);
+            idle.add_packets(7, now);
             assert!(!idle.is_due(now), "after {second} s");
         }
-        assert!(idle.is_due(begun + Duration::from_secs(10)));
+        assert!(idle.is_due(start + Duration::from_secs(10)));
     }
 
     #[test]
-    fn what_is_used_between_checks_is_judged_and_what_they_use_is_not() {
-        let (mut idle, begun) = idle(10);
-        let at = |ms| begun + Duration::from_millis(ms);
-        // Each check takes 100 ms of a processor, in 200 ms, every second.
+    fn cpu_use_of_health_checks_is_ignored() {
+        let (mut idle, start) = idle(10);
+        let at = |ms| start + Duration::from_millis(ms);
+        // Each check uses 100 ms of CPU time within 200 ms, once a second.
         for second in 0..10 {
-            idle.used(second * 100_000, at(second * 1000));
-            assert_eq!(idle.judge(at(second * 1000)), second > 0);
-            idle.used = None;
-            idle.used((second + 1) * 100_000, at(second * 1000 + 200));
-            assert!(!idle.judge(at(second * 1000 + 210)), "nothing to judge by");
+            idle.add_cpu_time(second * 100_000, at(second * 1000));
+            assert_eq!(idle.evaluate_cpu(at(second * 1000)), second > 0);
+            idle.cpu_time = None;
+            idle.add_cpu_time((second + 1) * 100_000, at(second * 1000 + 200));
+            assert!(!idle.evaluate_cpu(at(second * 1000 + 210)), "nothing to judge by");
         }
         assert!(idle.is_due(at(10_000)));
-        idle.used(1_000_000 + 100_000, at(10_000));
-        assert!(idle.judge(at(10_000)) && !idle.is_due(at(10_000)));
+        idle.add_cpu_time(1_000_000 + 100_000, at(10_000));
+        assert!(idle.evaluate_cpu(at(10_000)) && !idle.is_due(at(10_000)));
     }
 
     #[test]
-    fn traffic_begins_the_clock_anew_and_looks_are_spread_over_it() {
-        let (mut idle, begun) = idle(10);
-        idle.carried(7, begun);
-        idle.carried(8, begun + Duration::from_secs(9));
-        assert!(!idle.is_due(begun + Duration::from_secs(18)));
-        assert!(idle.is_due(begun + Duration::from_secs(19)));
-        idle.judge(begun);
-        assert_eq!(idle.next(), Some(begun + Duration::from_millis(1250)));
+    fn traffic_restarts_the_timer_and_checks_are_an_eighth_of_it() {
+        let (mut idle, start) = idle(10);
+        idle.add_packets(7, start);
+        idle.add_packets(8, start + Duration::from_secs(9));
+        assert!(!idle.is_due(start + Duration::from_secs(18)));
+        assert!(idle.is_due(start + Duration::from_secs(19)));
+        idle.evaluate_cpu(start);
+        assert_eq!(idle.next(), Some(start + Duration::from_millis(1250)));
     }
 }

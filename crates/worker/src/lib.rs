@@ -1,38 +1,39 @@
-//! The process behind one running sandbox.
+//! The worker: the process behind one running sandbox.
 //!
-//! It owns every Exec: starts it, keeps its pipes or terminal, writes the bounded log, feeds
-//! whoever is attached, and records how it ended. One thread, one loop, every wait in it.
+//! It owns every Exec: starts it, holds its pipes or terminal, writes the bounded log, sends output
+//! to attached clients and records the exit. One thread runs one poll loop.
 
 mod boot_disk;
 mod client;
 mod compromised;
 mod ctl;
-mod ending;
-mod events;
+mod event_log;
 mod exec;
-mod execs;
+mod exec_events;
+mod gateway_link;
 mod guest;
 mod health;
+mod host_usage;
 mod idle;
 mod init;
-mod life;
+mod lifetime;
 mod log;
-mod machine;
-mod machine_life;
-mod measuring;
-mod modifying;
-mod outward;
-mod pausing;
+mod microvm;
+mod microvm_events;
+mod modify;
+mod open_streams;
+mod pause;
 mod processes;
-mod relay;
 mod requests;
-mod service;
-mod streams;
-mod usage;
+mod shutdown;
+mod supervisor;
+mod usage_meter;
+mod vm_layout;
 mod volume;
-mod wired;
+mod vsock_conn;
+mod vsock_relay;
 mod worker;
 
-pub use outward::Gateway;
+pub use gateway_link::GatewayFds;
 pub use volume::serve_volume;
-pub use worker::{Start, run};
+pub use worker::{WorkerArgs, run};

@@ -1,28 +1,28 @@
-//! Bounded files that survive the sandbox until it is removed.
+//! Bounded log files, which stay until the sandbox is removed.
 
+pub(crate) use msb_spec::clock::now as now_ms;
 use msb_spec::state::ROTATED;
 use msb_wire::record::{Output, Source};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A full log is renamed and begun anew, so at most two of these exist.
+/// Bytes after which a log is rotated; one old file is kept, so at most two exist.
 const OUTPUT_SIZE: u64 = 16 << 20;
 const LINES_SIZE: u64 = 4 << 20;
 
-/// A file that starts over when it is full. It is made when something is first written.
+/// A log file that is rotated when it is full. It is created with the first write.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct BoundedLog {
     path: PathBuf,
     limit: u64,
     open: Option<(File, u64)>,
-    /// The first failure; the disk may be full, and a command must not die of that.
+    /// The first error, such as a full disk. A command must not fail because of it.
     failed: Option<io::Error>,
 }
 
-impl Log {
+impl BoundedLog {
     pub(crate) fn of_output(directory: &Path) -> Self {
         Self::new(directory.join(msb_spec::state::OUTPUT), OUTPUT_SIZE)
     }
@@ -35,39 +35,40 @@ impl Log {
         Self { path, limit, open: None, failed: None }
     }
 
-    /// Adds some output of an Exec.
+    /// Appends output of an Exec.
     pub(crate) fn output(&mut self, source: Source, exec: u64, bytes: &[u8]) {
         let header = Output::header(source, exec, now_ms(), bytes.len());
         self.append(&[&header, bytes]);
     }
 
-    /// Adds a JSON line.
+    /// Appends one line of JSON.
     pub(crate) fn line<T: Serialize>(&mut self, value: &T) {
         let mut line = serde_json::to_vec(value).expect("our own types always serialise");
         line.push(b'\n');
         self.append(&[&line, &[]]);
     }
 
-    /// Makes room for so many bytes; whether what comes next is the first of a file.
-    pub(crate) fn begin(&mut self, length: u64) -> bool {
-        let begun = self.room_for(length).map(|(_, size)| *size == 0);
-        begun.unwrap_or_else(|error| {
+    /// Rotates if so many bytes do not fit. Returns whether the next line is the first of its file.
+    pub(crate) fn make_room(&mut self, length: u64) -> bool {
+        let room = self.room_for(length).map(|(_, size)| *size == 0);
+        room.unwrap_or_else(|error| {
             self.fail(error);
             true
         })
     }
 
-    /// Adds whole lines, for which there is room; all of them or, which is false, none.
+    /// Appends whole lines without rotating; false, with nothing written, on failure.
     pub(crate) fn lines(&mut self, lines: &[u8]) -> bool {
         let written = self.write(&[lines, &[]], lines.len() as u64, 0);
         written.map_err(|error| self.fail(error)).is_ok()
     }
 
     pub(crate) fn fail(&mut self, error: io::Error) {
+        tracing::warn!(%error, path = %self.path.display(), "cannot write a log");
         self.failed.get_or_insert(error);
     }
 
-    /// Why something could not be written.
+    /// The first error while writing.
     pub(crate) fn failure(&self) -> Option<&io::Error> {
         self.failed.as_ref()
     }
@@ -79,7 +80,7 @@ impl Log {
         }
     }
 
-    /// The file, with room for so many bytes more if it is not begun with them.
+    /// Opens the file, rotating it if `length` more bytes do not fit.
     fn room_for(&mut self, length: u64) -> io::Result<&mut (File, u64)> {
         let full = |size: u64| size > 0 && size + length > self.limit;
         if self.open.as_ref().is_some_and(|(_, size)| full(*size)) {
@@ -104,21 +105,15 @@ impl Log {
             if written == length {
                 return Ok(());
             }
-            // A short write: finish byte by byte, whichever part it ended in.
+            // A short write: append the rest of both parts.
             let rest: Vec<u8> = parts.concat().split_off(written as usize);
             file.write_all(&rest)
         };
-        // What comes next must not be taken for the rest of what did not fit.
+        // Truncate a partial record, so that the next one is not read as its rest.
         write(file).inspect_err(|_| drop(file.set_len(*size)))?;
         *size += length;
         Ok(())
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -126,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_log_starts_over_and_keeps_one_before_it() {
+    fn a_full_log_is_rotated_once() {
         let directory = std::env::temp_dir().join(format!("msb-log-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let mut log = Log::new(directory.join("x.log"), 1000);
+        let mut log = BoundedLog::new(directory.join("x.log"), 1000);
         for _ in 0..100 {
             log.output(Source::Stdout, 1, &[b'x'; 100]);
         }

@@ -1,14 +1,14 @@
-//! What clients ask of a worker.
+//! Handles requests of clients.
 
-use crate::client::{self, Client, Role};
-use crate::exec::{Ends, Exec, Stream};
-use crate::guest::{Unasked, Way};
+use crate::client::{self, ClientConn, ClientRole};
+use crate::exec::{ChildStreams, ExecHandle, OutputStream};
+use crate::guest::{GuestSendError, GuestTransport};
 use crate::log::now_ms;
-use crate::machine::Asked;
+use crate::microvm::PendingRequest;
 use crate::worker::Worker;
 use msb_spec::{Command, Ending, Error, Exit, Kind, Result, Stdin, UserRef};
 use msb_sys::signal;
-use msb_wire::record::{Happened, Woken};
+use msb_wire::record::{EventKind, WakeReason};
 use msb_wire::{
     ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, ToMachine, WorkerStatus,
     encode,
@@ -16,32 +16,32 @@ use msb_wire::{
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// The numbers of the worker's own Execs begin here, so that those of clients have no gaps.
-pub(crate) const OWN: u64 = 1 << 63;
+/// Execs of the worker itself are numbered from here, so that those of clients have no gaps.
+pub(crate) const FIRST_INTERNAL_ID: u64 = 1 << 63;
 
 impl Worker {
     pub(crate) fn accept(&mut self) {
         let flags = rustix::net::SocketFlags::CLOEXEC;
         if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
-            && let Ok(client) = Client::new(socket, Role::New)
+            && let Ok(client) = ClientConn::new(socket, ClientRole::New)
         {
             let id = self.next_client;
             self.clients.insert(id, client);
             self.next_client += 1;
-            // What it wants has usually come with it.
-            self.hear_client(id);
+            // The request has usually arrived with the connection.
+            self.read_client(id);
         }
     }
 
-    pub(crate) fn hear_client(&mut self, id: u64) {
+    pub(crate) fn read_client(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        if client.silent {
+        if client.closed {
             return;
         }
-        if matches!(client.receive(&mut self.buffer), client::Read::Ended) {
-            client.silent = true;
+        if matches!(client.receive(&mut self.buffer), client::ClientRead::Ended) {
+            client.closed = true;
             return;
         }
         loop {
@@ -57,26 +57,26 @@ impl Worker {
                 }
             };
             match (client.role, frame.kind) {
-                (Role::New, FrameKind::Hello) => self.greeted(id, &frame.payload),
-                (Role::Exec(exec), kind) => self.steer(exec, kind, &frame.payload),
-                (Role::Owner, FrameKind::Go) if self.plan.init.is_some() => {
-                    self.hand_over(Some(id));
+                (ClientRole::New, FrameKind::Hello) => self.on_hello(id, &frame.payload),
+                (ClientRole::Exec(exec), kind) => self.on_exec_frame(exec, kind, &frame.payload),
+                (ClientRole::Owner, FrameKind::Go) if self.plan.init.is_some() => {
+                    self.start_init(Some(id));
                 }
-                (Role::Owner, FrameKind::Go) => {
-                    self.complete();
-                    self.start_first();
+                (ClientRole::Owner, FrameKind::Go) => {
+                    self.mark_created();
+                    self.start_main();
                 }
-                (Role::Owner, FrameKind::Detach) => client.role = Role::Leaving,
+                (ClientRole::Owner, FrameKind::Detach) => client.role = ClientRole::Leaving,
                 _ => {
-                    let error = Error::new(Kind::Protocol, "the client spoke out of turn");
+                    let error = Error::new(Kind::Protocol, "the client sent an unexpected frame");
                     return client.refuse(error);
                 }
             }
         }
     }
 
-    /// The first frame of a connection.
-    pub(crate) fn greeted(&mut self, id: u64, payload: &[u8]) {
+    /// Handles the first frame of a connection, which holds its request.
+    pub(crate) fn on_hello(&mut self, id: u64, payload: &[u8]) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
@@ -104,34 +104,36 @@ impl Worker {
             Request::Exec(command) => self.start_exec(id, command),
             Request::Attach { id: exec } => self.attach(id, exec),
             Request::Kill { id: exec, signal } => {
-                // None of ours is anybody's.
-                let exec = if exec >= OWN { 0 } else { exec };
-                self.wake(Woken::Exec);
+                // Execs of the worker itself are not visible to clients.
+                let exec = if exec >= FIRST_INTERNAL_ID { 0 } else { exec };
+                self.wake(WakeReason::Exec);
                 let reply = self.kill_exec(exec, signal);
                 self.answer(id, &reply);
             }
             Request::List => {
-                let shown = self.execs.values().filter(|exec| exec.running && !exec.own);
-                let reply = Reply::Execs(shown.map(status).collect());
+                let visible = self.execs.values().filter(|exec| exec.running && !exec.internal);
+                let reply = Reply::Execs(visible.map(status).collect());
                 self.answer(id, &reply);
             }
             Request::Files { user } => {
-                self.wake(Woken::Files);
-                self.pass_on(id, &ToGuest::Files { user });
+                self.wake(WakeReason::Files);
+                self.hand_to_guest(id, &ToGuest::Files { user });
             }
             Request::Sftp { user } => {
-                self.wake(Woken::Files);
-                let user = self.user(user);
-                self.pass_on(id, &ToGuest::Sftp { user });
+                self.wake(WakeReason::Files);
+                let user = self.default_user(user);
+                self.hand_to_guest(id, &ToGuest::Sftp { user });
             }
-            leads @ (Request::Dial { .. } | Request::Listen { .. } | Request::Accept { .. }) => {
-                self.lead(id, leads);
+            stream_request @ (Request::Dial { .. }
+            | Request::Listen { .. }
+            | Request::Accept { .. }) => {
+                self.open_stream(id, stream_request);
             }
-            Request::Layer if self.guest.machine_mut().is_some() => {
-                self.pass_on(id, &ToGuest::Layer);
+            Request::Layer if self.guest.vm_mut().is_some() => {
+                self.hand_to_guest(id, &ToGuest::Layer);
             }
             Request::Layer => {
-                let error = Error::unsupported("only a microVM tells what is on its disks");
+                let error = Error::unsupported("only a microVM can export its writable layer");
                 self.answer(id, &Reply::Failed(error));
             }
             Request::Status => {
@@ -144,25 +146,25 @@ impl Worker {
                 self.answer(id, &reply);
             }
             Request::Head => {
-                self.events.write();
+                self.events.flush();
                 let reply = Reply::Head(self.events.head().clone());
                 self.answer(id, &reply);
             }
             Request::Stop { grace } => {
-                self.set_role(id, Role::Waiting);
+                self.set_role(id, ClientRole::Waiting);
                 self.stop(Ending::Stopped, Duration::from_millis(grace));
             }
             Request::Drain => {
-                self.wake(Woken::Asked);
-                self.life.draining = true;
-                self.record(Happened::Draining);
+                self.wake(WakeReason::Asked);
+                self.lifetime.draining = true;
+                self.record(EventKind::Draining);
                 self.answer(id, &Reply::Done);
             }
-            Request::Pause => self.order(id, true),
-            Request::Resume => self.order(id, false),
-            Request::Hold => self.hold(id),
-            Request::Network(what) => self.ask_gateway(id, &what),
-            Request::Wait => self.set_role(id, Role::Waiting),
+            Request::Pause => self.pause_or_resume(id, true),
+            Request::Resume => self.pause_or_resume(id, false),
+            Request::Hold => self.hold_for_copy(id),
+            Request::Network(what) => self.forward_to_gateway(id, &what),
+            Request::Wait => self.set_role(id, ClientRole::Waiting),
             Request::Renew { left } => {
                 let reply = self.renew(left.map(Duration::from_millis));
                 self.answer(id, &reply);
@@ -173,33 +175,35 @@ impl Worker {
             }
             Request::Own => {
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.role = Role::Owner;
+                    client.role = ClientRole::Owner;
                     client.reply(&Reply::Done);
                 }
             }
         }
     }
 
-    /// A stream that leads inside, or somebody who listens there for one.
-    fn lead(&mut self, id: u64, request: Request) {
-        if self.guest.asked {
-            // It would be no part of what stands still.
-            let error = self.paused();
+    /// Opens a stream into the sandbox, or listens inside for connections.
+    fn open_stream(&mut self, id: u64, request: Request) {
+        if self.guest.paused_by_user {
+            // The process of the stream would not be frozen with the others.
+            let error = self.paused_error();
             return self.answer(id, &Reply::Failed(error));
         }
-        self.wake(Woken::Traffic);
+        self.wake(WakeReason::Traffic);
         let what = match request {
-            Request::Dial { user, to } => ToGuest::Dial { user: self.user(user), to },
-            Request::Listen { user, at, id } => ToGuest::Listen { user: self.user(user), at, id },
+            Request::Dial { user, to } => ToGuest::Dial { user: self.default_user(user), to },
+            Request::Listen { user, at, id } => {
+                ToGuest::Listen { user: self.default_user(user), at, id }
+            }
             Request::Accept { listener, number } => ToGuest::Accept { listener, number },
             _ => return,
         };
-        self.pass_on(id, &what);
+        self.hand_to_guest(id, &what);
     }
 
-    /// Who does it, where nobody was named.
-    fn user(&self, asked: Option<UserRef>) -> Option<UserRef> {
-        asked.or_else(|| self.plan.user.clone())
+    /// The given user, or the default user of the sandbox.
+    fn default_user(&self, user: Option<UserRef>) -> Option<UserRef> {
+        user.or_else(|| self.plan.user.clone())
     }
 
     pub(crate) fn answer(&mut self, id: u64, reply: &Reply) {
@@ -208,20 +212,20 @@ impl Worker {
         }
     }
 
-    pub(crate) fn set_role(&mut self, id: u64, role: Role) {
+    pub(crate) fn set_role(&mut self, id: u64, role: ClientRole) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.role = role;
         }
     }
 
     fn renew(&mut self, left: Option<Duration>) -> Reply {
-        if self.life.stopping.is_some() {
+        if self.lifetime.stopping.is_some() {
             let message = format!("sandbox `{}` is ending", self.plan.name);
             return Reply::Failed(Error::new(Kind::State, message));
         }
-        self.life.renew(left);
+        self.lifetime.renew(left);
         let status = self.status();
-        self.record(Happened::Renewed { ends: status.ends });
+        self.record(EventKind::Renewed { ends: status.ends });
         Reply::Status(status)
     }
 
@@ -229,40 +233,40 @@ impl Worker {
         let until = |end: Instant| end.saturating_duration_since(Instant::now()).as_millis() as u64;
         WorkerStatus {
             pid: std::process::id(),
-            started: self.life.began,
-            draining: self.life.draining,
+            started: self.lifetime.started_ms,
+            draining: self.lifetime.draining,
             paused: self.guest.is_paused(),
-            asleep: self.idle.asleep(),
-            execs: u32::try_from(self.execs.values().filter(|exec| !exec.own).count())
+            asleep: self.idle.is_paused(),
+            execs: u32::try_from(self.execs.values().filter(|exec| !exec.internal).count())
                 .unwrap_or(u32::MAX),
-            restarts: self.service.as_ref().map_or(0, |service| service.count),
+            restarts: self.supervisor.as_ref().map_or(0, |supervisor| supervisor.count),
             health: self.health.as_ref().map(|health| health.status),
-            ends: self.life.ends().map(|end| now_ms().saturating_add(until(end))),
-            ending: self.life.stopping.map(|(ending, _)| ending),
+            ends: self.lifetime.deadline().map(|end| now_ms().saturating_add(until(end))),
+            ending: self.lifetime.stopping.map(|(ending, _)| ending),
             log_failure: [self.output.failure(), self.exec_log.failure(), self.events.failure()]
                 .into_iter()
                 .find_map(|failure| failure.map(ToString::to_string)),
         }
     }
 
-    /// Hands the connection to the guest, which answers on it from now on.
-    pub(crate) fn pass_on(&mut self, id: u64, what: &ToGuest) {
+    /// Passes the connection to the guest, which replies on it from now on.
+    pub(crate) fn hand_to_guest(&mut self, id: u64, what: &ToGuest) {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
         let Ok(socket) = client.into_socket() else { return };
-        match &mut self.guest.way {
-            Way::Jailed(jailed) => {
-                let leads = matches!(
+        match &mut self.guest.transport {
+            GuestTransport::Jail(jail) => {
+                let stream_request = matches!(
                     what,
                     ToGuest::Sftp { .. } | ToGuest::Dial { .. } | ToGuest::Listen { .. }
                 );
-                let kept = leads.then(|| self.streams.add()).flatten();
+                let kept = stream_request.then(|| self.streams.add()).flatten();
                 let kept = kept.iter().map(AsFd::as_fd);
-                let asked = jailed.ask(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
-                // A client that waits for an answer of the guest's gets this one instead.
-                if let Err(error) = asked
-                    && let Ok(mut client) = Client::new(socket, Role::Leaving)
+                let sent = jail.request(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
+                // The client expects a reply of the guest, so it gets the error in that format.
+                if let Err(error) = sent
+                    && let Ok(mut client) = ClientConn::new(socket, ClientRole::Leaving)
                 {
                     match what {
                         ToGuest::Files { .. } => client.refuse_files(error.message()),
@@ -271,20 +275,22 @@ impl Worker {
                     self.clients.insert(id, client);
                 }
             }
-            Way::Machine(machine) => {
+            GuestTransport::Vm(vm) => {
                 let frame = encode(FrameKind::Control, what);
-                machine.ask(match what {
-                    ToGuest::Dial { .. } | ToGuest::Accept { .. } => Asked::Stream(socket, frame),
-                    _ => Asked::Files(socket, frame),
+                vm.enqueue(match what {
+                    ToGuest::Dial { .. } | ToGuest::Accept { .. } => {
+                        PendingRequest::Stream(socket, frame)
+                    }
+                    _ => PendingRequest::Files(socket, frame),
                 });
-                self.use_connections();
+                self.assign_connections();
             }
         }
     }
 
-    /// What a client says to the Exec that it watches.
-    pub(crate) fn steer(&mut self, id: u64, kind: FrameKind, payload: &[u8]) {
-        self.wake(Woken::Exec);
+    /// Handles a frame of a client that is attached to an Exec.
+    pub(crate) fn on_exec_frame(&mut self, id: u64, kind: FrameKind, payload: &[u8]) {
+        self.wake(WakeReason::Exec);
         let Some(exec) = self.execs.get_mut(&id) else {
             return;
         };
@@ -296,8 +302,12 @@ impl Worker {
                     self.record_code(id, note);
                 }
             }
-            FrameKind::Hush if exec.watchers.len() == 1 => {
-                exec.hush(if payload == [2] { Stream::Stderr } else { Stream::Stdout });
+            FrameKind::CloseOutput if exec.watchers.len() == 1 => {
+                exec.close_output(if payload == [2] {
+                    OutputStream::Stderr
+                } else {
+                    OutputStream::Stdout
+                });
             }
             FrameKind::Resize => {
                 if let Ok(size) = msb_wire::decode(payload) {
@@ -315,7 +325,7 @@ impl Worker {
 
     pub(crate) fn kill_exec(&mut self, id: u64, signal: i32) -> Reply {
         let Some(exec) = self.execs.get_mut(&id) else {
-            let hint = "`msb ps NAME --execs` lists what runs";
+            let hint = "`msb ps NAME --execs` lists running Execs";
             return Reply::Failed(
                 Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(hint),
             );
@@ -323,31 +333,32 @@ impl Worker {
         if !(0..=64).contains(&signal) {
             return Reply::Failed(Error::invalid(format!("no such signal: `{signal}`")));
         }
-        match &mut self.guest.way {
-            // Not on its own connection, where it would wait behind what the command does not
-            // read.
-            Way::Machine(machine) if exec.running => {
-                machine.tell(&ToMachine::Signal { id, signal });
+        match &mut self.guest.transport {
+            // Sent on the control connection: on the Exec's own it would wait behind unread stdin.
+            GuestTransport::Vm(vm) if exec.running => {
+                vm.send_control(&ToMachine::Signal { id, signal });
                 Reply::Done
             }
-            Way::Machine(_) => {
+            GuestTransport::Vm(_) => {
                 exec.signals.push(signal);
                 Reply::Done
             }
-            Way::Jailed(jailed) => match jailed.ask(&ToGuest::Signal { id, signal }, &[]) {
-                Ok(()) => Reply::Done,
-                Err(error) => Reply::Failed(error),
-            },
+            GuestTransport::Jail(jail) => {
+                match jail.request(&ToGuest::Signal { id, signal }, &[]) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::Failed(error),
+                }
+            }
         }
     }
 
-    /// A client has gone: its Exec goes with it unless it was told to stay.
-    pub(crate) fn lost(&mut self, id: u64) {
+    /// A client has disconnected: its Exec is killed unless it is detached, or has another client.
+    pub(crate) fn on_client_disconnect(&mut self, id: u64) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
         match client.role {
-            Role::Exec(exec) => {
+            ClientRole::Exec(exec) => {
                 let Some(exec) = self.execs.get_mut(&exec) else {
                     return;
                 };
@@ -358,93 +369,93 @@ impl Worker {
                     let _ = self.kill_exec(exec, signal::SIGKILL);
                 }
             }
-            Role::Owner => self.stop(Ending::Stopped, Duration::ZERO),
-            Role::Holder => self.release(),
-            Role::New | Role::Delayed | Role::Waiting | Role::Leaving => {}
+            ClientRole::Owner => self.stop(Ending::Stopped, Duration::ZERO),
+            ClientRole::Holder => self.release_hold(),
+            ClientRole::New | ClientRole::Delayed | ClientRole::Waiting | ClientRole::Leaving => {}
         }
     }
 
-    /// Says why a command is not even begun.
+    /// Records and reports that a command is not started.
     fn refuse_exec(&mut self, client: u64, command: &Command, error: Error) {
         let user = command.user.as_ref().map(ToString::to_string);
-        self.record_failure(&command.argv, user, command.asker.clone(), error.kind());
-        self.events.write();
+        self.record_failure(&command.argv, user, command.origin.clone(), error.kind());
+        self.events.flush();
         self.answer(client, &Reply::Failed(error));
     }
 
     pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
-        if self.life.draining || self.life.stopping.is_some() {
+        if self.lifetime.draining || self.lifetime.stopping.is_some() {
             let error =
                 Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
             return self.refuse_exec(client, &command, error);
         }
-        self.wake(Woken::Exec);
-        if self.guest.asked {
-            let error = self.paused();
+        self.wake(WakeReason::Exec);
+        if self.guest.paused_by_user {
+            let error = self.paused_error();
             return self.refuse_exec(client, &command, error);
         }
-        if self.is_held() || self.idle.between() {
-            // It is not for long, and nobody asked for it who could be asked to end it.
-            self.set_role(client, Role::Delayed);
-            return self.delayed.push((client, command));
+        if self.is_held_for_copy() || self.idle.is_transitioning() {
+            // The delay is short, and no client has paused the sandbox that could resume it.
+            self.set_role(client, ClientRole::Delayed);
+            return self.delayed_execs.push((client, command));
         }
         if self.guest.is_paused() {
-            let error = self.paused();
+            let error = self.paused_error();
             return self.refuse_exec(client, &command, error);
         }
         let id = self.next_exec;
-        match self.begin_exec(id, Some(client), command) {
+        match self.spawn_exec(id, Some(client), command) {
             Ok(()) => {}
-            // Told when the sandbox is gone, as an exit is.
+            // The client is told when the sandbox is gone, as it is of an exit.
             Err(error) if self.main == Some(id) => {
-                self.unstarted = vec![(client, error)];
+                self.failed_main = vec![(client, error)];
                 self.finish(Ending::Own, None);
             }
             Err(error) => self.answer(client, &Reply::Failed(error)),
         }
     }
 
-    /// Begins the first command again, for nobody.
-    pub(crate) fn start_alone(&mut self, command: Command) {
+    /// Starts the main command again, detached from any client.
+    pub(crate) fn start_main_detached(&mut self, command: Command) {
         let command = Command { detached: true, tty: None, stdin: Stdin::Closed, ..command };
         let id = self.next_exec;
-        let unbegun = Exec::remote(id, &command);
-        if self.begin_exec(id, None, command).is_err() {
-            // Without room for pipes it has failed like one that could not be executed: what is
-            // begun again is begun again later.
+        let unstarted = ExecHandle::in_vm(id, &command);
+        if self.spawn_exec(id, None, command).is_err() {
+            // Without descriptors for pipes it counts as failed with 126, and the restart policy
+            // applies.
             self.next_exec += 1;
             let (code, ending) = (Some(126), Ending::Own);
-            self.main_ended(unbegun, Exit { code, signal: None, ending, reached: None });
+            self.on_main_exited(unstarted, Exit { code, signal: None, ending, reached: None });
         }
     }
 
-    /// Begins a command that is the worker's own; its number, if that could be done.
-    pub(crate) fn start_own(&mut self, command: Command) -> Option<u64> {
-        let id = OWN + self.own_execs;
-        self.own_execs += 1;
-        self.begin_exec(id, None, command).ok().map(|()| id)
+    /// Starts a command of the worker itself. Returns its number, or none on failure.
+    pub(crate) fn start_internal(&mut self, command: Command) -> Option<u64> {
+        let id = FIRST_INTERNAL_ID + self.internal_execs;
+        self.internal_execs += 1;
+        self.spawn_exec(id, None, command).ok().map(|()| id)
     }
 
-    fn begin_exec(&mut self, id: u64, client: Option<u64>, command: Command) -> Result<()> {
-        let remote = self.guest.machine().is_some();
-        let made = match remote {
-            true => Ok((Exec::remote(id, &command), Ends::default())),
-            false => Exec::new(id, &command, self.plan.ids.root()),
+    fn spawn_exec(&mut self, id: u64, client: Option<u64>, command: Command) -> Result<()> {
+        let in_vm = self.guest.vm().is_some();
+        let made = match in_vm {
+            true => Ok((ExecHandle::in_vm(id, &command), ChildStreams::default())),
+            false => ExecHandle::new(id, &command, self.plan.ids.root()),
         };
-        let (mut exec, ends) = made.map_err(|error| {
+        let (mut exec, streams) = made.map_err(|error| {
             let error = Error::host("cannot make pipes for the command", error);
             let user = command.user.as_ref().map(ToString::to_string);
-            self.record_failure(&command.argv, user, command.asker.clone(), error.kind());
-            self.events.write();
+            self.record_failure(&command.argv, user, command.origin.clone(), error.kind());
+            self.events.flush();
             error
         })?;
-        exec.own = id >= OWN;
+        exec.internal = id >= FIRST_INTERNAL_ID;
         exec.watchers.extend(client);
         let mut env = self.plan.env.clone();
         env.extend(command.env);
         let mut rlimits = self.plan.rlimits.clone();
         rlimits.extend(command.rlimits);
-        let asked = ToGuest::Exec {
+        let request = ToGuest::Exec {
             id,
             argv: command.argv,
             env: env.into_iter().collect(),
@@ -452,55 +463,55 @@ impl Worker {
             user: command.user.or_else(|| self.plan.user.clone()),
             tty: command.tty,
             rlimits,
-            last: self.main == Some(id) && self.service.is_none(),
-            sweep: exec.own || self.main == Some(id) && self.service.is_some(),
+            last: self.main == Some(id) && self.supervisor.is_none(),
+            sweep: exec.internal || self.main == Some(id) && self.supervisor.is_some(),
         };
-        let asked = encode(FrameKind::Control, &asked);
-        if asked.len() > msb_wire::MAX_REQUEST {
+        let frame = encode(FrameKind::Control, &request);
+        if frame.len() > msb_wire::MAX_REQUEST {
             let message = "the command and its environment are too large";
             return Err(Error::new(Kind::Limit, message));
         }
-        let sent = match &self.guest.way {
-            Way::Machine(_) => Ok(()),
-            Way::Jailed(jailed) => jailed.send(&asked, &ends.borrow()),
+        let sent = match &self.guest.transport {
+            GuestTransport::Vm(_) => Ok(()),
+            GuestTransport::Jail(jail) => jail.send(&frame, &streams.borrow()),
         };
-        if let Err(Unasked::Shortage(error)) = sent {
+        if let Err(GuestSendError::Shortage(error)) = sent {
             let user = exec.user.clone();
-            self.record_failure(&exec.argv, user, exec.asker.clone(), error.kind());
-            self.events.write();
+            self.record_failure(&exec.argv, user, exec.origin.clone(), error.kind());
+            self.events.flush();
             return Err(error);
         }
-        if !exec.own {
+        if !exec.internal {
             self.next_exec += 1;
         }
         if let Some(client) = client {
-            self.set_role(client, Role::Exec(id));
+            self.set_role(client, ClientRole::Exec(id));
         }
         self.execs.insert(id, exec);
-        self.note_busy();
+        self.update_busy();
         if sent.is_err() {
-            // Watching clients are told at the end.
+            // Attached clients are told when the sandbox has ended.
             self.finish(Ending::Crashed, None);
-        } else if let Way::Machine(machine) = &mut self.guest.way {
-            machine.ask(Asked::Exec(id, asked));
-            self.use_connections();
+        } else if let GuestTransport::Vm(vm) = &mut self.guest.transport {
+            vm.enqueue(PendingRequest::Exec(id, frame));
+            self.assign_connections();
         }
         Ok(())
     }
 
     pub(crate) fn attach(&mut self, client: u64, id: u64) {
-        self.wake(Woken::Exec);
-        let shown = |exec: &&mut Exec| exec.running && !exec.own;
-        let Some(exec) = self.execs.get_mut(&id).filter(shown) else {
+        self.wake(WakeReason::Exec);
+        let is_visible = |exec: &&mut ExecHandle| exec.running && !exec.internal;
+        let Some(exec) = self.execs.get_mut(&id).filter(is_visible) else {
             let error = Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(
-                "`msb ps NAME --execs` lists what runs; `msb logs NAME --exec ID` what was said",
+                "`msb ps NAME --execs` lists running ones; `msb logs NAME --exec ID` shows output",
             );
             return self.answer(client, &Reply::Failed(error));
         };
         let Some(attached) = self.clients.get_mut(&client) else {
             return;
         };
-        attached.role = Role::Exec(id);
+        attached.role = ClientRole::Exec(id);
         attached.reply(&Reply::Started { id, pid: exec.pid });
         if !exec.recent().is_empty() {
             attached.output(FrameKind::Stdout, exec.recent());
@@ -509,7 +520,7 @@ impl Worker {
     }
 }
 
-fn status(exec: &Exec) -> ExecStatus {
+fn status(exec: &ExecHandle) -> ExecStatus {
     ExecStatus {
         id: exec.id,
         pid: exec.pid,

@@ -1,28 +1,28 @@
-//! The loop: everything that can happen to a sandbox, one thing at a time.
+//! The worker's poll loop and its state.
 
-use crate::client::{Client, Role};
+use crate::client::{ClientConn, ClientRole};
 use crate::compromised;
-use crate::events::Events;
-use crate::exec::{Exec, Stream};
+use crate::event_log::EventLog;
+use crate::exec::{ExecHandle, OutputStream};
+use crate::gateway_link::{self, GatewayFds, GatewayLink};
 use crate::guest::Guest;
-use crate::health::Health;
-use crate::idle::Idle;
-use crate::init::Handing;
-use crate::life::Life;
-use crate::log::Log;
-use crate::machine::Machine;
-use crate::measuring::Meter;
-use crate::outward::{self, Gateway, Outward};
-use crate::pausing::Pausing;
-use crate::relay::Relay;
-use crate::service::Service;
-use crate::streams::Streams;
+use crate::health::HealthMonitor;
+use crate::idle::IdleTimer;
+use crate::init::InitState;
+use crate::lifetime::Lifetime;
+use crate::log::BoundedLog;
+use crate::microvm::MicroVm;
+use crate::open_streams::OpenStreams;
+use crate::pause::PauseRequest;
+use crate::supervisor::Supervisor;
+use crate::usage_meter::UsageMeter;
+use crate::vsock_relay::VsockRelay;
 use msb_jail::WorkerNeeds;
 use msb_spec::{Command, Ending, Error, Kind, Plan, Result, Stage, env, state};
 use msb_sys::signal::{self, Signals};
 use msb_sys::socket;
-use msb_wire::record::Happened;
-use msb_wire::{Head, Reply, Stopped};
+use msb_wire::record::EventKind;
+use msb_wire::{Head, Reply, StopResult};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,31 +30,33 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tracing::info;
 
-/// What a worker needs to begin.
+/// Arguments of a worker.
 #[derive(Debug)]
-pub struct Start {
-    /// What was decided.
+pub struct WorkerArgs {
+    /// The decided Plan of the sandbox.
     pub plan: Plan,
-    /// The sandbox's directory.
+    /// State directory of the sandbox.
     pub directory: PathBuf,
-    /// The lock on it, held until we end.
+    /// Lock on that directory; released at the end.
     pub lock: OwnedFd,
-    /// Locks on what it uses, held as long.
-    pub held: Vec<OwnedFd>,
-    /// Whoever starts the sandbox: told how it goes, and attached to the first command.
+    /// Locks on the volumes it uses; released at the end.
+    pub volume_locks: Vec<OwnedFd>,
+    /// Connection to the process that starts the sandbox. It gets the result and is attached to the
+    /// main command.
     pub caller: OwnedFd,
-    /// Where the event log ends, so that numbers and hashes go on over a restart.
+    /// Last event of an earlier run, so that numbers and hashes continue.
     pub last_event: Head,
-    /// The number of the last Exec.
+    /// Number of the last Exec.
     pub last_exec: u64,
-    /// The gateway, if the Plan has a network; or why there is none.
-    pub gateway: Result<Option<Gateway>>,
+    /// The gateway, if the Plan has a network, or the error of its start.
+    pub gateway: Result<Option<GatewayFds>>,
 }
 
-/// The caller is the first client.
+/// Client number of the caller.
 const CALLER: u64 = 0;
-/// Descriptors are not endless; a client more waits in the listener's queue.
+/// Bounds the descriptors. Further clients wait in the listen queue.
 const CLIENT_LIMIT: usize = 512;
 
 pub(crate) struct Worker {
@@ -63,137 +65,145 @@ pub(crate) struct Worker {
     pub(crate) guest: Guest,
     pub(crate) listener: OwnedFd,
     pub(crate) signals: Signals,
-    pub(crate) clients: BTreeMap<u64, Client>,
+    pub(crate) clients: BTreeMap<u64, ClientConn>,
     pub(crate) next_client: u64,
-    pub(crate) execs: BTreeMap<u64, Exec>,
+    pub(crate) execs: BTreeMap<u64, ExecHandle>,
     pub(crate) next_exec: u64,
-    /// The Exec whose end is the end of the sandbox.
+    /// The main command's Exec: the sandbox ends with it unless it is restarted.
     pub(crate) main: Option<u64>,
-    /// The first command, if it is begun again when it ends.
-    pub(crate) service: Option<Service>,
-    /// What tells whether the sandbox is well.
-    pub(crate) health: Option<Health>,
-    /// The clock that pauses it.
-    pub(crate) idle: Idle,
-    /// How many commands of our own there were.
-    pub(crate) own_execs: u64,
-    /// The first command, until the sandbox is patched.
-    pub(crate) waiting: Option<Command>,
-    pub(crate) life: Life,
+    /// Restarts the main command, if there is a policy.
+    pub(crate) supervisor: Option<Supervisor>,
+    /// The health check, if the Plan has one.
+    pub(crate) health: Option<HealthMonitor>,
+    /// Pauses the sandbox when it is idle.
+    pub(crate) idle: IdleTimer,
+    /// Number of Execs that the worker itself has started.
+    pub(crate) internal_execs: u64,
+    /// The main command, until the caller has finished patching files.
+    pub(crate) pending_main: Option<Command>,
+    pub(crate) lifetime: Lifetime,
     pub(crate) memory_seen: u64,
     pub(crate) forks_refused: u64,
-    /// When commands that do not start were last looked at.
+    /// When commands that do not start were last checked.
     pub(crate) start_checked: Instant,
-    pub(crate) output: Log,
-    pub(crate) exec_log: Log,
-    pub(crate) events: Events,
-    pub(crate) over: Option<Stopped>,
-    /// Who waits for a main command that could not be started, and why it could not.
-    pub(crate) unstarted: Vec<(u64, Error)>,
-    /// Whether the sandbox is as its Plan wants it. Half a sandbox does not outlive its maker.
-    pub(crate) whole: bool,
-    /// For what is read, of whatever. Its pages are only there once they are used.
+    pub(crate) output: BoundedLog,
+    pub(crate) exec_log: BoundedLog,
+    pub(crate) events: EventLog,
+    pub(crate) outcome: Option<StopResult>,
+    /// Clients of a main command that could not be started, with the error.
+    pub(crate) failed_main: Vec<(u64, Error)>,
+    /// The sandbox is complete as planned. An incomplete one is removed when it ends.
+    pub(crate) fully_created: bool,
+    /// Read buffer for everything. Its pages are allocated on first use.
     pub(crate) buffer: Vec<u8>,
-    /// The guest has said that nothing else is left inside.
-    pub(crate) alone: bool,
-    /// Until when a machine may take to be ready.
-    pub(crate) booting: Option<Instant>,
-    /// Nothing is written to disk any more: whoever stops it cannot wait.
+    /// The guest has reported that no other process is left.
+    pub(crate) no_children_left: bool,
+    /// When the boot of a microVM, or of an init, has timed out.
+    pub(crate) boot_deadline: Option<Instant>,
+    /// Stopped without a grace period, so disks are not synced.
     pub(crate) forced: bool,
-    /// File operations in a machine, by number.
-    pub(crate) relays: BTreeMap<u64, Relay>,
-    /// Streams into a jail that are open.
-    pub(crate) streams: Streams,
-    /// How much is used, and who wants to know.
-    pub(crate) meter: Meter,
-    /// Who waits for the machine to pause or resume, in order; nobody if it is the idle clock.
-    pub(crate) ordering: VecDeque<Option<u64>>,
-    /// Who waits for a jail to stand still or to go on.
-    pub(crate) pausing: VecDeque<Pausing>,
-    /// Commands that wait until nobody holds everything any more.
-    pub(crate) delayed: Vec<(u64, Command)>,
-    /// The gateway, while there is one.
-    pub(crate) outward: Option<Outward>,
-    /// How far the image's own init has come.
-    pub(crate) handing: Handing,
+    /// Relays into a microVM, by number.
+    pub(crate) relays: BTreeMap<u64, VsockRelay>,
+    /// Open streams into a jail.
+    pub(crate) streams: OpenStreams,
+    /// Resource use and pending queries for it.
+    pub(crate) meter: UsageMeter,
+    /// Clients that wait for the VMM to pause or resume, in order; `None` is the idle timer.
+    pub(crate) pending_vm_orders: VecDeque<Option<u64>>,
+    /// Pauses and resumes in progress, in order.
+    pub(crate) pending_pauses: VecDeque<PauseRequest>,
+    /// Commands that wait until the sandbox is no longer held for a copy.
+    pub(crate) delayed_execs: Vec<(u64, Command)>,
+    /// The gateway, until it has ended.
+    pub(crate) gateway: Option<GatewayLink>,
+    /// State of the image's own init.
+    pub(crate) init_state: InitState,
 }
 
-/// What something is ready on.
+/// What a poll result belongs to.
 #[derive(Clone, Copy)]
-pub(crate) enum Ready {
+pub(crate) enum PollSource {
     Listener,
     Signals,
     Guest,
     GuestDead,
     Client(u64),
     Stdin(u64),
-    Stream(u64, Stream),
+    Stream(u64, OutputStream),
     Gateway,
     Console,
     Control,
-    Unproven(usize),
-    Wired(u64),
-    /// A file operation, and whether its guest's side.
+    Unauthenticated(usize),
+    ExecVsock(u64),
+    /// A relay, and whether it is the guest's side.
     Relay(u64, bool),
 }
 
-/// Is the worker until the sandbox is over. Returns the exit code of the process.
-pub fn run(start: Start) -> i32 {
-    let Start { plan, directory, lock, held, caller, last_event, last_exec, gateway } = start;
+/// Runs the worker until the sandbox has ended. Returns the exit code of the process.
+pub fn run(args: WorkerArgs) -> i32 {
+    let WorkerArgs { plan, directory, lock, volume_locks, caller, last_event, last_exec, gateway } =
+        args;
     let ephemeral = plan.ephemeral;
     let first = last_event.number == 0;
-    let Ok(caller) = Client::new(caller, Role::Owner) else { return 125 };
-    let begun = gateway
-        .and_then(|gateway| Worker::begin(plan, &directory, (last_event, last_exec), gateway));
-    let begun = match begun {
-        Ok(worker) => worker.greet(caller),
+    let Ok(caller) = ClientConn::new(caller, ClientRole::Owner) else { return 125 };
+    let started = gateway
+        .and_then(|gateway| Worker::start(plan, &directory, (last_event, last_exec), gateway));
+    let started = match started {
+        Ok(worker) => worker.finish_boot(caller),
         Err(error) => Err(Box::new((caller, error))),
     };
-    let (mut caller, error) = match begun {
+    let (mut caller, error) = match started {
         Ok(mut worker) => {
             worker.serve();
-            worker.end(&File::from(lock), held);
+            info!("the sandbox has ended");
+            worker.end(&File::from(lock), volume_locks);
             return 0;
         }
         Err(failed) => *failed,
     };
-    let gone = if ephemeral || first { vanish(&directory) } else { None };
-    if let Some(gone) = gone {
-        let _ = std::fs::remove_dir_all(gone);
+    let moved = if ephemeral || first { move_aside(&directory) } else { None };
+    if let Some(moved) = moved {
+        msb_log::warn_on_failure!(
+            std::fs::remove_dir_all(moved),
+            "cannot remove the sandbox's directory"
+        );
     }
-    let_go(held);
-    let _ = msb_sys::lock::release(&File::from(lock));
+    release_locks(volume_locks);
+    msb_log::warn_on_failure!(msb_sys::lock::release(&File::from(lock)), "cannot release a lock");
     caller.answer(&Reply::Failed(error));
     125
 }
 
-/// Lets go of what the sandbox used, wherever a fork has left a copy of the locks.
-pub(crate) fn let_go(held: Vec<OwnedFd>) {
-    for lock in held {
-        let _ = msb_sys::lock::release(&File::from(lock));
+/// Releases locks explicitly: a fork may hold copies of their descriptors.
+pub(crate) fn release_locks(volume_locks: Vec<OwnedFd>) {
+    for lock in volume_locks {
+        msb_log::warn_on_failure!(
+            msb_sys::lock::release(&File::from(lock)),
+            "cannot release a lock"
+        );
     }
 }
 
-/// Frees a sandbox's name at once; what it held is at the place that is returned.
-pub(crate) fn vanish(directory: &Path) -> Option<PathBuf> {
-    let mut gone = directory.to_owned();
+/// Frees the sandbox's name by renaming its directory. Returns the new path.
+pub(crate) fn move_aside(directory: &Path) -> Option<PathBuf> {
+    let mut moved = directory.to_owned();
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    gone.set_file_name(format!(".gone-{name}-{}", std::process::id()));
-    std::fs::rename(directory, &gone).ok().map(|()| gone)
+    moved.set_file_name(format!(".gone-{name}-{}", std::process::id()));
+    std::fs::rename(directory, &moved).ok().map(|()| moved)
 }
 
 impl Worker {
-    /// The start of a sandbox, in order.
-    fn begin(
+    /// Starts the guest and creates the worker's state.
+    fn start(
         plan: Plan,
         directory: &Path,
         (last_event, last_exec): (Head, u64),
-        gateway: Option<Gateway>,
+        gateway: Option<GatewayFds>,
     ) -> Result<Self> {
         let broken = |what: &str, error: std::io::Error| Error::host(what, error).at(Stage::Boot);
-        // Ctrl-C at the caller's terminal is for the command, not for us.
+        // Ctrl-C at the caller's terminal is for the command, not for the worker.
         let _ = rustix::process::setsid();
-        // Logs hold what commands said; the inside gets a umask of its own.
+        // Logs hold output of commands. The processes inside get a umask of their own.
         rustix::process::umask(Mode::from_raw_mode(0o077));
         msb_sys::process::set_name(c"msb-worker");
         let signals =
@@ -204,33 +214,35 @@ impl Worker {
         let opened =
             opened.map_err(|error| broken("cannot open the sandbox's directory", error.into()))?;
         let _ = rustix::fs::unlinkat(&opened, state::SOCKET, rustix::fs::AtFlags::empty());
-        let (mut outward, link) = match gateway {
-            Some(Gateway { control, link }) => {
-                (Some(Outward::new(control, directory)?), Some(link))
+        let (mut gateway, link) = match gateway {
+            Some(GatewayFds { control, link }) => {
+                (Some(GatewayLink::new(control, directory)?), Some(link))
             }
             None => (None, None),
         };
-        if let Some(outward) =
-            outward.as_mut().filter(|_| outward::comes_first(plan.network.as_ref()))
+        if let Some(gateway) =
+            gateway.as_mut().filter(|_| gateway_link::is_needed_before_guest(plan.network.as_ref()))
         {
-            outward.await_ready()?;
+            gateway.await_ready()?;
         }
-        let authority = outward.as_ref().and_then(|outward| outward.authority.as_deref());
-        let guest = Guest::start(&plan, directory, link.as_ref().map(AsFd::as_fd), authority)?;
+        let authority = gateway.as_ref().and_then(|gateway| gateway.authority.as_deref());
+        let trusted = gateway_link::trusted_cas(plan.network.as_ref(), authority)?;
+        let link = link.as_ref().map(AsFd::as_fd);
+        let guest = Guest::start(&plan, directory, link, trusted.as_deref())?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
-        let life = Life::begin(&plan);
-        let whole = last_event.number > 0;
+        let lifetime = Lifetime::new(&plan);
+        let fully_created = last_event.number > 0;
         let kept = !plan.ephemeral || plan.workspace.is_some();
-        let waiting = plan.command.clone();
+        let pending_main = plan.command.clone();
         Ok(Self {
-            service: Service::new(&plan),
-            health: Health::new(&plan),
-            idle: Idle::new(&plan),
-            own_execs: 0,
-            output: Log::of_output(directory),
-            exec_log: Log::of_lines(directory, state::EXECS),
-            events: Events::new(directory, last_event, kept),
+            supervisor: Supervisor::new(&plan),
+            health: HealthMonitor::new(&plan),
+            idle: IdleTimer::new(&plan),
+            internal_execs: 0,
+            output: BoundedLog::of_output(directory),
+            exec_log: BoundedLog::of_lines(directory, state::EXECS),
+            events: EventLog::new(directory, last_event, kept),
             plan,
             directory: directory.to_owned(),
             guest,
@@ -241,83 +253,86 @@ impl Worker {
             execs: BTreeMap::new(),
             next_exec: last_exec + 1,
             main: None,
-            waiting,
-            life,
+            pending_main,
+            lifetime,
             memory_seen: 0,
             forks_refused: 0,
             start_checked: Instant::now(),
-            over: None,
-            unstarted: Vec::new(),
-            whole,
+            outcome: None,
+            failed_main: Vec::new(),
+            fully_created,
             buffer: vec![0; 64 << 10],
-            alone: false,
-            booting: None,
+            no_children_left: false,
+            boot_deadline: None,
             forced: false,
             relays: BTreeMap::new(),
-            streams: Streams::default(),
-            meter: Meter::new(),
-            ordering: VecDeque::new(),
-            pausing: VecDeque::new(),
-            delayed: Vec::new(),
-            outward,
-            handing: Handing::default(),
+            streams: OpenStreams::default(),
+            meter: UsageMeter::new(),
+            pending_vm_orders: VecDeque::new(),
+            pending_pauses: VecDeque::new(),
+            delayed_execs: Vec::new(),
+            gateway,
+            init_state: InitState::default(),
         })
     }
 
-    /// Starts the first command if nothing is to be changed before it, and tells the caller that
-    /// the guest runs. The command is on its way before the guest is there, so that neither waits
-    /// for the other.
-    fn greet(mut self, caller: Client) -> Result<Self, Box<(Client, Error)>> {
-        // Before anything of the sandbox runs: whatever can fail has failed by then.
+    /// Confines the worker, starts the main command and tells the caller that the guest runs.
+    ///
+    /// The command is sent before the guest is ready, so that neither waits for the other. If the
+    /// caller patches files first, the command waits for the `Go` frame.
+    fn finish_boot(mut self, caller: ClientConn) -> Result<Self, Box<(ClientConn, Error)>> {
+        // Before anything of the sandbox runs.
         if let Err(error) = self.confine() {
-            self.guest.kill();
+            self.guest.kill_and_wait();
             return Err(Box::new((caller, error)));
         }
         if let Some(canary) = std::env::var_os(env::TEST_COMPROMISED)
-            && self.guest.machine().is_none()
+            && self.guest.vm().is_none()
         {
-            self.guest.kill();
+            self.guest.kill_and_wait();
             let report = compromised::report_worker(&canary, &self.directory);
             return Err(Box::new((caller, Error::new(Kind::State, report))));
         }
         self.clients.insert(CALLER, caller);
         if self.plan.patches.is_empty() && self.plan.init.is_none() {
-            self.start_first();
+            self.start_main();
         }
-        let started = self.guest.confined.wait_started();
-        // Where the gateway has failed, that is why nobody could hand it a device.
-        let started = match (started, &mut self.outward) {
-            (Err(error), Some(outward)) => Err(outward.failure().unwrap_or(error)),
+        let started = self.guest.jailed.wait_started();
+        // If the gateway has failed, its own error is the reason why no device could be handed to
+        // it.
+        let started = match (started, &mut self.gateway) {
+            (Err(error), Some(gateway)) => Err(gateway.failure().unwrap_or(error)),
             (started, _) => started,
         };
         let started =
-            started.and_then(|()| self.outward.as_mut().map_or(Ok(()), Outward::await_ready));
-        let started = started.and_then(|()| self.await_machine());
-        let mut caller = self.clients.remove(&CALLER).expect("nobody else has run yet");
-        // What the caller says meanwhile is for the command that comes after it.
+            started.and_then(|()| self.gateway.as_mut().map_or(Ok(()), GatewayLink::await_ready));
+        let started = started.and_then(|()| self.await_vm());
+        let mut caller = self.clients.remove(&CALLER).expect("clients are not read before this");
+        // The caller's input is for the command that starts after the init.
         let started = started.and_then(|()| self.await_init());
         if let Err(error) = started {
-            self.guest.kill();
+            self.guest.kill_and_wait();
             return Err(Box::new((caller, error)));
         }
-        self.record(Happened::Started { worker: std::process::id() });
+        self.record(EventKind::Started { worker: std::process::id() });
+        info!(tier = ?self.plan.isolation, pid = std::process::id(), "the guest runs");
         if self.plan.patches.is_empty() {
-            self.complete();
+            self.mark_created();
         }
         if self.is_quiet() {
-            caller.hold(&Reply::Ready)
+            caller.defer(&Reply::Ready)
         } else {
             caller.reply(&Reply::Ready)
         }
         self.clients.insert(CALLER, caller);
         if self.plan.patches.is_empty() {
-            self.start_first();
+            self.start_main();
         }
         Ok(self)
     }
 
-    /// What the guest sends is read from here on: nobody of our user can read our memory or take
-    /// our descriptors, and we can touch nothing but our own sandbox.
+    /// Confines the worker before it reads messages of the guest. Other processes of the user
+    /// cannot read its memory or descriptors, and it can reach nothing but its own sandbox.
     fn confine(&self) -> Result<()> {
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden)
@@ -326,129 +341,137 @@ impl Worker {
         let needs = WorkerNeeds {
             directory: self.directory.clone(),
             cgroups: groups.into_values().collect(),
-            watches: self.guest.confined.group.as_ref().is_none_or(|group| !group.counts_all()),
+            processes: self.guest.jailed.processes.fd(),
         };
         msb_jail::confine_worker(&needs).map_err(|error| error.at(Stage::Boot))
     }
 
-    /// Whether the caller waits for its command and for nothing before it.
+    /// Whether the caller only waits for the exit of its command, so that earlier replies can be
+    /// deferred.
     pub(crate) fn is_quiet(&self) -> bool {
         let waits = |command: &Command| command.tty.is_none() && !command.detached;
         self.plan.patches.is_empty() && self.plan.command.as_ref().is_some_and(waits)
     }
 
-    /// The sandbox is as its Plan wants it.
-    pub(crate) fn complete(&mut self) {
-        if !self.whole {
-            self.whole = true;
-            let _ = std::fs::remove_file(self.directory.join(state::UNFINISHED));
-            self.record(Happened::Created);
+    /// Marks the sandbox as complete, and records its creation.
+    pub(crate) fn mark_created(&mut self) {
+        if !self.fully_created {
+            self.fully_created = true;
+            msb_log::warn_on_failure!(
+                std::fs::remove_file(self.directory.join(state::UNFINISHED)),
+                "cannot mark the sandbox as created"
+            );
+            self.record(EventKind::Created);
         }
     }
 
-    pub(crate) fn start_first(&mut self) {
-        if let Some(command) = self.waiting.take() {
+    pub(crate) fn start_main(&mut self) {
+        if let Some(command) = self.pending_main.take() {
             self.main = Some(self.next_exec);
             self.start_exec(CALLER, command);
         }
     }
 
     fn serve(&mut self) {
-        while self.over.is_none() {
-            // First, because the caller may have left before we came here.
-            self.notice_who_left();
+        while self.outcome.is_none() {
+            // First, because the caller may have disconnected already.
+            self.handle_disconnects();
             self.clients.retain(|_, client| {
-                !(client.owes_nothing() && (client.role == Role::Leaving || client.silent))
+                !(client.is_drained() && (client.role == ClientRole::Leaving || client.closed))
             });
-            self.events.write();
+            self.events.flush();
             for (ready, flags) in self.wait() {
                 self.handle(ready, flags);
-                if self.over.is_some() {
+                if self.outcome.is_some() {
                     return;
                 }
             }
-            self.look_at_clocks();
+            self.run_timers();
         }
     }
 
-    /// A client whose connection has closed or broken has left; what it started may go with it.
-    fn notice_who_left(&mut self) {
-        let left: Vec<u64> =
-            self.clients.iter().filter(|(_, c)| c.silent && !c.left).map(|(id, _)| *id).collect();
+    /// Handles closed connections of clients.
+    fn handle_disconnects(&mut self) {
+        let left: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(_, c)| c.closed && !c.disconnect_handled)
+            .map(|(id, _)| *id)
+            .collect();
         for id in left {
             if let Some(client) = self.clients.get_mut(&id) {
-                client.left = true;
+                client.disconnect_handled = true;
             }
-            self.lost(id);
+            self.on_client_disconnect(id);
         }
     }
 
-    /// Waits until something is ready or a clock runs out.
-    pub(crate) fn wait(&self) -> Vec<(Ready, PollFlags)> {
-        let mut waits: Vec<(Ready, PollFd<'_>)> = Vec::with_capacity(8 + self.clients.len());
+    /// Polls until something is ready or a deadline has passed.
+    pub(crate) fn wait(&self) -> Vec<(PollSource, PollFlags)> {
+        let mut waits: Vec<(PollSource, PollFd<'_>)> = Vec::with_capacity(8 + self.clients.len());
         let mut add = |ready, fd, flags| waits.push((ready, PollFd::from_borrowed_fd(fd, flags)));
         if self.clients.len() < CLIENT_LIMIT {
-            add(Ready::Listener, self.listener.as_fd(), PollFlags::IN);
+            add(PollSource::Listener, self.listener.as_fd(), PollFlags::IN);
         }
-        add(Ready::Signals, self.signals.fd().as_fd(), PollFlags::IN);
-        add(Ready::Guest, self.guest.socket(), PollFlags::IN);
-        add(Ready::GuestDead, self.guest.confined.pidfd.as_fd(), PollFlags::IN);
-        if let Some(console) = &self.guest.confined.console {
-            add(Ready::Console, console.as_fd(), PollFlags::IN);
+        add(PollSource::Signals, self.signals.fd().as_fd(), PollFlags::IN);
+        add(PollSource::Guest, self.guest.socket(), PollFlags::IN);
+        add(PollSource::GuestDead, self.guest.jailed.pidfd.as_fd(), PollFlags::IN);
+        if let Some(console) = &self.guest.jailed.console {
+            add(PollSource::Console, console.as_fd(), PollFlags::IN);
         }
-        if let Some(outward) = &self.outward {
-            add(Ready::Gateway, outward.socket(), PollFlags::IN);
+        if let Some(gateway) = &self.gateway {
+            add(PollSource::Gateway, gateway.socket(), PollFlags::IN);
         }
         self.guest
-            .machine()
+            .vm()
             .into_iter()
-            .flat_map(machine_waits)
+            .flat_map(vm_poll_sources)
             .for_each(|(ready, fd, flags)| add(ready, fd, flags));
         for (id, client) in &self.clients {
-            // Without a flag the end of a client is still reported.
+            // Without flags, a hang-up is still reported.
             let mut flags = PollFlags::empty();
             if self.may_read(client) {
                 flags |= PollFlags::IN;
             }
-            if !client.owes_nothing() {
+            if !client.is_drained() {
                 flags |= PollFlags::OUT;
             }
-            if !client.silent {
-                add(Ready::Client(*id), client.socket(), flags);
-            } else if !client.owes_nothing() {
-                add(Ready::Client(*id), client.socket(), PollFlags::OUT);
+            if !client.closed {
+                add(PollSource::Client(*id), client.socket(), flags);
+            } else if !client.is_drained() {
+                add(PollSource::Client(*id), client.socket(), PollFlags::OUT);
             }
         }
         for (id, exec) in &self.execs {
             if let Some(stdin) = exec.blocked_stdin() {
-                add(Ready::Stdin(*id), stdin, PollFlags::OUT);
+                add(PollSource::Stdin(*id), stdin, PollFlags::OUT);
             }
-            // What it says comes after the word that it runs.
+            // Output is sent after the reply that the command has started.
             let quiet = self.is_behind(exec);
-            if let Some(wired) = &exec.wired {
+            if let Some(vsock) = &exec.vsock {
                 let mut flags = if quiet { PollFlags::empty() } else { PollFlags::IN };
-                if wired.owed() > 0 {
+                if vsock.pending_bytes() > 0 {
                     flags |= PollFlags::OUT;
                 }
-                add(Ready::Wired(*id), wired.socket(), flags);
+                add(PollSource::ExecVsock(*id), vsock.socket(), flags);
             }
             if !exec.running || quiet {
                 continue;
             }
-            for stream in [Stream::Stdout, Stream::Stderr] {
+            for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 if let Some(fd) = exec.stream(stream) {
-                    add(Ready::Stream(*id, stream), fd, PollFlags::IN);
+                    add(PollSource::Stream(*id, stream), fd, PollFlags::IN);
                 }
             }
         }
         for (id, relay) in &self.relays {
             for (guest, fd, flags) in relay.waits() {
-                add(Ready::Relay(*id, guest), fd, flags);
+                add(PollSource::Relay(*id, guest), fd, flags);
             }
         }
-        let (ready, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
+        let (ready, mut fds): (Vec<PollSource>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
         let timeout =
-            self.next_clock().map(|at| timespec(at.saturating_duration_since(Instant::now())));
+            self.next_deadline().map(|at| timespec(at.saturating_duration_since(Instant::now())));
         if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
             return Vec::new();
         }
@@ -456,82 +479,82 @@ impl Worker {
         happened.filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
-    /// A client that feeds a command which does not read is not read either.
-    fn may_read(&self, client: &Client) -> bool {
+    /// A client is not read while its command does not read stdin.
+    fn may_read(&self, client: &ClientConn) -> bool {
         match client.role {
-            Role::Exec(id) => self.execs.get(&id).is_none_or(Exec::takes_more),
-            Role::Delayed => false,
+            ClientRole::Exec(id) => self.execs.get(&id).is_none_or(ExecHandle::accepts_stdin),
+            ClientRole::Delayed => false,
             _ => true,
         }
     }
 
-    fn next_clock(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
-        let greetings = self.clients.values().filter_map(Client::greeting_deadline);
-        let machine = self.guest.machine().and_then(Machine::next_clock);
+        let hellos = self.clients.values().filter_map(ClientConn::hello_deadline);
+        let vm = self.guest.vm().and_then(MicroVm::next_deadline);
         let meter = self.meter.next(self.guest.is_paused());
-        let still = self.guest.is_paused() || self.is_held();
-        let service = self.service.as_ref().and_then(Service::next).filter(|_| !still);
-        let health = self.health.as_ref().and_then(Health::next).filter(|_| !still);
-        let others = machine.into_iter().chain(self.booting).chain(meter);
+        let still = self.guest.is_paused() || self.is_held_for_copy();
+        let restart = self.supervisor.as_ref().and_then(Supervisor::next).filter(|_| !still);
+        let health = self.health.as_ref().and_then(HealthMonitor::next).filter(|_| !still);
+        let others = vm.into_iter().chain(self.boot_deadline).chain(meter);
         let others = others.chain(self.next_start_check());
         let idle = self.idle.next().filter(|_| !still);
-        let others = others.chain(service).chain(health).chain(idle);
+        let others = others.chain(restart).chain(health).chain(idle);
         deadlines
-            .chain(self.next_silence())
-            .chain(greetings)
-            .chain(self.life.next())
+            .chain(self.next_drain_deadline())
+            .chain(hellos)
+            .chain(self.lifetime.next())
             .chain(others)
             .min()
     }
 
-    pub(crate) fn handle(&mut self, ready: Ready, flags: PollFlags) {
+    pub(crate) fn handle(&mut self, ready: PollSource, flags: PollFlags) {
         match ready {
-            Ready::Listener => self.accept(),
-            Ready::Signals => {
+            PollSource::Listener => self.accept(),
+            PollSource::Signals => {
                 while let Some(signal) = self.signals.take() {
                     if signal != signal::SIGCHLD {
                         self.stop(Ending::Stopped, Duration::from_secs(10));
                     }
                 }
             }
-            Ready::Guest => self.hear_guest(),
-            Ready::GuestDead => self.died(),
-            Ready::Client(id) => {
+            PollSource::Guest => self.read_guest(),
+            PollSource::GuestDead => self.on_guest_dead(),
+            PollSource::Client(id) => {
                 if flags.contains(PollFlags::OUT)
                     && let Some(client) = self.clients.get_mut(&id)
                 {
                     client.flush();
                 }
                 if flags.contains(PollFlags::IN) {
-                    self.hear_client(id);
+                    self.read_client(id);
                 } else if flags.intersects(PollFlags::HUP | PollFlags::ERR)
                     && let Some(client) = self.clients.get_mut(&id)
                 {
-                    client.silent = true;
+                    client.closed = true;
                 }
             }
-            Ready::Stdin(id) => {
+            PollSource::Stdin(id) => {
                 if let Some(exec) = self.execs.get_mut(&id) {
                     exec.write_stdin();
                 }
             }
-            Ready::Stream(id, stream) => {
-                self.relay(id, stream);
+            PollSource::Stream(id, stream) => {
+                self.forward_output(id, stream);
             }
-            Ready::Gateway => self.hear_gateway(),
-            Ready::Console if self.guest.machine().is_some() => self.hear_console(),
-            Ready::Console => drop(self.hear_init()),
-            Ready::Control => self.hear_control(flags),
-            Ready::Unproven(index) => {
-                if let Some(machine) = self.guest.machine_mut() {
-                    machine.prove(index, &mut self.buffer);
+            PollSource::Gateway => self.read_gateway(),
+            PollSource::Console if self.guest.vm().is_some() => self.read_vm_console(),
+            PollSource::Console => drop(self.read_init_console()),
+            PollSource::Control => self.read_vm_control(flags),
+            PollSource::Unauthenticated(index) => {
+                if let Some(vm) = self.guest.vm_mut() {
+                    vm.authenticate(index, &mut self.buffer);
                 }
-                self.use_connections();
+                self.assign_connections();
             }
-            Ready::Wired(id) => self.hear_wired(id, flags),
-            Ready::Relay(id, guest) => {
-                self.idle.stir();
+            PollSource::ExecVsock(id) => self.read_exec_vsock(id, flags),
+            PollSource::Relay(id, guest) => {
+                self.idle.touch();
                 if let Some(relay) = self.relays.get_mut(&id)
                     && !relay.step(guest, flags, &mut self.buffer)
                 {
@@ -542,25 +565,25 @@ impl Worker {
     }
 }
 
-/// What a machine is waited for, the newest connection first: one that is proven or closed moves
-/// those behind it.
-fn machine_waits(machine: &Machine) -> Vec<(Ready, BorrowedFd<'_>, PollFlags)> {
+/// Poll sources of a microVM. Unauthenticated connections come newest first, because authenticating
+/// or closing one moves those behind it.
+fn vm_poll_sources(vm: &MicroVm) -> Vec<(PollSource, BorrowedFd<'_>, PollFlags)> {
     let mut waits = Vec::with_capacity(4);
-    if let Some(console) = &machine.console {
-        waits.push((Ready::Console, console.as_fd(), PollFlags::IN));
+    if let Some(console) = &vm.console {
+        waits.push((PollSource::Console, console.as_fd(), PollFlags::IN));
     }
-    if let Some(control) = &machine.control {
-        let owes = if control.owed() > 0 { PollFlags::OUT } else { PollFlags::empty() };
-        waits.push((Ready::Control, control.socket(), PollFlags::IN | owes));
+    if let Some(control) = &vm.control {
+        let owes = if control.pending_bytes() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        waits.push((PollSource::Control, control.socket(), PollFlags::IN | owes));
     }
-    for (index, (wired, _)) in machine.unproven.iter().enumerate().rev() {
-        waits.push((Ready::Unproven(index), wired.socket(), PollFlags::IN));
+    for (index, (vsock, _)) in vm.unauthenticated.iter().enumerate().rev() {
+        waits.push((PollSource::Unauthenticated(index), vsock.socket(), PollFlags::IN));
     }
     waits
 }
 
 fn timespec(duration: Duration) -> Timespec {
-    // Rounded up, so that a clock has run out when the wait for it is over.
+    // Rounded up, so that the deadline has passed when poll returns.
     let duration = duration + Duration::from_micros(999);
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

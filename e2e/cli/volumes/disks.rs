@@ -12,7 +12,7 @@ fn without_a_microvm_an_ordinary_user_is_told_before_anything_is_made() {
     }
     let gave = msb.words("volume create data --kind disk");
     assert_eq!(gave.code, 125);
-    assert!(gave.stderr.contains("a disk needs a microVM or root"), "{gave:#?}");
+    assert!(gave.stderr.contains("a disk volume needs a microVM or root"), "{gave:#?}");
     assert!(gave.stderr.contains("\nhint: leave `--kind` out"), "{gave:#?}");
     assert!(!msb.home().join("volumes").exists());
 }
@@ -53,7 +53,7 @@ fn a_disk_has_one_writer_or_several_readers() {
 fn a_disk_that_a_microvm_could_write_is_not_mounted_by_the_host() {
     let msb = Msb::new();
     if !msb.is_root() {
-        return skip("nobody else mounts a disk on this tier");
+        return skip("only root mounts a disk on this tier");
     }
     msb.words("volume create data --kind disk --size 32M").ok();
     let record = msb.home().join("volumes/data/volume.json");

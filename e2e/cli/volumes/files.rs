@@ -49,7 +49,7 @@ fn files_and_trees_are_copied_in_and_out() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told() {
+fn files_that_cannot_be_copied_are_reported() {
     for msb in Msb::each() {
         msb.words("volume create data").ok();
         msb.file("file", "file");

@@ -90,7 +90,7 @@ fn sandboxes_at_once_have_one_file_system() {
 }
 
 #[test]
-fn a_file_made_setuid_inside_is_nobodys_outside() {
+fn a_file_made_setuid_inside_belongs_to_no_user_outside() {
     let Some(msb) = root() else { return };
     msb.words("volume create data").ok();
     shell(&msb, &["data:/data"], "cp /bin/true /data/suid; chmod 6755 /data/suid").ok();

@@ -1,4 +1,4 @@
-//! Whatever is done inside, what is applied is what a plain copy would have become.
+//! Random changes inside: an apply gives the tree that a plain copy would have become.
 
 use super::{described, inside, keep, project};
 use msb_e2e::{Msb, gives};
@@ -61,7 +61,7 @@ fn random_changes_come_to_the_host_as_they_are() {
             // What cannot be done fails in both.
             let script = format!("umask 022\nexec 2>/dev/null\n{lines}true\n");
             inside(&msb, &script).ok();
-            let mut plain = msb.as_whom("sh");
+            let mut plain = msb.user_command("sh");
             gives(plain.arg("-c").arg(&script).current_dir(&copy)).ok();
             msb.words("stop box").ok();
             // By name, since what became executable has to be named.

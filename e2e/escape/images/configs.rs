@@ -1,8 +1,8 @@
-//! Configs that try to reach the host through what runs, where, and as whom.
+//! Image configs that try to reach the host: Entrypoint, WorkingDir, User, Env.
 
-use super::scene::{Scene, Way, busybox, is_printable};
-use msb_e2e::Gave;
-use msb_e2e::forge::{Blob, Image, Layer};
+use super::fixture::{ImageFixture, Transfer, busybox, is_printable};
+use msb_e2e::CmdOutput;
+use msb_e2e::raw_image::{Blob, RawImage, RawLayer};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -10,32 +10,32 @@ use std::fs;
 const SECRET: &str = "host-secret-of-images";
 
 /// An image that can run a shell, with more in its config and its top layer.
-fn runnable(config: &Value, top: &Layer) -> Image {
+fn runnable(config: &Value, top: &RawLayer) -> RawImage {
     let mut whole = json!({ "Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo ran"] });
     for (key, value) in config.as_object().expect("an object") {
         whole[key] = value.clone();
     }
-    Image::with([busybox(), Blob::plain(top)], &whole)
+    RawImage::with([busybox(), Blob::plain(top)], &whole)
 }
 
 /// Runs an image's own command, and another that looks for the host; nothing of it comes out.
 #[track_caller]
-fn runs(scene: &Scene, what: &str, image: &Image) -> Option<Gave> {
-    let what = format!("{what} as {}", scene.msb.uid());
-    let (name, gave) = scene.bring(image, Way::DockerArchive);
+fn runs(fixture: &ImageFixture, what: &str, image: &RawImage) -> Option<CmdOutput> {
+    let what = format!("{what} as {}", fixture.msb.uid());
+    let (name, gave) = fixture.bring(image, Transfer::DockerArchive);
     if gave.code != 0 {
-        scene.is_refused(&what, &name, &gave);
+        fixture.is_refused(&what, &name, &gave);
         return None;
     }
-    let own = scene.msb.run(["run", &name]);
-    let canary = scene.msb.file("secret", SECRET);
+    let own = fixture.msb.run(["run", &name]);
+    let canary = fixture.msb.file("secret", SECRET);
     let path = canary.display();
     let script = format!(
         "cat secret ../secret ../../secret ../../../secret ../../../../secret {path} .{path} \
          ../..{path} /proc/self/cwd{path} /proc/1/root{path} 2>/dev/null; \
          touch by-image ../by-image ../../by-image 2>/dev/null; ls -d . > /dev/null; true"
     );
-    let looked = scene.msb.run(["run", "--entrypoint", "/bin/sh", &name, "--", "-c", &script]);
+    let looked = fixture.msb.run(["run", "--entrypoint", "/bin/sh", &name, "--", "-c", &script]);
     for gave in [&own, &looked] {
         assert!(!gave.stdout.contains(SECRET), "{what}: {gave:#?}");
         assert!(!gave.stderr.contains("panicked"), "{what}: {gave:#?}");
@@ -45,18 +45,18 @@ fn runs(scene: &Scene, what: &str, image: &Image) -> Option<Gave> {
         }
     }
     fs::remove_file(canary).expect("the secret is still there");
-    scene.is_idle(&what);
-    scene.is_unharmed(&what);
-    scene.forget(&what, &name);
+    fixture.is_idle(&what);
+    fixture.is_unharmed(&what);
+    fixture.forget(&what, &name);
     Some(own)
 }
 
 /// Attack 11.
 #[test]
 fn a_working_directory_does_not_lead_to_the_host() {
-    for scene in Scene::each_runnable() {
-        let scratch = scene.msb.scratch().display().to_string();
-        let top = Layer::new()
+    for fixture in ImageFixture::each_runnable() {
+        let scratch = fixture.msb.scratch().display().to_string();
+        let top = RawLayer::new()
             .symlink("to-proc", "/proc/self/cwd")
             .symlink("to-root", "/proc/1/root")
             .symlink("to-host", &scratch)
@@ -101,7 +101,7 @@ fn a_working_directory_does_not_lead_to_the_host() {
         ] {
             let image = runnable(&json!({ "WorkingDir": workdir }), &top);
             let shown: String = workdir.escape_debug().take(40).collect();
-            runs(&scene, &format!("the directory {shown}"), &image);
+            runs(&fixture, &format!("the directory {shown}"), &image);
         }
     }
 }
@@ -109,36 +109,36 @@ fn a_working_directory_does_not_lead_to_the_host() {
 /// Attack 11: descriptors that are open while a sandbox starts lead nowhere.
 #[test]
 fn no_descriptor_is_a_working_directory() {
-    for scene in Scene::each_runnable() {
-        let canary = scene.msb.file("secret", SECRET);
+    for fixture in ImageFixture::each_runnable() {
+        let canary = fixture.msb.file("secret", SECRET);
         let path = canary.display();
         for number in 3..40 {
             let workdir = format!("/proc/self/fd/{number}");
-            let image = runnable(&json!({ "WorkingDir": workdir }), &Layer::new());
-            let (name, gave) = scene.bring(&image, Way::OciArchive);
+            let image = runnable(&json!({ "WorkingDir": workdir }), &RawLayer::new());
+            let (name, gave) = fixture.bring(&image, Transfer::OciArchive);
             gave.ok();
             let script = format!("cat secret ../secret ../../secret ../../..{path} ..{path}; pwd");
             for user in ["0", "33"] {
-                let gave = scene.msb.run(["run", "-u", user, &name, "--", "sh", "-c", &script]);
+                let gave = fixture.msb.run(["run", "-u", user, &name, "--", "sh", "-c", &script]);
                 assert!(!gave.stdout.contains(SECRET), "{workdir}: {gave:#?}");
                 assert!(!gave.stdout.contains("home"), "{workdir}: {gave:#?}");
             }
-            scene.is_idle(&workdir);
-            scene.forget(&workdir, &name);
+            fixture.is_idle(&workdir);
+            fixture.forget(&workdir, &name);
         }
-        scene.is_unharmed("descriptors");
+        fixture.is_unharmed("descriptors");
     }
 }
 
 /// Attack 11.
 #[test]
 fn a_user_is_one_of_the_image_or_an_error() {
-    for scene in Scene::each_runnable() {
+    for fixture in ImageFixture::each_runnable() {
         let huge = "x".repeat(1 << 20);
         let passwd = "root:x:0:0:root:/root:/bin/sh\nevil:x:4294967295:4294967295::/:/bin/sh\n\
                       minus:x:-1:-1::/:/bin/sh\nover:x:99999999999:0::/:/bin/sh\n\
                       dots:x:7:7::../../../..:/bin/sh\nescape\u{1b}[2J:x:8:8::/:/bin/sh\n";
-        let top = Layer::new().file("etc/passwd", passwd);
+        let top = RawLayer::new().file("etc/passwd", passwd);
         for user in [
             "0:0",
             "0",
@@ -173,7 +173,7 @@ fn a_user_is_one_of_the_image_or_an_error() {
             let image =
                 runnable(&json!({ "User": user, "Cmd": ["sh", "-c", "id -u; id -g"] }), &top);
             let shown: String = user.escape_debug().take(40).collect();
-            let Some(own) = runs(&scene, &format!("the user {shown}"), &image) else { continue };
+            let Some(own) = runs(&fixture, &format!("the user {shown}"), &image) else { continue };
             let ids: Vec<&str> = own.stdout.lines().collect();
             match user {
                 "0:0" | "0" | "root" | "root:root" => {
@@ -189,48 +189,54 @@ fn a_user_is_one_of_the_image_or_an_error() {
 /// Attack 11: lists of users that are no lists.
 #[test]
 fn hostile_lists_of_users_break_nothing() {
-    for scene in Scene::each_runnable() {
+    for fixture in ImageFixture::each_runnable() {
         let long = "root:x:0:0:".to_owned() + &"x".repeat(3 << 20);
         let many: String = (1..20_000).map(|n| format!("u{n}:x:{n}:{n}::/:/bin/sh\n")).collect();
         let groups: String = (1..20_000).map(|n| format!("g{n}:x:{n}:web\n")).collect();
         for (what, top) in [
-            ("a link to the host's", Layer::new().symlink("etc/passwd", "/etc/passwd")),
-            ("a link to nowhere", Layer::new().symlink("etc/passwd", "/nowhere")),
-            ("a link to proc", Layer::new().symlink("etc/passwd", "/proc/self/environ")),
-            ("a link to an endless file", Layer::new().symlink("etc/passwd", "/dev/zero")),
-            ("a link to a terminal", Layer::new().symlink("etc/passwd", "/dev/tty")),
-            ("a directory", Layer::new().directory("etc/passwd/")),
-            ("one long line", Layer::new().file("etc/passwd", &long)),
-            ("noise", Layer::new().file("etc/passwd", vec![0xff; 100_000])),
-            ("many users", Layer::new().file("etc/passwd", &many)),
-            ("many groups", Layer::new().file("etc/group", &groups)),
+            ("a link to the host's", RawLayer::new().symlink("etc/passwd", "/etc/passwd")),
+            ("a link to nowhere", RawLayer::new().symlink("etc/passwd", "/nowhere")),
+            ("a link to proc", RawLayer::new().symlink("etc/passwd", "/proc/self/environ")),
+            ("a link to an endless file", RawLayer::new().symlink("etc/passwd", "/dev/zero")),
+            ("a link to a terminal", RawLayer::new().symlink("etc/passwd", "/dev/tty")),
+            ("a directory", RawLayer::new().directory("etc/passwd/")),
+            ("one long line", RawLayer::new().file("etc/passwd", &long)),
+            ("noise", RawLayer::new().file("etc/passwd", vec![0xff; 100_000])),
+            ("many users", RawLayer::new().file("etc/passwd", &many)),
+            ("many groups", RawLayer::new().file("etc/group", &groups)),
             (
                 "a home that is no path",
-                Layer::new().file("etc/passwd", "web:x:33:33::\u{1b}[2J\0:/bin/sh\n"),
+                RawLayer::new().file("etc/passwd", "web:x:33:33::\u{1b}[2J\0:/bin/sh\n"),
             ),
             (
                 "a shell that is none",
-                Layer::new().file("etc/passwd", "web:x:33:33::/:/proc/1/exe\n"),
+                RawLayer::new().file("etc/passwd", "web:x:33:33::/:/proc/1/exe\n"),
             ),
-            ("none", Layer::new().file("etc/.wh.passwd", "").file("etc/.wh.group", "")),
-            ("etc as a link", Layer::new().file(".wh.etc", "").symlink("etc", "/proc/1/root/etc")),
-            ("etc as a file", Layer::new().file(".wh.etc", "").file("etc", "x")),
-            ("proc as a link", Layer::new().file(".wh.proc", "").symlink("proc", "/etc")),
-            ("dev as a link", Layer::new().file(".wh.dev", "").symlink("dev", "/etc")),
-            ("sys as a file", Layer::new().file(".wh.sys", "").file("sys", "x")),
+            ("none", RawLayer::new().file("etc/.wh.passwd", "").file("etc/.wh.group", "")),
+            (
+                "etc as a link",
+                RawLayer::new().file(".wh.etc", "").symlink("etc", "/proc/1/root/etc"),
+            ),
+            ("etc as a file", RawLayer::new().file(".wh.etc", "").file("etc", "x")),
+            ("proc as a link", RawLayer::new().file(".wh.proc", "").symlink("proc", "/etc")),
+            ("dev as a link", RawLayer::new().file(".wh.dev", "").symlink("dev", "/etc")),
+            ("sys as a file", RawLayer::new().file(".wh.sys", "").file("sys", "x")),
             (
                 "tmp as a link",
-                Layer::new().file(".wh.tmp", "").symlink("tmp", scene.outside().to_str().unwrap()),
+                RawLayer::new()
+                    .file(".wh.tmp", "")
+                    .symlink("tmp", fixture.outside().to_str().unwrap()),
             ),
             (
-                "a root that nobody may enter",
-                Layer::new().header(
-                    &msb_e2e::forge::Header::new(msb_e2e::forge::kind::DIRECTORY, "./").mode(0),
+                "a root with mode 0",
+                RawLayer::new().header(
+                    &msb_e2e::raw_image::TarHeader::new(msb_e2e::raw_image::kind::DIRECTORY, "./")
+                        .mode(0),
                 ),
             ),
         ] {
-            runs(&scene, what, &runnable(&json!({ "User": "web" }), &top));
-            runs(&scene, what, &runnable(&json!({}), &top));
+            runs(&fixture, what, &runnable(&json!({ "User": "web" }), &top));
+            runs(&fixture, what, &runnable(&json!({}), &top));
         }
     }
 }
@@ -238,8 +244,9 @@ fn hostile_lists_of_users_break_nothing() {
 /// Attack 11.
 #[test]
 fn an_environment_reaches_the_command_alone() {
-    for scene in Scene::each_runnable() {
-        let library = Layer::new().file("evil.so", "not a library").file("evil.sh", "echo sourced");
+    for fixture in ImageFixture::each_runnable() {
+        let library =
+            RawLayer::new().file("evil.so", "not a library").file("evil.sh", "echo sourced");
         for (what, env) in [
             ("a zero byte", json!(["A=1\u{0}B=2"])),
             ("no equals sign", json!(["JUST_A_NAME"])),
@@ -273,7 +280,7 @@ fn an_environment_reaches_the_command_alone() {
             ("Rust's settings", json!(["RUST_BACKTRACE=full", "RUST_LOG=trace"])),
             ("no PATH", json!(["PATH="])),
             ("a PATH of dots", json!(["PATH=.:..:../../../bin:/bin"])),
-            ("a home elsewhere", json!([format!("HOME={}", scene.outside().display())])),
+            ("a home elsewhere", json!([format!("HOME={}", fixture.outside().display())])),
             ("the same name often", json!(vec!["A=1"; 10_000])),
             ("many names", json!((0..2_000).map(|n| format!("A{n}=1")).collect::<Vec<_>>())),
             ("3 MB", json!([format!("A={}", "x".repeat(3_000_000))])),
@@ -282,17 +289,17 @@ fn an_environment_reaches_the_command_alone() {
             ("numbers", json!([1, 2])),
             ("text", json!("A=1")),
         ] {
-            runs(&scene, what, &runnable(&json!({ "Env": env }), &library));
+            runs(&fixture, what, &runnable(&json!({ "Env": env }), &library));
         }
         // What an image sets is not what msb itself lives by.
-        assert!(!scene.msb.home().join("by-image").exists());
+        assert!(!fixture.msb.home().join("by-image").exists());
     }
 }
 
 /// Attack 11.
 #[test]
 fn commands_that_cannot_be_are_clean_errors() {
-    for scene in Scene::each_runnable() {
+    for fixture in ImageFixture::each_runnable() {
         for (what, config) in [
             ("nothing", json!({ "Cmd": null, "Entrypoint": null })),
             ("no words", json!({ "Cmd": [], "Entrypoint": [] })),
@@ -336,7 +343,7 @@ fn commands_that_cannot_be_are_clean_errors() {
                 json!({ "Privileged": true, "NetworkMode": "host", "Binds": ["/:/host"], "AttachStdin": true }),
             ),
         ] {
-            runs(&scene, what, &runnable(&config, &Layer::new()));
+            runs(&fixture, what, &runnable(&config, &RawLayer::new()));
         }
     }
 }
@@ -344,7 +351,7 @@ fn commands_that_cannot_be_are_clean_errors() {
 /// Attack 11: what the image is for is text from anybody.
 #[test]
 fn a_platform_of_an_image_is_only_text() {
-    for scene in Scene::each_runnable() {
+    for fixture in ImageFixture::each_runnable() {
         for (os, architecture, variant) in [
             ("windows", "amd64", ""),
             ("linux", "no-such-processor", ""),
@@ -360,9 +367,9 @@ fn a_platform_of_an_image_is_only_text() {
                 "variant": variant,
                 "rootfs": { "type": "layers", "diff_ids": [blob.diff_id] },
             });
-            let image = Image::with_config([blob], config.to_string());
-            let (name, gave) = scene.bring(&image, Way::DockerArchive);
-            let what = format!("{os:?} {architecture:?} as {}", scene.msb.uid());
+            let image = RawImage::with_config([blob], config.to_string());
+            let (name, gave) = fixture.bring(&image, Transfer::DockerArchive);
+            let what = format!("{os:?} {architecture:?} as {}", fixture.msb.uid());
             assert!(is_printable(&gave.stderr) && is_printable(&gave.stdout), "{what}: {gave:#?}");
             if gave.code == 0 {
                 for words in [
@@ -370,13 +377,13 @@ fn a_platform_of_an_image_is_only_text() {
                     vec!["image", "inspect", &name],
                     vec!["run", &name, "--", "true"],
                 ] {
-                    let gave = scene.msb.run(words);
+                    let gave = fixture.msb.run(words);
                     let printable = is_printable(&gave.stderr) && is_printable(&gave.stdout);
                     assert!(printable, "{what}: {gave:#?}");
                 }
-                scene.forget(&what, &name);
+                fixture.forget(&what, &name);
             }
-            scene.is_unharmed(&what);
+            fixture.is_unharmed(&what);
         }
     }
 }

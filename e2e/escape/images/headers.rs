@@ -1,17 +1,17 @@
-//! Archives whose headers lie.
+//! Archives with false headers.
 
-use super::scene::Scene;
-use msb_e2e::forge::{
-    BLOCK, Blob, Header, Image, Layer, base_256, gzip, kind, media, record, zstd,
+use super::fixture::ImageFixture;
+use msb_e2e::raw_image::{
+    BLOCK, Blob, RawImage, RawLayer, TarHeader, base_256, gzip, kind, media, record, zstd,
 };
 
 /// Attacks 8 and 9.
 #[test]
 fn sizes_that_cannot_be_are_refused() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let sized = |bytes: &[u8]| {
-            let header = Header::new(kind::FILE, "f").raw_size(bytes);
-            Layer::new().header(&header).content("short")
+            let header = TarHeader::new(kind::FILE, "f").raw_size(bytes);
+            RawLayer::new().header(&header).content("short")
         };
         let negative = |number: i128| base_256(12, number);
         for (what, layer) in [
@@ -20,14 +20,14 @@ fn sizes_that_cannot_be_are_refused() {
             ("a sign", sized(b"-0000000001\0")),
             (
                 "minus for a name",
-                Layer::new()
-                    .header(&Header::new(kind::LONG_NAME, "").raw_size(&negative(-512)))
+                RawLayer::new()
+                    .header(&TarHeader::new(kind::LONG_NAME, "").raw_size(&negative(-512)))
                     .file("f", ""),
             ),
             (
                 "minus for records",
-                Layer::new()
-                    .header(&Header::new(kind::RECORDS, "").raw_size(&negative(-512)))
+                RawLayer::new()
+                    .header(&TarHeader::new(kind::RECORDS, "").raw_size(&negative(-512)))
                     .file("f", ""),
             ),
             ("all bits", sized(&[0xff; 12])),
@@ -41,21 +41,24 @@ fn sizes_that_cannot_be_are_refused() {
             ("letters", sized(b"abcdefghijk\0")),
             ("zeros inside", sized(b"000\x00000\x00000\0")),
             ("more than there is", sized(b"00000100000\0")),
-            ("PAX: more than there is", Layer::new().pax("size", "99999").file("f", "short")),
-            ("PAX: 8 EiB", Layer::new().pax("size", "9223372036854775807").file("f", "short")),
-            ("PAX: all bits", Layer::new().pax("size", "18446744073709551615").file("f", "short")),
-            ("PAX: beyond", Layer::new().pax("size", "99999999999999999999").file("f", "short")),
-            ("PAX: minus", Layer::new().pax("size", "-1").file("f", "short")),
-            ("PAX: plus", Layer::new().pax("size", "+5").file("f", "short")),
-            ("PAX: nothing", Layer::new().pax("size", "").file("f", "short")),
-            ("PAX: letters", Layer::new().pax("size", "5x").file("f", "short")),
+            ("PAX: more than there is", RawLayer::new().pax("size", "99999").file("f", "short")),
+            ("PAX: 8 EiB", RawLayer::new().pax("size", "9223372036854775807").file("f", "short")),
+            (
+                "PAX: all bits",
+                RawLayer::new().pax("size", "18446744073709551615").file("f", "short"),
+            ),
+            ("PAX: beyond", RawLayer::new().pax("size", "99999999999999999999").file("f", "short")),
+            ("PAX: minus", RawLayer::new().pax("size", "-1").file("f", "short")),
+            ("PAX: plus", RawLayer::new().pax("size", "+5").file("f", "short")),
+            ("PAX: nothing", RawLayer::new().pax("size", "").file("f", "short")),
+            ("PAX: letters", RawLayer::new().pax("size", "5x").file("f", "short")),
         ] {
             // Some readers take a few of these for an ordinary small number; none may harm.
             match what {
                 "zeros inside" | "beyond 64 bits and then small" | "PAX: plus" => {
-                    scene.survives(what, &Image::of(&layer));
+                    fixture.survives(what, &RawImage::of(&layer));
                 }
-                _ => scene.refuses(what, &Image::of(&layer)),
+                _ => fixture.refuses(what, &RawImage::of(&layer)),
             }
         }
     }
@@ -64,9 +67,9 @@ fn sizes_that_cannot_be_are_refused() {
 /// Attacks 8 and 9: a name or an attribute is not a way to fill the memory.
 #[test]
 fn names_and_records_of_gigabytes_are_refused_early() {
-    for scene in Scene::each() {
-        let huge = |kind: u8| Header::new(kind, "huge").gnu().size(1 << 33);
-        let claims = |kind: u8| Layer::new().header(&huge(kind)).content("short");
+    for fixture in ImageFixture::each() {
+        let huge = |kind: u8| TarHeader::new(kind, "huge").gnu().size(1 << 33);
+        let claims = |kind: u8| RawLayer::new().header(&huge(kind)).content("short");
         for (what, kind) in [
             ("name", kind::LONG_NAME),
             ("target", kind::LONG_TARGET),
@@ -74,30 +77,30 @@ fn names_and_records_of_gigabytes_are_refused_early() {
             ("global records", kind::GLOBAL),
         ] {
             let layer = claims(kind);
-            scene.refuses(&format!("a claim of {what}"), &Image::of(&layer));
+            fixture.refuses(&format!("a claim of {what}"), &RawImage::of(&layer));
             // Really there, and small on the way.
-            let begin = Layer::new().header(&huge(kind)).unfinished();
-            let bomb = msb_e2e::forge::zstd_bomb(&begin, 8 << 10);
+            let begin = RawLayer::new().header(&huge(kind)).unfinished();
+            let bomb = msb_e2e::raw_image::zstd_bomb(&begin, 8 << 10);
             let blob = Blob::of(media::ZSTD, b"never read to the end", bomb);
-            scene.refuses(&format!("a gigabyte of {what}"), &Image::new([blob]));
+            fixture.refuses(&format!("a gigabyte of {what}"), &RawImage::new([blob]));
         }
-        let many = |layer: &Layer, times: u64| {
-            let bomb = msb_e2e::forge::gzip_bomb(b"", &layer.unfinished(), times);
-            Image::new([Blob::of(media::GZIP, b"never read to the end", bomb)])
+        let many = |layer: &RawLayer, times: u64| {
+            let bomb = msb_e2e::raw_image::gzip_bomb(b"", &layer.unfinished(), times);
+            RawImage::new([Blob::of(media::GZIP, b"never read to the end", bomb)])
         };
         // Together they are 2 GiB, each by itself is modest.
-        let big = Layer::new().pax("SCHILY.xattr.user.a", vec![b'x'; 16_000]);
-        scene.refuses("records without an entry", &many(&big, 130_000));
-        let big = Layer::new().long(kind::LONG_NAME, &[b'x'; 16_000]);
-        scene.refuses("names without an entry", &many(&big, 130_000));
+        let big = RawLayer::new().pax("SCHILY.xattr.user.a", vec![b'x'; 16_000]);
+        fixture.refuses("records without an entry", &many(&big, 130_000));
+        let big = RawLayer::new().long(kind::LONG_NAME, &[b'x'; 16_000]);
+        fixture.refuses("names without an entry", &many(&big, 130_000));
     }
 }
 
 /// Attack 8.
 #[test]
 fn records_that_cannot_be_read_are_refused() {
-    for scene in Scene::each() {
-        let raw = |body: &[u8]| Layer::new().raw_records(kind::RECORDS, body).file("f", "");
+    for fixture in ImageFixture::each() {
+        let raw = |body: &[u8]| RawLayer::new().raw_records(kind::RECORDS, body).file("f", "");
         let claim = |length: &str| raw(format!("{length} path=f\n").as_bytes());
         for (what, layer) in [
             ("no length", raw(b" path=f\n")),
@@ -114,29 +117,29 @@ fn records_that_cannot_be_read_are_refused() {
             ("no blank", raw(b"99999999")),
             ("a good one first", raw(&[&record("path", b"f")[..], b"7 path"].concat())),
             ("zeros", raw(&[0; 64])),
-            ("a time that is none", Layer::new().pax("mtime", "later").file("f", "")),
-            ("an owner that is none", Layer::new().pax("uid", "root").file("f", "")),
-            ("an owner below zero", Layer::new().pax("uid", "-1").file("f", "")),
-            ("an owner beyond", Layer::new().pax("uid", "4294967296").file("f", "")),
-            ("the owner that means none", Layer::new().pax("gid", "4294967295").file("f", "")),
+            ("a time that is none", RawLayer::new().pax("mtime", "later").file("f", "")),
+            ("an owner that is none", RawLayer::new().pax("uid", "root").file("f", "")),
+            ("an owner below zero", RawLayer::new().pax("uid", "-1").file("f", "")),
+            ("an owner beyond", RawLayer::new().pax("uid", "4294967296").file("f", "")),
+            ("the owner that means none", RawLayer::new().pax("gid", "4294967295").file("f", "")),
         ] {
-            scene.refuses(what, &Image::of(&layer));
+            fixture.refuses(what, &RawImage::of(&layer));
         }
         for (what, layer) in [
-            ("an empty key", Layer::new().pax("", "x").file("f", "")),
-            ("an unknown key", Layer::new().pax("VENDOR.x", "x").file("f", "")),
-            ("an empty path", Layer::new().pax("path", "").file("f", "")),
-            ("an old time", Layer::new().pax("mtime", "-99999999999.5").file("f", "")),
-            ("the oldest time", Layer::new().pax("mtime", "-9223372036854775808").file("f", "")),
-            ("the latest time", Layer::new().pax("mtime", "9223372036854775807").file("f", "")),
+            ("an empty key", RawLayer::new().pax("", "x").file("f", "")),
+            ("an unknown key", RawLayer::new().pax("VENDOR.x", "x").file("f", "")),
+            ("an empty path", RawLayer::new().pax("path", "").file("f", "")),
+            ("an old time", RawLayer::new().pax("mtime", "-99999999999.5").file("f", "")),
+            ("the oldest time", RawLayer::new().pax("mtime", "-9223372036854775808").file("f", "")),
+            ("the latest time", RawLayer::new().pax("mtime", "9223372036854775807").file("f", "")),
             (
                 "many digits",
-                Layer::new().pax("mtime", "1.".to_owned() + &"1".repeat(1000)).file("f", ""),
+                RawLayer::new().pax("mtime", "1.".to_owned() + &"1".repeat(1000)).file("f", ""),
             ),
-            ("records at the end", Layer::new().pax("path", "x")),
-            ("a name at the end", Layer::new().long(kind::LONG_NAME, b"x")),
+            ("records at the end", RawLayer::new().pax("path", "x")),
+            ("a name at the end", RawLayer::new().long(kind::LONG_NAME, b"x")),
         ] {
-            scene.survives(what, &Image::of(&layer));
+            fixture.survives(what, &RawImage::of(&layer));
         }
     }
 }
@@ -144,18 +147,18 @@ fn records_that_cannot_be_read_are_refused() {
 /// Attacks 7 and 9: files with holes.
 #[test]
 fn sparse_maps_that_cannot_be_are_refused() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         const EXA: u64 = 1 << 60;
         // The old form: four pieces in the header, then its real size.
         let old = |pieces: &[(u64, u64)], real: u64, data: usize| {
-            let mut header = Header::new(kind::SPARSE, "f").gnu().size(data as u64);
+            let mut header = TarHeader::new(kind::SPARSE, "f").gnu().size(data as u64);
             for (at, (offset, length)) in pieces.iter().enumerate() {
                 let number = |number: u64| base_256(12, i128::from(number));
                 header = header.raw(386 + at * 24, &number(*offset));
                 header = header.raw(398 + at * 24, &number(*length));
             }
             let header = header.raw(483, &base_256(12, i128::from(real)));
-            Layer::new().header(&header).content(vec![b'x'; data])
+            RawLayer::new().header(&header).content(vec![b'x'; data])
         };
         let map = |pieces: &[(u64, u64)]| {
             let pieces: Vec<String> =
@@ -167,7 +170,7 @@ fn sparse_maps_that_cannot_be_are_refused() {
             let (map, real) = (map(pieces), real.to_string());
             let records: [(&str, &[u8]); 2] =
                 [("GNU.sparse.map", map.as_bytes()), ("GNU.sparse.size", real.as_bytes())];
-            Layer::new().records(kind::RECORDS, &records).file("f", vec![b'x'; data])
+            RawLayer::new().records(kind::RECORDS, &records).file("f", vec![b'x'; data])
         };
         // PAX 1.0: the map stands before the data.
         let newest = |pieces: &[(u64, u64)], real: u64, data: usize| {
@@ -176,7 +179,7 @@ fn sparse_maps_that_cannot_be_are_refused() {
             content.resize(content.len().next_multiple_of(BLOCK), 0);
             content.extend(vec![b'x'; data]);
             let real = real.to_string();
-            Layer::new()
+            RawLayer::new()
                 .records(
                     kind::RECORDS,
                     &[
@@ -202,77 +205,83 @@ fn sparse_maps_that_cannot_be_are_refused() {
             ("hold an exabyte of nothing", &[], EXA, 0),
         ];
         for (what, pieces, real, data) in cases {
-            scene.refuses(&format!("GNU pieces that {what}"), &Image::of(&old(pieces, real, data)));
-            scene.refuses(
+            fixture.refuses(
+                &format!("GNU pieces that {what}"),
+                &RawImage::of(&old(pieces, real, data)),
+            );
+            fixture.refuses(
                 &format!("1.0 pieces that {what}"),
-                &Image::of(&newest(pieces, real, data)),
+                &RawImage::of(&newest(pieces, real, data)),
             );
             if !pieces.is_empty() {
-                scene.refuses(
+                fixture.refuses(
                     &format!("0.1 pieces that {what}"),
-                    &Image::of(&pax(pieces, real, data)),
+                    &RawImage::of(&pax(pieces, real, data)),
                 );
             }
         }
         let honest: &[(u64, u64)] = &[(512, 512), (4096, 512)];
         for layer in [old(honest, 8192, 1024), pax(honest, 8192, 1024), newest(honest, 8192, 1024)]
         {
-            scene.takes("an honest map", &Image::of(&layer), |_| {});
+            fixture.takes("an honest map", &RawImage::of(&layer), |_| {});
         }
         // A map that goes on for ever, with no piece in it.
-        let header = Header::new(kind::SPARSE, "f").gnu().raw(482, &[1]);
+        let header = TarHeader::new(kind::SPARSE, "f").gnu().raw(482, &[1]);
         let endless = [&[0; 504][..], &[1; 1], &[0; 7]].concat();
-        let bomb = msb_e2e::forge::gzip_bomb(&header.block(), &endless, 100_000);
+        let bomb = msb_e2e::raw_image::gzip_bomb(&header.block(), &endless, 100_000);
         let blob = Blob::of(media::GZIP, b"never read to the end", bomb);
-        scene.refuses("a map without end", &Image::new([blob]));
-        let header = Header::new(kind::RECORDS, "x").size(1_000_000);
+        fixture.refuses("a map without end", &RawImage::new([blob]));
+        let header = TarHeader::new(kind::RECORDS, "x").size(1_000_000);
         let numbers = "0,1,".repeat(250_000);
         let begin = format!("1000000 GNU.sparse.map={}", &numbers[..1_000_000 - 24]);
-        let layer = Layer::new().header(&header).content(begin + "\n").file("f", "");
-        scene.refuses("a map of half a million pieces", &Image::of(&layer));
+        let layer = RawLayer::new().header(&header).content(begin + "\n").file("f", "");
+        fixture.refuses("a map of half a million pieces", &RawImage::of(&layer));
     }
 }
 
 /// Attack 8.
 #[test]
 fn damaged_archives_are_refused() {
-    for scene in Scene::each() {
-        let good = Layer::new().file("f", vec![b'x'; 2000]).file("g", "content");
+    for fixture in ImageFixture::each() {
+        let good = RawLayer::new().file("f", vec![b'x'; 2000]).file("g", "content");
         let tar = good.tar();
-        let plain = |bytes: &[u8]| Image::new([Blob::of(media::TAR, bytes, bytes)]);
-        let bad = Header::new(kind::FILE, "f").miscounted();
+        let plain = |bytes: &[u8]| RawImage::new([Blob::of(media::TAR, bytes, bytes)]);
+        let bad = TarHeader::new(kind::FILE, "f").miscounted();
         let cut_gzip = gzip(&tar)[..300].to_vec();
         let cut_zstd = zstd(&tar)[..300].to_vec();
         let mut wrong_sum = gzip(&tar);
         let at = wrong_sum.len() - 6;
         wrong_sum[at] ^= 1;
         for (what, image) in [
-            ("a wrong checksum", plain(&Layer::new().bytes(bad).tar())),
+            ("a wrong checksum", plain(&RawLayer::new().bytes(bad).tar())),
             ("a wrong checksum later", plain(&good.clone().bytes(bad).tar())),
             ("half a header", plain(&tar[..100])),
             ("half a file", plain(&tar[..1024])),
             ("half a second header", plain(&tar[..512 + 2048 + 99])),
             ("noise", plain(&[0xa5; 4096])),
             ("text", plain(b"this is no archive")),
-            ("gzip cut short", Image::new([Blob::of(media::GZIP, &tar, cut_gzip)])),
-            ("zstd cut short", Image::new([Blob::of(media::ZSTD, &tar, cut_zstd)])),
-            ("a wrong sum of gzip", Image::new([Blob::of(media::GZIP, &tar, wrong_sum)])),
-            ("gzip and nothing", Image::new([Blob::of(media::GZIP, &tar, [0x1f, 0x8b])])),
+            ("gzip cut short", RawImage::new([Blob::of(media::GZIP, &tar, cut_gzip)])),
+            ("zstd cut short", RawImage::new([Blob::of(media::ZSTD, &tar, cut_zstd)])),
+            ("a wrong sum of gzip", RawImage::new([Blob::of(media::GZIP, &tar, wrong_sum)])),
+            ("gzip and nothing", RawImage::new([Blob::of(media::GZIP, &tar, [0x1f, 0x8b])])),
             (
                 "zstd and nothing",
-                Image::new([Blob::of(media::ZSTD, &tar, [0x28, 0xb5, 0x2f, 0xfd])]),
+                RawImage::new([Blob::of(media::ZSTD, &tar, [0x28, 0xb5, 0x2f, 0xfd])]),
             ),
             (
                 "gzip with noise after it",
-                Image::new([Blob::of(media::GZIP, &tar, [gzip(&tar), vec![0xa5; 64]].concat())]),
+                RawImage::new([Blob::of(media::GZIP, &tar, [gzip(&tar), vec![0xa5; 64]].concat())]),
             ),
             (
                 "zstd with noise after it",
-                Image::new([Blob::of(media::ZSTD, &tar, [zstd(&tar), vec![0xa5; 64]].concat())]),
+                RawImage::new([Blob::of(media::ZSTD, &tar, [zstd(&tar), vec![0xa5; 64]].concat())]),
             ),
-            ("gzip in gzip", Image::new([Blob::of(media::GZIP, &gzip(&tar), gzip(&gzip(&tar)))])),
+            (
+                "gzip in gzip",
+                RawImage::new([Blob::of(media::GZIP, &gzip(&tar), gzip(&gzip(&tar)))]),
+            ),
         ] {
-            scene.refuses(what, &image);
+            fixture.refuses(what, &image);
         }
         for (what, image) in [
             ("nothing at all", plain(b"")),
@@ -282,7 +291,7 @@ fn damaged_archives_are_refused() {
             ("noise after the end", plain(&[&tar[..], &[0xa5; 999]].concat())),
             (
                 "another archive after the end",
-                plain(&[&tar[..], &Layer::new().file("../by-image", "").tar()].concat()),
+                plain(&[&tar[..], &RawLayer::new().file("../by-image", "").tar()].concat()),
             ),
             (
                 "a hole between entries",
@@ -290,7 +299,7 @@ fn damaged_archives_are_refused() {
             ),
             (
                 "gzip of two members",
-                Image::new([Blob::of(
+                RawImage::new([Blob::of(
                     media::GZIP,
                     &tar,
                     [gzip(&tar[..700]), gzip(&tar[700..])].concat(),
@@ -298,7 +307,7 @@ fn damaged_archives_are_refused() {
             ),
             (
                 "zstd of two frames",
-                Image::new([Blob::of(
+                RawImage::new([Blob::of(
                     media::ZSTD,
                     &tar,
                     [zstd(&tar[..700]), zstd(&tar[700..])].concat(),
@@ -306,7 +315,7 @@ fn damaged_archives_are_refused() {
             ),
             (
                 "zstd with a skipped frame",
-                Image::new([Blob::of(
+                RawImage::new([Blob::of(
                     media::ZSTD,
                     &tar,
                     [&[0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 9, 9][..], &zstd(&tar)].concat(),
@@ -314,14 +323,14 @@ fn damaged_archives_are_refused() {
             ),
             (
                 "empty members",
-                Image::new([Blob::of(
+                RawImage::new([Blob::of(
                     media::GZIP,
                     &tar,
                     [gzip(b""), gzip(&tar), gzip(b"")].concat(),
                 )]),
             ),
         ] {
-            scene.survives(what, &image);
+            fixture.survives(what, &image);
         }
     }
 }
@@ -329,8 +338,8 @@ fn damaged_archives_are_refused() {
 /// Attack 8: the bytes say what they are; a name that says otherwise changes nothing.
 #[test]
 fn a_wrong_media_type_is_refused_or_harmless() {
-    for scene in Scene::each() {
-        let tar = Layer::new().file("f", "content").tar();
+    for fixture in ImageFixture::each() {
+        let tar = RawLayer::new().file("f", "content").tar();
         for (what, media, bytes) in [
             ("gzip as zstd", media::ZSTD, gzip(&tar)),
             ("zstd as gzip", media::GZIP, zstd(&tar)),
@@ -339,7 +348,7 @@ fn a_wrong_media_type_is_refused_or_harmless() {
             ("zstd as Docker's gzip", media::DOCKER_GZIP, zstd(&tar)),
         ] {
             let blob = Blob::of(media, &tar, bytes);
-            scene.survives(what, &Image::new([blob]));
+            fixture.survives(what, &RawImage::new([blob]));
         }
     }
 }

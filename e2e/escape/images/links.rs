@@ -1,12 +1,12 @@
-//! Images whose links lead through `/proc/self/fd`: whatever sets a sandbox up may have a directory of
-//! the host open at that number.
+//! Images with links through `/proc/self/fd`: the process that sets a sandbox up may have a host
+//! directory open at that number.
 
-use super::scene::{Scene, Way, busybox};
-use msb_e2e::forge::{Blob, Image, Layer};
-use msb_e2e::{Msb, skip};
+use super::fixture::{ImageFixture, Transfer, busybox};
+use msb_e2e::Msb;
+use msb_e2e::raw_image::{Blob, RawImage, RawLayer};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// More than a worker has open when it makes a sandbox.
@@ -57,7 +57,7 @@ fn mount_points_behind_magic_links_are_not_made_on_the_host() {
     }
 }
 
-/// The same links of an ordinary image lead to what they mean in it.
+/// Ordinary links of an image are resolved within it.
 #[test]
 fn mount_points_behind_ordinary_links_are_made_in_the_sandbox() {
     for msb in each() {
@@ -65,7 +65,7 @@ fn mount_points_behind_ordinary_links_are_made_in_the_sandbox() {
         let shown = msb.file("shown/file", "shown");
         fs::create_dir_all(root.join("var/lib")).unwrap();
         relink(&root, "data", "/var/lib");
-        msb.own_tree(&root.join("var"));
+        msb.chown_tree(&root.join("var"));
         let volume = format!("{}:/data/volume:ro", shown.parent().unwrap().display());
         let file = format!("{}:/data/one/file:ro", shown.display());
         let gave = msb.shell_with(
@@ -77,25 +77,16 @@ fn mount_points_behind_ordinary_links_are_made_in_the_sandbox() {
     }
 }
 
-fn may_have_network(msb: &Msb) -> bool {
-    let device = fs::metadata("/dev/net/tun").is_ok_and(|meta| meta.mode() & 0o006 == 0o006);
-    let may = device || msb.is_root();
-    if !may {
-        skip("/dev/net/tun is not for everybody here");
-    }
-    may
-}
-
 /// Attacks 7, 13 and 17: the files of the network are put together from those of the image alone.
 #[test]
 fn no_file_of_the_host_becomes_a_file_of_the_network() {
-    for msb in each().into_iter().filter(may_have_network) {
+    for msb in each() {
         let root = msb.rootfs();
         let canary = msb.file("secret", "network-secret");
         fs::set_permissions(&canary, fs::Permissions::from_mode(0o600)).unwrap();
         let victim = msb.scratch().join("victim");
         fs::create_dir(&victim).unwrap();
-        msb.own(&victim);
+        msb.chown(&victim);
         let look = "cat /etc/hosts /etc/resolv.conf";
         let flags = ["--net", "public"];
         for number in NUMBERS {
@@ -125,10 +116,10 @@ fn no_file_of_the_host_becomes_a_file_of_the_network() {
     }
 }
 
-/// The same by a snapshot, whose layer a sandbox without a network wrote.
+/// The link comes from a snapshot: its layer was written by a sandbox without a network.
 #[test]
 fn a_snapshot_with_magic_links_reads_nothing_when_it_has_a_network() {
-    for msb in Msb::each().into_iter().filter(may_have_network) {
+    for msb in Msb::each() {
         msb.run(["create", "-q", "-n", "web", "--no-net", "host"]).ok();
         let script = "ln -sfn /proc/self/maps /etc/hosts && ln -sfn /proc/1/fd/3 /etc/resolv.conf";
         msb.shell_in("web", script).ok();
@@ -147,7 +138,7 @@ fn links_in_place_of_dev_proc_and_sys_are_refused() {
         let root = msb.rootfs();
         let victim = msb.scratch().join("victim");
         fs::create_dir(&victim).unwrap();
-        msb.own(&victim);
+        msb.chown(&victim);
         for name in ["dev", "proc", "sys"] {
             let targets = [3, 5, 7, 9, 11, 13].map(|number| through(number, &victim));
             for target in targets.into_iter().chain(["/tmp".to_owned()]) {
@@ -166,13 +157,13 @@ fn links_in_place_of_dev_proc_and_sys_are_refused() {
 /// Attack 7: as root the layers of all images lie side by side below one mount, with the sandbox's ids.
 #[test]
 fn no_layer_of_another_image_is_written_through_a_magic_link() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let other =
-            Image::new([busybox(), Blob::gzip(&Layer::new().file("other/canary", "other"))]);
-        let (_, gave) = scene.bring(&other, Way::DockerArchive);
+            RawImage::new([busybox(), Blob::gzip(&RawLayer::new().file("other/canary", "other"))]);
+        let (_, gave) = fixture.bring(&other, Transfer::DockerArchive);
         gave.ok();
         let found = std::process::Command::new("find")
-            .arg(scene.msb.home())
+            .arg(fixture.msb.home())
             .args(["-path", "*/other/canary"])
             .output()
             .expect("find");
@@ -180,21 +171,21 @@ fn no_layer_of_another_image_is_written_through_a_magic_link() {
         let victim = Path::new(found.lines().next().expect("a layer")).parent().unwrap().to_owned();
         let from_shelf: PathBuf =
             victim.iter().rev().take(3).collect::<Vec<_>>().iter().rev().collect();
-        let mut layer = Layer::new();
+        let mut layer = RawLayer::new();
         for number in NUMBERS {
             for (index, up) in ["", "/..", "/../..", "/../../.."].into_iter().enumerate() {
                 let target = format!("/proc/self/fd/{number}{up}/{}", from_shelf.display());
                 layer = layer.symlink(format!("m{number}-{index}"), target);
             }
         }
-        let hostile = Image::new([busybox(), Blob::gzip(&layer)]);
-        let (name, gave) = scene.bring(&hostile, Way::DockerArchive);
+        let hostile = RawImage::new([busybox(), Blob::gzip(&layer)]);
+        let (name, gave) = fixture.bring(&hostile, Transfer::DockerArchive);
         gave.ok();
         let before = names(&victim);
         for number in NUMBERS {
             for index in 0..4 {
                 let memory = format!("/m{number}-{index}/made:1M");
-                scene.msb.run(["run", "-q", "--tmpfs", &memory, &name, "--", "true"]);
+                fixture.msb.run(["run", "-q", "--tmpfs", &memory, &name, "--", "true"]);
             }
             assert_eq!(names(&victim), before, "{number}");
         }

@@ -1,22 +1,22 @@
-//! Manifests, lists and configs that lie.
+//! False manifests, indexes and configs.
 
-use super::scene::{Scene, Way, busybox, split};
-use msb_e2e::forge::{
-    Blob, INDEX, Image, Layer, MANIFEST, architecture, descriptor, digest, gzip, layout, media,
-    put_blob, put_manifest, zstd,
+use super::fixture::{ImageFixture, Transfer, busybox, split};
+use msb_e2e::http_stub::{HttpStub, reply};
+use msb_e2e::raw_image::{
+    Blob, INDEX, MANIFEST, RawImage, RawLayer, architecture, descriptor, digest, gzip, layout,
+    media, put_blob, put_manifest, zstd,
 };
-use msb_e2e::liar::{Liar, reply};
 use serde_json::{Value, json};
 use std::fs;
 
-fn image() -> Image {
-    Image::new([Blob::gzip(&Layer::new().file("f", "content"))])
+fn image() -> RawImage {
+    RawImage::new([Blob::gzip(&RawLayer::new().file("f", "content"))])
 }
 
 /// Attack 8.
 #[test]
 fn manifests_that_cannot_be_are_refused() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let nested = "[".repeat(200_000) + &"]".repeat(200_000);
         let good = String::from_utf8(image().manifest).unwrap();
         let twice = good.replacen('{', r#"{"layers":[],"#, 1);
@@ -37,12 +37,12 @@ fn manifests_that_cannot_be_are_refused() {
             ("version minus", good.replace("\"schemaVersion\":2", "\"schemaVersion\":-2")),
             ("no version", good.replace("\"schemaVersion\":2", "\"x\":2")),
         ] {
-            let image = Image { manifest: text.into_bytes(), ..image() };
-            let (name, gave) = scene.pull_from_liar(&image);
-            scene.is_refused(&format!("{what} as {}", scene.msb.uid()), &name, &gave);
-            let gave = scene.load(&image.oci_archive("docker.io/hostile/load:1"));
-            scene.is_refused(&format!("{what} in an archive"), "", &gave);
-            assert_eq!(scene.state(), Default::default(), "{what}");
+            let image = RawImage { manifest: text.into_bytes(), ..image() };
+            let (name, gave) = fixture.pull_from_stub(&image);
+            fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), &name, &gave);
+            let gave = fixture.load(&image.oci_archive("docker.io/hostile/load:1"));
+            fixture.is_refused(&format!("{what} in an archive"), "", &gave);
+            assert_eq!(fixture.state(), Default::default(), "{what}");
         }
     }
 }
@@ -50,10 +50,10 @@ fn manifests_that_cannot_be_are_refused() {
 /// Attack 8.
 #[test]
 fn fields_that_cannot_be_are_refused() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let sha = digest(b"");
         let hex = &sha["sha256:".len()..];
-        let bend = |bend: &dyn Fn(&mut Value)| image().bent(bend);
+        let bend = |bend: &dyn Fn(&mut Value)| image().edit_manifest(bend);
         let layer = |key: &'static str, value: Value| {
             bend(&|manifest| manifest["layers"][0][key] = value.clone())
         };
@@ -116,11 +116,11 @@ fn fields_that_cannot_be_are_refused() {
             ("a type with an escape", layer("mediaType", json!("\u{1b}]0;by\u{7}"))),
             ("no type", layer("mediaType", Value::Null)),
         ] {
-            let (name, gave) = scene.pull_from_liar(&image);
-            scene.is_refused(&format!("{what} as {}", scene.msb.uid()), &name, &gave);
-            let gave = scene.load(&image.oci_archive("docker.io/hostile/load:1"));
-            scene.is_refused(&format!("{what} in an archive"), "", &gave);
-            assert_eq!(scene.state(), Default::default(), "{what}");
+            let (name, gave) = fixture.pull_from_stub(&image);
+            fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), &name, &gave);
+            let gave = fixture.load(&image.oci_archive("docker.io/hostile/load:1"));
+            fixture.is_refused(&format!("{what} in an archive"), "", &gave);
+            assert_eq!(fixture.state(), Default::default(), "{what}");
         }
     }
 }
@@ -128,16 +128,16 @@ fn fields_that_cannot_be_are_refused() {
 /// Attack 8.
 #[test]
 fn configs_that_do_not_fit_their_layers_are_refused() {
-    for scene in Scene::each() {
-        let one = || Blob::gzip(&Layer::new().file("one", "content"));
-        let two = || Blob::gzip(&Layer::new().file("two", "content"));
+    for fixture in ImageFixture::each() {
+        let one = || Blob::gzip(&RawLayer::new().file("one", "content"));
+        let two = || Blob::gzip(&RawLayer::new().file("two", "content"));
         let says = |diff_ids: Value| {
             let config = json!({
                 "architecture": architecture(),
                 "os": "linux",
                 "rootfs": { "type": "layers", "diff_ids": diff_ids },
             });
-            Image::with_config([one(), two()], config.to_string())
+            RawImage::with_config([one(), two()], config.to_string())
         };
         let (first, second) = (one().diff_id, two().diff_id);
         let wrong = digest(b"something else");
@@ -154,22 +154,22 @@ fn configs_that_do_not_fit_their_layers_are_refused() {
             ("a path", says(json!([first, "sha256:../../../../by-image"]))),
             ("null", says(Value::Null)),
             ("text", says(json!("sha256"))),
-            ("not JSON", Image::with_config([one(), two()], "{")),
-            ("nothing", Image::with_config([one(), two()], "")),
-            ("a list", Image::with_config([one(), two()], "[]")),
-            ("nested without end", Image::with_config([one(), two()], "[".repeat(100_000))),
+            ("not JSON", RawImage::with_config([one(), two()], "{")),
+            ("nothing", RawImage::with_config([one(), two()], "")),
+            ("a list", RawImage::with_config([one(), two()], "[]")),
+            ("nested without end", RawImage::with_config([one(), two()], "[".repeat(100_000))),
             (
                 "no layers in it",
-                Image::with_config([one(), two()], r#"{"architecture":"amd64","os":"linux"}"#),
+                RawImage::with_config([one(), two()], r#"{"architecture":"amd64","os":"linux"}"#),
             ),
         ] {
-            for way in [Way::Pull, Way::DockerArchive, Way::OciArchive] {
-                let (name, gave) = scene.bring(&image, way);
-                let what = format!("{what} by {way:?} as {}", scene.msb.uid());
-                scene.is_refused(&what, &name, &gave);
-                assert!(!scene.state().iter().any(|path| path.starts_with("images")), "{what}");
-                scene.prune(&what);
-                assert_eq!(scene.state(), Default::default(), "{what}");
+            for way in [Transfer::Pull, Transfer::DockerArchive, Transfer::OciArchive] {
+                let (name, gave) = fixture.bring(&image, way);
+                let what = format!("{what} by {way:?} as {}", fixture.msb.uid());
+                fixture.is_refused(&what, &name, &gave);
+                assert!(!fixture.state().iter().any(|path| path.starts_with("images")), "{what}");
+                fixture.prune(&what);
+                assert_eq!(fixture.state(), Default::default(), "{what}");
             }
         }
     }
@@ -177,48 +177,48 @@ fn configs_that_do_not_fit_their_layers_are_refused() {
 
 /// Attack 8: to know the name of a layer is not to have it.
 #[test]
-fn a_layer_of_another_image_is_not_given_to_who_names_it() {
-    for scene in Scene::each() {
-        let private = Blob::gzip(&Layer::new().file("secret", "private"));
-        let own = Blob::gzip(&Layer::new().file("own", "attacker"));
-        let (_, gave) = scene.bring(&Image::new([private.clone()]), Way::Pull);
+fn naming_the_digest_of_a_private_layer_does_not_give_it() {
+    for fixture in ImageFixture::each() {
+        let private = Blob::gzip(&RawLayer::new().file("secret", "private"));
+        let own = Blob::gzip(&RawLayer::new().file("own", "attacker"));
+        let (_, gave) = fixture.bring(&RawImage::new([private.clone()]), Transfer::Pull);
         gave.ok();
         // A blob of its own under the name of the other's layer, before and after it is here.
         let false_blob = Blob { diff_id: private.diff_id.clone(), ..own.clone() };
-        let honest = Image::new([own.clone()]);
-        let steps: [(&str, Image, bool); 5] = [
-            ("a new blob", Image::new([false_blob.clone()]), false),
+        let honest = RawImage::new([own.clone()]);
+        let steps: [(&str, RawImage, bool); 5] = [
+            ("a new blob", RawImage::new([false_blob.clone()]), false),
             ("a true blob", honest, true),
-            ("a blob that is here", Image::new([false_blob.clone()]), false),
-            ("the same twice", Image::new([own.clone(), false_blob.clone()]), false),
-            ("the other way round", Image::new([false_blob, own]), false),
+            ("a blob that is here", RawImage::new([false_blob.clone()]), false),
+            ("the same twice", RawImage::new([own.clone(), false_blob.clone()]), false),
+            ("the other way round", RawImage::new([false_blob, own]), false),
         ];
         for (what, image, is_good) in steps {
-            for way in [Way::Pull, Way::DockerArchive, Way::OciArchive] {
-                let (name, gave) = scene.bring(&image, way);
-                let what = format!("{what} by {way:?} as {}", scene.msb.uid());
+            for way in [Transfer::Pull, Transfer::DockerArchive, Transfer::OciArchive] {
+                let (name, gave) = fixture.bring(&image, way);
+                let what = format!("{what} by {way:?} as {}", fixture.msb.uid());
                 match is_good {
                     true => assert_eq!(gave.code, 0, "{what}: {gave:#?}"),
-                    false => scene.is_refused(&what, &name, &gave),
+                    false => fixture.is_refused(&what, &name, &gave),
                 }
             }
         }
         // The same layer, compressed in another way, is another blob of the same contents.
-        let tar = Layer::new().file("secret", "private").tar();
+        let tar = RawLayer::new().file("secret", "private").tar();
         let other = Blob::of(media::ZSTD, &tar, zstd(&tar));
-        scene.bring(&Image::new([other]), Way::Pull).1.ok();
+        fixture.bring(&RawImage::new([other]), Transfer::Pull).1.ok();
     }
 }
 
 /// What comes twice in an honest image is one layer, wherever it lies.
 #[test]
 fn an_image_may_have_one_layer_several_times() {
-    for scene in Scene::each() {
-        let twice = Blob::gzip(&Layer::new().file("twice", "content"));
-        let once = Blob::gzip(&Layer::new().file(".wh.twice", ""));
+    for fixture in ImageFixture::each() {
+        let twice = Blob::gzip(&RawLayer::new().file("twice", "content"));
+        let once = Blob::gzip(&RawLayer::new().file(".wh.twice", ""));
         let layers = [busybox(), twice.clone(), once, twice.clone(), twice];
-        scene.takes("one layer several times", &Image::new(layers), |name| {
-            assert_eq!(scene.msb.run(["run", name, "--", "cat", "/twice"]).line(), "content");
+        fixture.takes("one layer several times", &RawImage::new(layers), |name| {
+            assert_eq!(fixture.msb.run(["run", name, "--", "cat", "/twice"]).line(), "content");
         });
     }
 }
@@ -226,20 +226,21 @@ fn an_image_may_have_one_layer_several_times() {
 /// Attack 8: size and digest of a blob that is here already count as well.
 #[test]
 fn a_blob_that_is_here_is_still_compared() {
-    for scene in Scene::each() {
-        scene.bring(&image(), Way::Pull).1.ok();
+    for fixture in ImageFixture::each() {
+        fixture.bring(&image(), Transfer::Pull).1.ok();
         for size in [json!(1), json!(99_999), json!(0)] {
-            let image = image().bent(|manifest| manifest["layers"][0]["size"] = size.clone());
-            let (name, gave) = scene.pull_from_liar(&image);
-            scene.is_refused(&format!("{size} bytes as {}", scene.msb.uid()), &name, &gave);
+            let image =
+                image().edit_manifest(|manifest| manifest["layers"][0]["size"] = size.clone());
+            let (name, gave) = fixture.pull_from_stub(&image);
+            fixture.is_refused(&format!("{size} bytes as {}", fixture.msb.uid()), &name, &gave);
         }
     }
 }
 
 /// Attack 8: lists of lists.
 #[test]
-fn lists_that_lead_nowhere_are_refused() {
-    for scene in Scene::each() {
+fn invalid_indexes_are_refused() {
+    for fixture in ImageFixture::each() {
         let platform = json!({ "os": "linux", "architecture": architecture() });
         let list = |entries: &[Value]| {
             let mut entries = entries.to_vec();
@@ -273,55 +274,55 @@ fn lists_that_lead_nowhere_are_refused() {
             ("a config", &as_image),
         ];
         for (what, top) in tops {
-            let what = format!("a list of {what} as {}", scene.msb.uid());
-            let shelf = Image { manifest: top.to_vec(), ..image.clone() };
+            let what = format!("a list of {what} as {}", fixture.msb.uid());
+            let shelf = RawImage { manifest: top.to_vec(), ..image.clone() };
             let all: Vec<Vec<u8>> = parts.iter().cloned().chain([top.to_vec()]).collect();
-            let liar = holding(&shelf, all);
-            let name = format!("{}/hostile/list:1", liar.address());
-            let gave = scene.run(["pull", &name]);
-            scene.is_refused(&what, &name, &gave);
+            let stub = holding(&shelf, all);
+            let name = format!("{}/hostile/list:1", stub.address());
+            let gave = fixture.run(["pull", &name]);
+            fixture.is_refused(&what, &name, &gave);
             let all: Vec<&[u8]> = parts.iter().map(|part| &part[..]).chain([top]).collect();
             let mut entry = descriptor(INDEX, top);
             entry["annotations"] = json!({ "org.opencontainers.image.ref.name": "hostile/list:1" });
             let index = json!({ "schemaVersion": 2, "manifests": [entry] });
-            let gave = scene.load(&layout(&all, &index).tar());
-            scene.is_refused(&format!("{what} in an archive"), "", &gave);
-            assert_eq!(scene.state(), Default::default(), "{what}");
+            let gave = fixture.load(&layout(&all, &index).tar());
+            fixture.is_refused(&format!("{what} in an archive"), "", &gave);
+            assert_eq!(fixture.state(), Default::default(), "{what}");
         }
         // A list that is its own entry can only be had from a registry that lies.
-        let liar = Liar::start({
+        let stub = HttpStub::start({
             let list = list(&[descriptor(INDEX, &chain[0])]);
             move |_, stream| reply(stream, "200 OK", &[("Content-Type", INDEX)], &list)
         });
-        let name = format!("{}/hostile/loop:1", liar.address());
-        let gave = scene.run(["pull", &name]);
-        scene.is_refused("a list that is its own entry", &name, &gave);
+        let name = format!("{}/hostile/loop:1", stub.address());
+        let gave = fixture.run(["pull", &name]);
+        fixture.is_refused("a list that is its own entry", &name, &gave);
         // And one that a real registry holds.
-        let name = scene.name(Way::Pull);
+        let name = fixture.name(Transfer::Pull);
         let (repository, tag) = split(&name);
-        let registry = scene.registry.address();
+        let registry = fixture.registry.address();
         image.put(registry, repository, "image").unwrap();
         for list in &chain {
             put_blob(registry, repository, list).unwrap();
             put_manifest(registry, repository, tag, INDEX, list).unwrap();
         }
-        let gave = scene.run(["pull", &name]);
-        scene.is_refused("twenty lists in a real registry", &name, &gave);
+        let gave = fixture.run(["pull", &name]);
+        fixture.is_refused("twenty lists in a real registry", &name, &gave);
     }
 }
 
 /// Attack 8: what the registry's disk has lost or changed.
 #[test]
 fn blobs_that_were_changed_in_the_registry_are_refused() {
-    for scene in Scene::each() {
-        let layer = Layer::new().file("f", vec![b'x'; 100_000]);
+    for fixture in ImageFixture::each() {
+        let layer = RawLayer::new().file("f", vec![b'x'; 100_000]);
         let blob = Blob::gzip(&layer);
-        let lower = Blob::gzip(&Layer::new().file("g", format!("{}", scene.msb.uid())));
-        let config = json!({ "Labels": { "for": scene.msb.uid().to_string() } });
-        let image = Image::with([lower, blob.clone()], &config);
+        let lower = Blob::gzip(&RawLayer::new().file("g", format!("{}", fixture.msb.uid())));
+        let config = json!({ "Labels": { "for": fixture.msb.uid().to_string() } });
+        let image = RawImage::with([lower, blob.clone()], &config);
         let mut flipped = blob.bytes.clone();
         flipped[50_000] ^= 1;
-        let other = gzip(&Layer::new().file("f", vec![b'y'; 100_000]).tar());
+        let other = gzip(&RawLayer::new().file("f", vec![b'y'; 100_000]).tar());
         let changes: [(&str, &[u8], &[u8]); 9] = [
             ("a bit of the layer", &blob.bytes, &flipped),
             ("half of the layer", &blob.bytes, &blob.bytes[..50_000]),
@@ -334,39 +335,39 @@ fn blobs_that_were_changed_in_the_registry_are_refused() {
             ("more than the config", &image.config, &[&image.config[..], b" "].concat()),
         ];
         for (what, part, instead) in changes {
-            let name = scene.name(Way::Pull);
+            let name = fixture.name(Transfer::Pull);
             let (repository, tag) = split(&name);
-            image.put(scene.registry.address(), repository, tag).unwrap();
+            image.put(fixture.registry.address(), repository, tag).unwrap();
             let hex = digest(part)["sha256:".len()..].to_owned();
             let place = format!("docker/registry/v2/blobs/sha256/{}/{hex}/data", &hex[..2]);
-            let place = scene.registry.storage().join(place);
+            let place = fixture.registry.storage().join(place);
             fs::write(&place, instead).unwrap();
-            let gave = scene.run(["pull", &name]);
+            let gave = fixture.run(["pull", &name]);
             fs::write(&place, part).unwrap();
-            let what = format!("{what} as {}", scene.msb.uid());
-            scene.is_refused(&what, &name, &gave);
-            let state = scene.state();
+            let what = format!("{what} as {}", fixture.msb.uid());
+            fixture.is_refused(&what, &name, &gave);
+            let state = fixture.state();
             assert!(!state.iter().any(|path| path.starts_with("images")), "{what}: {state:?}");
             let hex = &blob.diff_id["sha256:".len()..];
             assert!(!state.iter().any(|path| path.ends_with(hex)), "{what}: {state:?}");
-            scene.prune(&what);
+            fixture.prune(&what);
             // What was wrong is not remembered.
-            scene.run(["pull", &name]).ok();
-            scene.forget(&what, &name);
+            fixture.run(["pull", &name]).ok();
+            fixture.forget(&what, &name);
         }
     }
 }
 
 /// Attack 8: names in an archive are not paths.
 #[test]
-fn names_in_an_archive_lead_nowhere() {
-    for scene in Scene::each() {
+fn paths_in_an_archive_manifest_do_not_reach_the_host() {
+    for fixture in ImageFixture::each() {
         let image = image();
-        let canary = scene.outside().join("canary").display().to_string();
+        let canary = fixture.outside().join("canary").display().to_string();
         let layer = &image.blobs[0].bytes;
         let says = |config: &str, layer_name: &str, tag: &str| {
             let manifest = json!([{ "Config": config, "RepoTags": [tag], "Layers": [layer_name] }]);
-            Layer::new()
+            RawLayer::new()
                 .file("config.json", &image.config)
                 .file("layer.tar", layer)
                 .file("manifest.json", manifest.to_string())
@@ -374,8 +375,8 @@ fn names_in_an_archive_lead_nowhere() {
         let good = "docker.io/hostile/load:1";
         let up = format!("{}canary", "../".repeat(12));
         let archive = says("config.json", "layer.tar", good).tar();
-        scene.load(&archive).ok();
-        scene.forget("an honest archive", good);
+        fixture.load(&archive).ok();
+        fixture.forget("an honest archive", good);
         for (what, archive) in [
             ("a config outside", says(&canary, "layer.tar", good)),
             ("a config above", says(&up, "layer.tar", good)),
@@ -392,9 +393,9 @@ fn names_in_an_archive_lead_nowhere() {
             ("a name without end", says("config.json", "layer.tar", &"a/".repeat(100_000))),
             ("an empty name", says("config.json", "layer.tar", "")),
         ] {
-            let gave = scene.load(&archive.tar());
-            scene.is_refused(&format!("{what} as {}", scene.msb.uid()), "", &gave);
-            assert_eq!(scene.state(), Default::default(), "{what}");
+            let gave = fixture.load(&archive.tar());
+            fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), "", &gave);
+            assert_eq!(fixture.state(), Default::default(), "{what}");
         }
         for (what, archive) in [
             ("a file above", says("config.json", "layer.tar", good).file("../by-image", "x")),
@@ -412,12 +413,12 @@ fn names_in_an_archive_lead_nowhere() {
                 says("l", "layer.tar", good).symlink("l", "m").symlink("m", "config.json"),
             ),
         ] {
-            let gave = scene.load(&archive.tar());
-            let what = format!("{what} as {}", scene.msb.uid());
-            scene.is_unharmed(&what);
+            let gave = fixture.load(&archive.tar());
+            let what = format!("{what} as {}", fixture.msb.uid());
+            fixture.is_unharmed(&what);
             match gave.code {
-                0 => scene.forget(&what, good),
-                _ => scene.is_refused(&what, good, &gave),
+                0 => fixture.forget(&what, good),
+                _ => fixture.is_refused(&what, good, &gave),
             }
         }
     }
@@ -426,21 +427,21 @@ fn names_in_an_archive_lead_nowhere() {
 /// Attack 8: the same for a directory, where names could be links of the host.
 #[test]
 fn links_in_a_layout_directory_are_not_followed() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let image = image();
         let name = "docker.io/hostile/load:1";
-        let index = scene.msb.file("outside-index.json", image.index(name).to_string());
+        let index = fixture.msb.file("outside-index.json", image.index(name).to_string());
         for what in ["index", "manifest", "config", "layer", "blobs", "pipe"] {
-            let place = scene.msb.scratch().join(format!("layout-{what}"));
+            let place = fixture.msb.scratch().join(format!("layout-{what}"));
             let relative = format!("layout-{what}");
-            scene.msb.file(&format!("{relative}/index.json"), image.index(name).to_string());
+            fixture.msb.file(&format!("{relative}/index.json"), image.index(name).to_string());
             for part in image.parts() {
                 let hex = &digest(part)["sha256:".len()..].to_owned();
-                scene.msb.file(&format!("{relative}/blobs/sha256/{hex}"), part);
+                fixture.msb.file(&format!("{relative}/blobs/sha256/{hex}"), part);
             }
             let blob =
                 |part: &[u8]| place.join("blobs/sha256").join(&digest(part)["sha256:".len()..]);
-            let away = scene.msb.scratch().join(format!("away-{what}"));
+            let away = fixture.msb.scratch().join(format!("away-{what}"));
             let swapped = match what {
                 "index" => place.join("index.json"),
                 "manifest" => blob(&image.manifest),
@@ -453,8 +454,8 @@ fn links_in_a_layout_directory_are_not_followed() {
                 "pipe" => drop(std::process::Command::new("mkfifo").arg(&swapped).status()),
                 _ => std::os::unix::fs::symlink(&away, &swapped).unwrap(),
             }
-            let gave = scene.run(["load", "-i", place.to_str().unwrap()]);
-            scene.is_refused(&format!("{what} as {}", scene.msb.uid()), name, &gave);
+            let gave = fixture.run(["load", "-i", place.to_str().unwrap()]);
+            fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), name, &gave);
         }
         fs::remove_file(index).unwrap();
     }
@@ -463,40 +464,40 @@ fn links_in_a_layout_directory_are_not_followed() {
 /// Attack 8: a layer that is said to be had elsewhere is not asked for there.
 #[test]
 fn addresses_in_a_manifest_are_not_asked() {
-    for scene in Scene::each() {
-        let elsewhere = Liar::mute();
-        let url = format!("http://{}/layer", elsewhere.address());
-        let tar = Layer::new().file("f", "content").tar();
+    for fixture in ImageFixture::each() {
+        let foreign = HttpStub::not_found();
+        let url = format!("http://{}/layer", foreign.address());
+        let tar = RawLayer::new().file("f", "content").tar();
         for media in [media::FOREIGN, media::DOCKER_FOREIGN, media::GZIP, media::TAR] {
             let bytes = if media == media::TAR { tar.clone() } else { gzip(&tar) };
             let blob = Blob::of(media, &tar, bytes);
-            let whole = Image::new([blob]).bent(|manifest| {
+            let whole = RawImage::new([blob]).edit_manifest(|manifest| {
                 manifest["layers"][0]["urls"] = json!([url, "file:///etc/passwd"]);
                 manifest["config"]["urls"] = json!([url]);
             });
             // The registry has all of it, and then all but the layer.
-            let lacking = Image { blobs: Vec::new(), ..whole.clone() };
+            let lacking = RawImage { blobs: Vec::new(), ..whole.clone() };
             for image in [whole, lacking] {
-                let (name, gave) = scene.pull_from_liar(&image);
+                let (name, gave) = fixture.pull_from_stub(&image);
                 match gave.code {
-                    0 => scene.forget(media, &name),
-                    _ => scene.is_refused(media, &name, &gave),
+                    0 => fixture.forget(media, &name),
+                    _ => fixture.is_refused(media, &name, &gave),
                 }
-                let gave = scene.load(&image.oci_archive("docker.io/hostile/load:1"));
+                let gave = fixture.load(&image.oci_archive("docker.io/hostile/load:1"));
                 match gave.code {
-                    0 => scene.forget(media, "docker.io/hostile/load:1"),
-                    _ => scene.is_refused(media, "", &gave),
+                    0 => fixture.forget(media, "docker.io/hostile/load:1"),
+                    _ => fixture.is_refused(media, "", &gave),
                 }
-                assert_eq!(elsewhere.connections(), 0, "{media}: {:?}", elsewhere.seen());
+                assert_eq!(foreign.connections(), 0, "{media}: {:?}", foreign.seen());
             }
         }
     }
 }
 
 /// A registry that has these parts, and the image's manifest under every tag.
-fn holding(image: &Image, parts: Vec<Vec<u8>>) -> Liar {
+fn holding(image: &RawImage, parts: Vec<Vec<u8>>) -> HttpStub {
     let manifest = image.manifest.clone();
-    Liar::start(move |asked, stream| {
+    HttpStub::start(move |asked, stream| {
         let wanted = asked.path.rsplit('/').next().unwrap_or_default();
         let found = parts.iter().find(|part| digest(part) == wanted);
         let is_tag = asked.path.contains("/manifests/") && !wanted.contains(':');

@@ -1,9 +1,9 @@
-//! Registries that lead astray, or never end.
+//! Hostile registries: redirects, token servers, endless bodies.
 
-use super::scene::{Scene, is_printable};
-use msb_e2e::forge::{Blob, Image, Layer, MANIFEST, digest};
-use msb_e2e::liar::{Asked, Liar, reply, reply_raw};
-use msb_e2e::{Gave, ends};
+use super::fixture::{ImageFixture, is_printable};
+use msb_e2e::http_stub::{HttpRequest, HttpStub, reply, reply_raw};
+use msb_e2e::raw_image::{Blob, MANIFEST, RawImage, RawLayer, digest};
+use msb_e2e::{CmdOutput, ends};
 use serde_json::json;
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -16,73 +16,73 @@ use std::time::Duration;
 /// `agent:correct-horse`, as a header has it.
 const BASIC: &str = "YWdlbnQ6Y29ycmVjdC1ob3JzZQ==";
 
-fn image() -> Image {
-    Image::new([Blob::gzip(&Layer::new().file("f", "content"))])
+fn image() -> RawImage {
+    RawImage::new([Blob::gzip(&RawLayer::new().file("f", "content"))])
 }
 
 /// Notes a login for a registry, as `msb registry login` does.
-fn log_in(scene: &Scene, address: &str, login: &serde_json::Value) {
+fn log_in(fixture: &ImageFixture, address: &str, login: &serde_json::Value) {
     let text = json!({ "auths": { address: login } });
-    let path = scene.msb.file("home/auth.json", text.to_string());
+    let path = fixture.msb.file("home/auth.json", text.to_string());
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-fn pull(scene: &Scene, liar: &Liar) -> (String, Gave) {
-    let name = format!("{}/hostile/image:1", liar.address());
-    let gave = scene.run(["pull", &name]);
+fn pull(fixture: &ImageFixture, stub: &HttpStub) -> (String, CmdOutput) {
+    let name = format!("{}/hostile/image:1", stub.address());
+    let gave = fixture.run(["pull", &name]);
     (name, gave)
 }
 
 /// What part of an image is asked for; none for what is no part.
-fn part<'a>(image: &'a Image, asked: &Asked) -> Option<&'a [u8]> {
+fn part<'a>(image: &'a RawImage, asked: &HttpRequest) -> Option<&'a [u8]> {
     let wanted = asked.path.split('?').next()?.rsplit('/').next()?;
     let is_tag = asked.path.contains("/manifests/") && !wanted.contains(':');
     let found = image.parts().into_iter().find(|part| digest(part) == wanted);
     found.or(is_tag.then_some(&image.manifest))
 }
 
-fn give(image: &Image, asked: &Asked, stream: &mut TcpStream) {
+fn give(image: &RawImage, asked: &HttpRequest, stream: &mut TcpStream) {
     match part(image, asked) {
         Some(part) => reply(stream, "200 OK", &[("Content-Type", MANIFEST)], part),
         None => reply(stream, "404 Not Found", &[], b""),
     }
 }
 
-fn is_let_in(asked: &Asked) -> bool {
+fn is_let_in(asked: &HttpRequest) -> bool {
     asked.headers.contains_key("authorization")
 }
 
 /// A password goes to the registry it is for, and not to where that sends us.
 #[test]
 fn a_redirect_does_not_take_the_password_along() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let image = Arc::new(image());
-        let storage = Liar::start({
+        let storage = HttpStub::start({
             let image = image.clone();
             move |asked, stream| give(&image, asked, stream)
         });
         for parts in ["/blobs/", "/manifests/", "/"] {
             for status in ["301 Moved", "302 Found", "303 See", "307 Temporary", "308 Permanent"] {
-                let elsewhere = storage.address();
+                let target = storage.address();
                 let image = image.clone();
-                let registry = Liar::start(move |asked, stream| {
+                let registry = HttpStub::start(move |asked, stream| {
                     if !is_let_in(asked) {
                         let wants = [("WWW-Authenticate", "Basic realm=\"x\"")];
                         reply(stream, "401 Unauthorized", &wants, b"");
                     } else if asked.path.contains(parts) {
-                        let place = format!("http://{elsewhere}{}", asked.path);
+                        let place = format!("http://{target}{}", asked.path);
                         reply(stream, status, &[("Location", &place)], b"");
                     } else {
                         give(&image, asked, stream);
                     }
                 });
-                log_in(&scene, &registry.address(), &json!({ "auth": BASIC }));
-                let (name, gave) = pull(&scene, &registry);
+                log_in(&fixture, &registry.address(), &json!({ "auth": BASIC }));
+                let (name, gave) = pull(&fixture, &registry);
                 assert!(registry.seen().iter().any(is_let_in), "{status}: {gave:#?}");
                 assert!(!storage.seen().iter().any(is_let_in), "{status}: {:?}", storage.seen());
-                scene.is_unharmed(status);
+                fixture.is_unharmed(status);
                 if gave.code == 0 {
-                    scene.forget(status, &name);
+                    fixture.forget(status, &name);
                 }
             }
         }
@@ -92,8 +92,8 @@ fn a_redirect_does_not_take_the_password_along() {
 /// A redirect to something that is no web server reads nothing of the host.
 #[test]
 fn a_redirect_to_a_file_is_refused() {
-    for scene in Scene::each() {
-        let canary = scene.outside().join("canary").display().to_string();
+    for fixture in ImageFixture::each() {
+        let canary = fixture.outside().join("canary").display().to_string();
         for place in [
             format!("file://{canary}"),
             format!("file://localhost{canary}"),
@@ -109,31 +109,31 @@ fn a_redirect_to_a_file_is_refused() {
             "\u{7f}\u{80}".to_owned(),
             "x".repeat(20_000),
         ] {
-            let liar = Liar::start(move |_, stream| {
+            let stub = HttpStub::start(move |_, stream| {
                 reply(stream, "302 Found", &[("Location", &place)], b"");
             });
-            let (name, gave) = pull(&scene, &liar);
-            scene.is_refused("a redirect elsewhere", &name, &gave);
+            let (name, gave) = pull(&fixture, &stub);
+            fixture.is_refused("a redirect to another host", &name, &gave);
         }
-        let liar = Liar::start(|asked, stream| {
+        let stub = HttpStub::start(|asked, stream| {
             let place = format!("{}x", asked.path);
             reply(stream, "302 Found", &[("Location", &place)], b"");
         });
-        let (name, gave) = pull(&scene, &liar);
-        scene.is_refused("redirects without end", &name, &gave);
-        assert!(liar.seen().len() < 50, "{}", liar.seen().len());
+        let (name, gave) = pull(&fixture, &stub);
+        fixture.is_refused("redirects without end", &name, &gave);
+        assert!(stub.seen().len() < 50, "{}", stub.seen().len());
     }
 }
 
-/// Who gives out tokens is the registry's word; where the password then goes is not anybody's.
+/// The registry names the token server; the password goes to no other host.
 #[test]
 fn a_token_server_is_not_a_way_to_the_password() {
-    for scene in Scene::each() {
-        let listener = Arc::new(Liar::mute());
-        let canary = scene.outside().join("canary").display().to_string();
+    for fixture in ImageFixture::each() {
+        let listener = Arc::new(HttpStub::not_found());
+        let canary = fixture.outside().join("canary").display().to_string();
         let redirected = format!("http://{}/token", listener.address());
-        // A token server that sends on whoever asks.
-        let realm = Liar::start(move |_, stream| {
+        // A token server that redirects every request.
+        let realm = HttpStub::start(move |_, stream| {
             reply(stream, "307 Temporary", &[("Location", &redirected)], b"");
         });
         let realm = format!("http://{}/token", realm.address());
@@ -147,13 +147,13 @@ fn a_token_server_is_not_a_way_to_the_password() {
         ] {
             for login in [json!({ "auth": BASIC }), json!({ "identitytoken": "refresh-me" })] {
                 let wants = format!("Bearer realm=\"{realm}\",service=\"x\",scope=\"a:b:c\"");
-                let registry = Liar::start(move |_, stream| {
+                let registry = HttpStub::start(move |_, stream| {
                     let headers = [("WWW-Authenticate", wants.as_str())];
                     reply(stream, "401 Unauthorized", &headers, b"");
                 });
-                log_in(&scene, &registry.address(), &login);
-                let (name, gave) = pull(&scene, &registry);
-                scene.is_refused(&format!("{what} as {}", scene.msb.uid()), &name, &gave);
+                log_in(&fixture, &registry.address(), &login);
+                let (name, gave) = pull(&fixture, &registry);
+                fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), &name, &gave);
                 for secret in ["correct-horse", BASIC, "refresh-me"] {
                     assert!(!gave.stderr.contains(secret), "{what}: {gave:#?}");
                 }
@@ -166,27 +166,27 @@ fn a_token_server_is_not_a_way_to_the_password() {
 
 /// Another server's word does not make us show the password: only the registry asks for it.
 #[test]
-fn a_challenge_from_elsewhere_is_not_met() {
-    for scene in Scene::each() {
-        let realm = Arc::new(Liar::start(|_, stream| {
+fn a_challenge_of_another_server_gets_no_password() {
+    for fixture in ImageFixture::each() {
+        let realm = Arc::new(HttpStub::start(|_, stream| {
             reply(stream, "200 OK", &[], br#"{"token":"abc"}"#);
         }));
         let wants = format!("Bearer realm=\"http://{}/token\"", realm.address());
-        let storage = Liar::start(move |_, stream| {
+        let storage = HttpStub::start(move |_, stream| {
             reply(stream, "401 Unauthorized", &[("WWW-Authenticate", &wants)], b"");
         });
         let place = format!("http://{}/blob", storage.address());
         let image = image();
-        let registry = Liar::start(move |asked, stream| {
+        let registry = HttpStub::start(move |asked, stream| {
             if asked.path.contains("/blobs/") {
                 reply(stream, "302 Found", &[("Location", &place)], b"");
             } else {
                 give(&image, asked, stream);
             }
         });
-        log_in(&scene, &registry.address(), &json!({ "auth": BASIC }));
-        let (name, gave) = pull(&scene, &registry);
-        scene.is_refused("a challenge from elsewhere", &name, &gave);
+        log_in(&fixture, &registry.address(), &json!({ "auth": BASIC }));
+        let (name, gave) = pull(&fixture, &registry);
+        fixture.is_refused("a challenge from another host", &name, &gave);
         assert!(!realm.seen().iter().any(is_let_in), "{:?}", realm.seen());
         assert!(!storage.seen().iter().any(is_let_in), "{:?}", storage.seen());
     }
@@ -195,7 +195,7 @@ fn a_challenge_from_elsewhere_is_not_met() {
 /// Challenges and tokens that are none.
 #[test]
 fn words_of_a_registry_break_nothing() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let many = "Bearer ".to_owned() + &"realm=\"http://127.0.0.1:1/\",".repeat(1000);
         for wants in [
             "",
@@ -212,11 +212,11 @@ fn words_of_a_registry_break_nothing() {
             &many,
         ] {
             let wants = wants.to_owned();
-            let registry = Liar::start(move |_, stream| {
+            let registry = HttpStub::start(move |_, stream| {
                 reply(stream, "401 Unauthorized", &[("WWW-Authenticate", &wants)], b"");
             });
-            let (name, gave) = pull(&scene, &registry);
-            scene.is_refused("a challenge", &name, &gave);
+            let (name, gave) = pull(&fixture, &registry);
+            fixture.is_refused("a challenge", &name, &gave);
         }
         let escape = "\u{1b}]0;title\u{7}\u{1b}[2Jgone";
         let error = json!({ "errors": [{ "code": escape, "message": escape }] }).to_string();
@@ -238,29 +238,29 @@ fn words_of_a_registry_break_nothing() {
             for body in [&error, &huge, &not_json] {
                 let (body, image) = (body.clone(), image());
                 let blobs_only = status.starts_with('5');
-                let registry = Liar::start(move |asked, stream| {
+                let registry = HttpStub::start(move |asked, stream| {
                     if blobs_only && asked.path.contains("/manifests/") {
                         return give(&image, asked, stream);
                     }
                     reply(stream, status, &[("Content-Type", "application/json")], body.as_bytes());
                 });
-                let (name, gave) = pull(&scene, &registry);
-                scene.is_refused(status, &name, &gave);
+                let (name, gave) = pull(&fixture, &registry);
+                fixture.is_refused(status, &name, &gave);
                 assert!(gave.stderr.len() < 5_000, "{status}: {} bytes", gave.stderr.len());
             }
         }
         for token in ["\r\nX-Injected: 1", "a b", "", "\u{1b}", &"t".repeat(2_000_000)] {
             let answer = json!({ "token": token }).to_string();
-            let realm = Liar::start(move |_, stream| {
+            let realm = HttpStub::start(move |_, stream| {
                 reply(stream, "200 OK", &[], answer.as_bytes());
             });
             let wants = format!("Bearer realm=\"http://{}/\"", realm.address());
-            let registry = Liar::start(move |_, stream| {
+            let registry = HttpStub::start(move |_, stream| {
                 reply(stream, "401 Unauthorized", &[("WWW-Authenticate", &wants)], b"");
             });
-            let (name, gave) = pull(&scene, &registry);
-            scene.is_refused("a token", &name, &gave);
-            let injected = |asked: &Asked| asked.headers.contains_key("x-injected");
+            let (name, gave) = pull(&fixture, &registry);
+            fixture.is_refused("a token", &name, &gave);
+            let injected = |asked: &HttpRequest| asked.headers.contains_key("x-injected");
             assert!(!registry.seen().iter().any(injected));
         }
     }
@@ -269,7 +269,7 @@ fn words_of_a_registry_break_nothing() {
 /// Attacks 8 and 9: bodies without end, and lengths that lie.
 #[test]
 fn bodies_that_lie_about_their_length_are_refused() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         type Body = fn(&mut TcpStream, &[u8]);
         let cases: [(&str, Body); 11] = [
             ("no length and no end", |stream, part| {
@@ -321,20 +321,20 @@ fn bodies_that_lie_about_their_length_are_refused() {
         for (what, body) in cases {
             for place in ["/manifests/", "/blobs/"] {
                 let image = image();
-                let liar = Liar::start(move |asked, stream| match part(&image, asked) {
+                let stub = HttpStub::start(move |asked, stream| match part(&image, asked) {
                     Some(part) if asked.path.contains(place) => body(stream, part),
                     _ => give(&image, asked, stream),
                 });
-                let (name, gave) = pull(&scene, &liar);
-                let what = format!("{what} at {place} as {}", scene.msb.uid());
+                let (name, gave) = pull(&fixture, &stub);
+                let what = format!("{what} at {place} as {}", fixture.msb.uid());
                 // A body that is cut where the right one ends has all that was asked for.
                 if gave.code == 0 && what.contains("longer length") {
-                    scene.forget(&what, &name);
+                    fixture.forget(&what, &name);
                 } else {
-                    scene.is_refused(&what, &name, &gave);
+                    fixture.is_refused(&what, &name, &gave);
                 }
-                scene.prune(&what);
-                assert_eq!(scene.state(), Default::default(), "{what}");
+                fixture.prune(&what);
+                assert_eq!(fixture.state(), Default::default(), "{what}");
             }
         }
     }
@@ -343,14 +343,14 @@ fn bodies_that_lie_about_their_length_are_refused() {
 /// Attack 8: what was begun is not gone on with from other bytes.
 #[test]
 fn a_resumed_transfer_is_verified_as_a_whole() {
-    for scene in Scene::each() {
-        let image = Image::new([Blob::gzip(&Layer::new().file("f", vec![b'x'; 300_000]))]);
+    for fixture in ImageFixture::each() {
+        let image = RawImage::new([Blob::gzip(&RawLayer::new().file("f", vec![b'x'; 300_000]))]);
         let blob = image.blobs[0].bytes.clone();
         for answer in
-            ["206 with other bytes", "206 from elsewhere", "200 with all", "416", "206 with all"]
+            ["206 with other bytes", "206 from another host", "200 with all", "416", "206 with all"]
         {
             let (image, whole) = (image.clone(), blob.clone());
-            let liar = Liar::start(move |asked, stream| {
+            let stub = HttpStub::start(move |asked, stream| {
                 if !asked.path.ends_with(&digest(&whole)) {
                     return give(&image, asked, stream);
                 }
@@ -369,7 +369,7 @@ fn a_resumed_transfer_is_verified_as_a_whole() {
                     "206 with other bytes" => {
                         reply(stream, "206 Partial", &headers, &vec![0xa5; whole.len() - from]);
                     }
-                    "206 from elsewhere" => {
+                    "206 from another host" => {
                         let headers = [("Content-Range", "bytes 0-99/100")];
                         reply(stream, "206 Partial", &headers, &whole[..whole.len() - from]);
                     }
@@ -378,19 +378,19 @@ fn a_resumed_transfer_is_verified_as_a_whole() {
                     _ => reply(stream, "200 OK", &[], &whole),
                 }
             });
-            let (name, gave) = pull(&scene, &liar);
-            let what = format!("{answer} as {}", scene.msb.uid());
+            let (name, gave) = pull(&fixture, &stub);
+            let what = format!("{answer} as {}", fixture.msb.uid());
             match answer {
                 "200 with all" => {
                     assert_eq!(gave.code, 0, "{what}: {gave:#?}");
-                    scene.forget(&what, &name);
+                    fixture.forget(&what, &name);
                 }
                 _ => {
-                    scene.is_refused(&what, &name, &gave);
-                    scene.prune(&what);
+                    fixture.is_refused(&what, &name, &gave);
+                    fixture.prune(&what);
                 }
             }
-            assert_eq!(scene.state(), Default::default(), "{what}");
+            assert_eq!(fixture.state(), Default::default(), "{what}");
         }
     }
 }
@@ -398,7 +398,7 @@ fn a_resumed_transfer_is_verified_as_a_whole() {
 /// Attacks 9 and 27: silence, and a byte a second, end at the limit of silence.
 #[test]
 fn a_registry_that_hardly_says_anything_is_given_up() {
-    let scenes = Scene::each();
+    let fixtures = ImageFixture::each();
     type Body = fn(&mut TcpStream, &[u8]);
     let cases: [(&str, &str, Body); 4] = [
         ("silence", "/manifests/", |_, _| std::thread::sleep(Duration::from_secs(120))),
@@ -411,22 +411,22 @@ fn a_registry_that_hardly_says_anything_is_given_up() {
         }),
     ];
     let mut pulling = Vec::new();
-    for scene in &scenes {
+    for fixture in &fixtures {
         for (what, place, body) in cases {
             let image = image();
-            let liar = Liar::start(move |asked, stream| match part(&image, asked) {
+            let stub = HttpStub::start(move |asked, stream| match part(&image, asked) {
                 Some(part) if asked.path.contains(place) => body(stream, part),
                 _ => give(&image, asked, stream),
             });
-            let name = format!("{}/hostile/image:1", liar.address());
-            let mut command = scene.msb.command(["pull", &name]);
+            let name = format!("{}/hostile/image:1", stub.address());
+            let mut command = fixture.msb.command(["pull", &name]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            pulling.push((scene, what, name, liar, command.spawn().unwrap()));
+            pulling.push((fixture, what, name, stub, command.spawn().unwrap()));
         }
     }
-    for (scene, what, name, _liar, child) in pulling {
+    for (fixture, what, name, _liar, child) in pulling {
         let gave = ends(child);
-        scene.is_refused(&format!("{what} as {}", scene.msb.uid()), &name, &gave);
+        fixture.is_refused(&format!("{what} as {}", fixture.msb.uid()), &name, &gave);
     }
 }
 
@@ -443,11 +443,11 @@ fn drip(stream: &mut TcpStream, part: &[u8]) {
 
 /// An upload goes to the registry that was named, and nowhere else.
 #[test]
-fn an_upload_is_not_led_elsewhere() {
-    for scene in Scene::each() {
-        let listener = Liar::mute();
+fn an_upload_is_not_redirected() {
+    for fixture in ImageFixture::each() {
+        let listener = HttpStub::not_found();
         let name = "docker.io/hostile/load:1";
-        scene.load(&image().oci_archive(name)).ok();
+        fixture.load(&image().oci_archive(name)).ok();
         for (status, place) in [
             ("202 Accepted", format!("http://{}/upload", listener.address())),
             ("202 Accepted", format!("//{}/upload", listener.address())),
@@ -458,7 +458,7 @@ fn an_upload_is_not_led_elsewhere() {
             ("308 Permanent", format!("http://{}/upload", listener.address())),
         ] {
             let at = place.clone();
-            let registry = Liar::start(move |asked, stream| match &*asked.method {
+            let registry = HttpStub::start(move |asked, stream| match &*asked.method {
                 _ if !is_let_in(asked) => {
                     let wants = [("WWW-Authenticate", "Basic realm=\"x\"")];
                     reply(stream, "401 Unauthorized", &wants, b"");
@@ -466,15 +466,15 @@ fn an_upload_is_not_led_elsewhere() {
                 "HEAD" => reply_raw(stream, "404 Not Found", &[("Content-Length", "0")], b""),
                 _ => reply(stream, status, &[("Location", &at)], b""),
             });
-            log_in(&scene, &registry.address(), &json!({ "auth": BASIC }));
+            log_in(&fixture, &registry.address(), &json!({ "auth": BASIC }));
             let target = format!("{}/hostile/pushed:1", registry.address());
-            let gave = scene.run(["push", name, &target]);
+            let gave = fixture.run(["push", name, &target]);
             assert_eq!(gave.code, 125, "{place}: {gave:#?}");
             assert!(is_printable(&gave.stderr), "{place}: {gave:#?}");
             let seen = listener.seen();
             assert!(!seen.iter().any(is_let_in), "{place}: {seen:?}");
             assert!(!seen.iter().any(|asked| asked.method == "PUT"), "{place}: {seen:?}");
         }
-        scene.is_unharmed("an upload");
+        fixture.is_unharmed("an upload");
     }
 }

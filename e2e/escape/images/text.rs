@@ -1,7 +1,7 @@
 //! Text of images on the way to a terminal or a log.
 
-use super::scene::{Scene, Way, busybox, is_printable};
-use msb_e2e::forge::{Blob, Image, Layer, architecture, media};
+use super::fixture::{ImageFixture, Transfer, busybox, is_printable};
+use msb_e2e::raw_image::{Blob, RawImage, RawLayer, architecture, media};
 use serde_json::{Value, json};
 
 /// Clears the screen, sets a title, turns the direction, goes back over the line.
@@ -11,7 +11,7 @@ const ESCAPES: &str =
 /// Attacks 11 and 28.
 #[test]
 fn text_of_an_image_does_not_reach_the_terminal_as_it_is() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let text = ESCAPES.replace('\0', "");
         let blob = busybox();
         let step = json!({
@@ -38,9 +38,9 @@ fn text_of_an_image_does_not_reach_the_terminal_as_it_is() {
             "rootfs": { "type": "layers", "diff_ids": [blob.diff_id] },
             "history": vec![step; 3],
         });
-        let image = Image::with_config([blob], config.to_string());
-        for way in [Way::Pull, Way::DockerArchive, Way::OciArchive] {
-            let (name, gave) = scene.bring(&image, way);
+        let image = RawImage::with_config([blob], config.to_string());
+        for way in [Transfer::Pull, Transfer::DockerArchive, Transfer::OciArchive] {
+            let (name, gave) = fixture.bring(&image, way);
             gave.ok();
             for words in [
                 vec!["image", "ls"],
@@ -61,12 +61,20 @@ fn text_of_an_image_does_not_reach_the_terminal_as_it_is() {
                 vec!["df"],
                 vec!["image", "rm", &name],
             ] {
-                let gave = scene.msb.run(&words);
-                assert!(is_printable(&gave.stdout), "{words:?} as {}: {gave:#?}", scene.msb.uid());
-                assert!(is_printable(&gave.stderr), "{words:?} as {}: {gave:#?}", scene.msb.uid());
+                let gave = fixture.msb.run(&words);
+                assert!(
+                    is_printable(&gave.stdout),
+                    "{words:?} as {}: {gave:#?}",
+                    fixture.msb.uid()
+                );
+                assert!(
+                    is_printable(&gave.stderr),
+                    "{words:?} as {}: {gave:#?}",
+                    fixture.msb.uid()
+                );
                 assert!(!gave.stderr.contains("panicked"), "{words:?}: {gave:#?}");
             }
-            scene.prune("text");
+            fixture.prune("text");
         }
     }
 }
@@ -74,30 +82,30 @@ fn text_of_an_image_does_not_reach_the_terminal_as_it_is() {
 /// Attacks 6 and 28: names in a layer that is refused are told, but not as they are.
 #[test]
 fn names_in_an_error_are_made_harmless() {
-    for scene in Scene::each() {
+    for fixture in ImageFixture::each() {
         let text = ESCAPES.replace('\0', "");
         for (what, layer) in [
-            ("a name", Layer::new().pax("path", format!("../{text}")).file("f", "")),
+            ("a name", RawLayer::new().pax("path", format!("../{text}")).file("f", "")),
             (
                 "a long name",
-                Layer::new().pax("path", format!("/{}", text.repeat(50))).file("f", ""),
+                RawLayer::new().pax("path", format!("/{}", text.repeat(50))).file("f", ""),
             ),
-            ("a target", Layer::new().pax("linkpath", format!("../{text}")).hardlink("h", "x")),
-            ("an owner", Layer::new().pax("uname", &text).pax("uid", &text).file("f", "")),
+            ("a target", RawLayer::new().pax("linkpath", format!("../{text}")).hardlink("h", "x")),
+            ("an owner", RawLayer::new().pax("uname", &text).pax("uid", &text).file("f", "")),
             (
                 "below a file",
-                Layer::new().file("f", "").pax("path", format!("f/{text}")).file("g", ""),
+                RawLayer::new().file("f", "").pax("path", format!("f/{text}")).file("g", ""),
             ),
             (
                 "an attribute",
-                Layer::new()
+                RawLayer::new()
                     .pax(&format!("SCHILY.xattr.user.{}", text.repeat(20)), "")
                     .file("f", ""),
             ),
-            ("invalid UTF-8", Layer::new().pax("path", b"../\xff\xfe\x1b[2J").file("f", "")),
+            ("invalid UTF-8", RawLayer::new().pax("path", b"../\xff\xfe\x1b[2J").file("f", "")),
         ] {
             // That nothing unprintable is said is seen where it is refused.
-            scene.survives(what, &Image::of(&layer));
+            fixture.survives(what, &RawImage::of(&layer));
         }
     }
 }
@@ -105,13 +113,13 @@ fn names_in_an_error_are_made_harmless() {
 /// Attack 28: types and notes of a manifest.
 #[test]
 fn text_of_a_manifest_is_made_harmless() {
-    for scene in Scene::each() {
-        let blob = || Blob::of(media::TAR, &Layer::new().tar(), Layer::new().tar());
+    for fixture in ImageFixture::each() {
+        let blob = || Blob::of(media::TAR, &RawLayer::new().tar(), RawLayer::new().tar());
         let bend = |key: &'static str| {
-            Image::new([blob()]).bent(|manifest| manifest[key] = json!(ESCAPES))
+            RawImage::new([blob()]).edit_manifest(|manifest| manifest[key] = json!(ESCAPES))
         };
         let layer = |key: &'static str, value: Value| {
-            Image::new([blob()]).bent(|manifest| manifest["layers"][0][key] = value)
+            RawImage::new([blob()]).edit_manifest(|manifest| manifest["layers"][0][key] = value)
         };
         for (what, image) in [
             ("its type", bend("mediaType")),
@@ -123,15 +131,15 @@ fn text_of_a_manifest_is_made_harmless() {
             ("a layer's addresses", layer("urls", json!([ESCAPES]))),
             ("a layer's size", layer("size", json!(ESCAPES))),
         ] {
-            let (name, gave) = scene.pull_from_liar(&image);
-            let what = format!("{what} as {}", scene.msb.uid());
+            let (name, gave) = fixture.pull_from_stub(&image);
+            let what = format!("{what} as {}", fixture.msb.uid());
             match gave.code {
                 0 => {
-                    let shown = scene.msb.run(["image", "inspect", &name]);
+                    let shown = fixture.msb.run(["image", "inspect", &name]);
                     assert!(is_printable(&shown.stdout), "{what}: {shown:#?}");
-                    scene.forget(&what, &name);
+                    fixture.forget(&what, &name);
                 }
-                _ => scene.is_refused(&what, &name, &gave),
+                _ => fixture.is_refused(&what, &name, &gave),
             }
         }
     }

@@ -9,13 +9,13 @@ fn each() -> Vec<Msb> {
     Msb::each().into_iter().chain(Msb::with_one_id()).collect()
 }
 
-/// A root whose init does what the script says.
+/// A root filesystem with this script as init.
 fn root(msb: &Msb, script: &str) -> PathBuf {
     let root = msb.services_rootfs("hostile");
     let init = root.join("init");
     fs::write(&init, format!("#!/bin/sh\n{script}\n")).expect("a file");
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).expect("its mode");
-    msb.own_tree(&root);
+    msb.chown_tree(&root);
     root
 }
 
@@ -28,7 +28,7 @@ fn create(msb: &Msb, flags: &[&str], script: &str) {
 
 const FOREVER: &str = "while :; do sleep 100; done";
 
-/// Attack 17: whoever is inside has no name for the guest, so there is nothing to trace, read or kill.
+/// Attack 17: processes inside have no PID for the guest, so they cannot trace, read or kill it.
 #[test]
 fn the_guest_is_not_to_be_found_beside_an_init() {
     for msb in each() {
@@ -86,7 +86,7 @@ fn an_init_has_exactly_what_a_command_has() {
     }
 }
 
-/// Attack 24: an init that heeds nobody ends with its worker.
+/// Attack 24: an init that ignores all signals ends with its worker.
 #[test]
 fn an_init_does_not_outlive_its_worker() {
     for msb in each() {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 /// Attack 18.
 #[test]
-fn system_calls_that_nobody_needs_are_refused() {
+fn unneeded_system_calls_are_refused() {
     for msb in Msb::each() {
         msb.program("syscalls", include_str!("../programs/syscalls.c"));
         for flags in [&[][..], &["--security", "restricted"], &["-u", "33"]] {
@@ -137,9 +137,9 @@ fn what_tells_of_the_hosts_kernel_is_empty() {
     }
 }
 
-/// Attack 22: disks of the host, loop devices of other sandboxes, and who locks which file.
+/// Attack 22: disks of the host, loop devices of other sandboxes, and the holders of file locks.
 #[test]
-fn disks_and_locks_of_the_host_are_not_told() {
+fn disks_and_locks_of_the_host_are_not_shown() {
     for msb in Msb::each().into_iter().chain(Msb::with_one_id()) {
         let locked = msb.file("locked", "");
         let file = fs::File::open(&locked).unwrap();
@@ -176,9 +176,9 @@ fn device_nodes_of_the_host_are_not_changed() {
     }
 }
 
-/// Attack 22: layers, mounts and cgroups are named by paths of the host that would tell who and where.
+/// Attack 22: layers, mounts and cgroups would show paths of the host, with user and directory.
 #[test]
-fn paths_of_the_host_are_not_told() {
+fn paths_of_the_host_are_not_shown() {
     for msb in Msb::each() {
         let shared = msb.file("shared-canary/file", "");
         let volume = format!("{}:/data", shared.parent().unwrap().display());
@@ -186,8 +186,8 @@ fn paths_of_the_host_are_not_told() {
         let gave = msb.shell_with(["-v", &volume], look).ok();
         let scratch = msb.scratch().parent().unwrap().file_name().unwrap().to_str().unwrap();
         let overlays = gave.stdout.lines().filter(|line| !line.contains(" /data "));
-        let telling: Vec<&str> = overlays.filter(|line| line.contains(scratch)).collect();
-        assert_eq!(telling, [""; 0]);
+        let host_paths: Vec<&str> = overlays.filter(|line| line.contains(scratch)).collect();
+        assert_eq!(host_paths, [""; 0]);
         let groups = gave.stdout.lines().filter(|line| line.contains(":/") && line.contains("msb"));
         assert_eq!(groups.count(), 0, "{}", gave.stdout);
     }
@@ -205,7 +205,7 @@ fn keys_pushed_into_a_terminal_do_not_reach_the_caller() {
                 binary.display(),
                 rootfs.display()
             );
-            let mut script = msb.as_whom("script");
+            let mut script = msb.user_command("script");
             script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/bash");
             script.stdout(Stdio::piped()).stderr(Stdio::piped());
             let gave = ends(script.spawn().unwrap());
@@ -228,7 +228,7 @@ fn the_callers_terminal_cannot_be_opened() {
             binary.display(),
             rootfs.display()
         );
-        let mut script = msb.as_whom("script");
+        let mut script = msb.user_command("script");
         script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh");
         let gave = ends(script.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         assert!(!gave.stdout.contains("intruder"), "{gave:#?}");
@@ -272,7 +272,7 @@ fn dangerous_capabilities_are_gone_even_for_root() {
     }
 }
 
-/// A program that is set-id in a restricted sandbox gives nothing to who runs it.
+/// A set-id program in a restricted sandbox gives its caller nothing.
 #[test]
 fn setuid_programs_do_nothing_in_a_restricted_sandbox() {
     let Some(root) = Msb::each().into_iter().find(Msb::is_root) else {

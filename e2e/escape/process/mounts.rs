@@ -41,13 +41,13 @@ fn mounts_made_inside_are_not_seen_outside() {
     }
 }
 
-/// Attack 15: even where the host shares its mounts with everybody.
+/// Attack 15: even where all mounts of the host have shared propagation.
 #[test]
 fn mounts_do_not_propagate_through_a_shared_directory() {
     for msb in Msb::each().into_iter().filter(|_| Msb::new().is_root()) {
-        let shared = Mounted::tmpfs(&msb, "shared");
+        let shared = SharedMount::tmpfs(&msb, "shared");
         fs::create_dir(shared.0.join("below")).unwrap();
-        msb.own(&shared.0.join("below"));
+        msb.chown(&shared.0.join("below"));
         let name = format!("msb-canary-shared-{}-{}", std::process::id(), msb.uid());
         msb.program("mounting", include_str!("../programs/mounting.c"));
         let volume = format!("{}:/shared", shared.0.display());
@@ -66,11 +66,11 @@ fn mounts_do_not_propagate_through_a_shared_directory() {
 #[test]
 fn mounts_made_outside_later_do_not_appear_inside() {
     for msb in Msb::each().into_iter().filter(|_| Msb::new().is_root()) {
-        let shared = Mounted::tmpfs(&msb, "shared");
+        let shared = SharedMount::tmpfs(&msb, "shared");
         fs::create_dir(shared.0.join("below")).unwrap();
         let volume = format!("{}:/shared", shared.0.display());
         msb.lasting("web", ["-v", &volume]);
-        let later = Mounted::tmpfs(&msb, "shared/below");
+        let later = SharedMount::tmpfs(&msb, "shared/below");
         fs::write(later.0.join("canary"), "later").unwrap();
         assert_eq!(msb.shell_in("web", "ls /shared/below").line(), "");
     }
@@ -102,7 +102,7 @@ fn a_directory_moved_out_of_a_mount_does_not_take_a_command_along() {
         msb.file("secret/canary", "moved-secret");
         let standing = msb.file("volume/a/b/file", "");
         for level in standing.ancestors().skip(1).take(3) {
-            msb.own(level);
+            msb.chown(level);
         }
         let volume = format!("{}:/volume", msb.scratch().join("volume").display());
         msb.lasting("web", ["-v", &volume]);
@@ -153,7 +153,7 @@ fn mount_points_that_are_links_stay_inside() {
     for msb in Msb::each() {
         let outside = msb.scratch().join("outside");
         fs::create_dir(&outside).unwrap();
-        msb.own(&outside);
+        msb.chown(&outside);
         let rootfs = msb.rootfs();
         for (index, target) in links.iter().enumerate() {
             symlink(target, rootfs.join(format!("link{index}"))).unwrap();
@@ -243,10 +243,10 @@ fn the_image_directory_is_not_changed() {
     }
 }
 
-/// A mount of the test's own, which everybody shares.
-struct Mounted(PathBuf);
+/// A mount of the test's own, with shared propagation.
+struct SharedMount(PathBuf);
 
-impl Mounted {
+impl SharedMount {
     fn tmpfs(msb: &Msb, name: &str) -> Self {
         let path = msb.scratch().join(name);
         fs::create_dir_all(&path).expect("a directory");
@@ -256,12 +256,12 @@ impl Mounted {
         };
         run(&["-t", "tmpfs", "msb-test"]);
         run(&["--make-shared"]);
-        msb.own(&path);
+        msb.chown(&path);
         Self(path)
     }
 }
 
-impl Drop for Mounted {
+impl Drop for SharedMount {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
         if !unmounted.is_ok_and(|status| status.success()) {

@@ -1,4 +1,4 @@
-/* `take KIND`: many users, each of whom takes as much as it gets of what the kernel counts for users,
+/* `take KIND`: many users. Each takes as much as it gets of what the kernel counts for users,
    and keeps it. Tells how much that was. `count KIND`: tells how many of 16 can be had now. */
 #define _GNU_SOURCE
 #include <signal.h>

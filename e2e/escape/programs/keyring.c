@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 			long serial = key("msb-canary", "keyring-secret", rings[i]);
 			if (serial < 0)
 				return errno == ENOSYS ? 77 : 78;
-			/* Everybody may do everything with it, so only the namespace protects it. */
+			/* All users have all permissions on it, so only the namespace protects it. */
 			syscall(SYS_keyctl, KEYCTL_SETPERM, serial, 0x3f3f3f3f);
 			snprintf(serials[i], sizeof serials[i], "%ld", serial);
 			args[argc - 2 + i] = serials[i];

@@ -1,4 +1,4 @@
-/* Tries to take hold of the processes whose pids are the arguments. */
+/* Tries to take hold of the processes with the pids that are the arguments. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

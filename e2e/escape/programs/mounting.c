@@ -1,5 +1,5 @@
 /* `NAME PLACE...`: in namespaces of its own, without ids, mounts a tmpfs by that name at each
-   place, shares it with whoever wants it, and stays. */
+   place, shares it with every other namespace, and stays. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>

@@ -41,6 +41,24 @@ int main(int argc, char **argv)
 			if (socket(families[i].family, types[type], 0) >= 0)
 				printf("has %s\n", families[i].name);
 	}
+	/* Pairs are another way to the same families. */
+	for (int family = 0; family < 50; family++) {
+		int types[] = {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET}, pair[2];
+		for (int type = 0; type < 3; type++) {
+			if (socketpair(family, types[type], 0, pair) == 0 && family != AF_UNIX)
+				printf("has pairs of %d\n", family);
+			else if (family != AF_UNIX && errno != EAFNOSUPPORT)
+				printf("%d has no pairs because of %d\n", family, errno);
+		}
+	}
+	/* Routes are the only part of the kernel that is asked by netlink. */
+	for (int protocol = 0; protocol < 32; protocol++) {
+		int has = socket(AF_NETLINK, SOCK_RAW, protocol) >= 0;
+		if (has != (protocol == 0))
+			printf("netlink %d: %d\n", protocol, has);
+		if (!has && errno != EPROTONOSUPPORT)
+			printf("netlink %d is refused because of %d\n", protocol, errno);
+	}
 	if (socket(AF_INET, SOCK_RAW, 1) >= 0)
 		puts("has raw");
 	puts("tried");

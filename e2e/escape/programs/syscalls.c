@@ -20,7 +20,10 @@ static const struct {
 	CALL(move_pages), CALL(open_by_handle_at), CALL(open_tree), CALL(perf_event_open),
 	CALL(pivot_root), CALL(quotactl), CALL(reboot), CALL(request_key), CALL(setdomainname),
 	CALL(sethostname), CALL(setns), CALL(settimeofday), CALL(swapoff), CALL(swapon),
-	CALL(syslog), CALL(umount2), CALL(userfaultfd), CALL(vhangup),
+	CALL(syslog), CALL(umount2), CALL(userfaultfd), CALL(vhangup), CALL(get_mempolicy),
+	CALL(set_mempolicy), CALL(mbind), CALL(migrate_pages), CALL(clock_adjtime),
+	CALL(lookup_dcookie), {"pidfd_getfd", 438}, {"process_madvise", 440},
+	{"quotactl_fd", 443}, {"set_mempolicy_home_node", 450},
 #ifdef __x86_64__
 	CALL(ioperm), CALL(iopl), CALL(modify_ldt), CALL(uselib),
 #endif

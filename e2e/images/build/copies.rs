@@ -1,4 +1,4 @@
-//! COPY and ADD: what lands where, whose it is, and what cannot be reached.
+//! COPY and ADD: targets, owners, and files that cannot be reached.
 
 use super::Project;
 use msb_e2e::Msb;
@@ -75,7 +75,7 @@ fn what_is_left_out_is_not_there() {
         );
         let gave = project.build_with("FROM base\nCOPY secret.key /\n", &[]);
         assert!(
-            gave.stderr.contains("hint: it is there, but `.dockerignore` leaves it out"),
+            gave.stderr.contains("hint: the file exists, but `.dockerignore` excludes it"),
             "{gave:#?}"
         );
         // The one beside the Containerfile comes first.

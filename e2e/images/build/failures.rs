@@ -35,11 +35,14 @@ fn failures_name_the_line_and_the_reason() {
             ("FROM base\nCOPY nope /x\n", "Containerfile:2: nothing to copy at `nope`"),
             (
                 "FROM base\nCOPY --chown=ghost Containerfile /x\n",
-                "Containerfile:2: nobody in the image is called `ghost`",
+                "Containerfile:2: the image has no user or group `ghost`",
             ),
             ("FROM base\nUSER ghost\nRUN id\n", "Containerfile:3: no such user inside: `ghost`"),
             ("FROM base\nENV a=\"${b:?say b}\"\n", "Containerfile:2: `b`: say b"),
-            ("FROM base\nCOPY <<E /x\n", "Containerfile:2: the here-document has no end: `E`"),
+            (
+                "FROM base\nCOPY <<E /x\n",
+                "Containerfile:2: the here-document is not terminated: `E`",
+            ),
             ("FROM host\n", "Containerfile:1: nothing can be built on `host`"),
             ("FROM ./dir\n", "Containerfile:1: not the name of an image: `./dir`"),
             (

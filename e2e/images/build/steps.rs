@@ -118,8 +118,8 @@ fn what_run_changes_is_the_layer() {
 }
 
 #[test]
-fn what_was_done_before_is_not_done_again() {
-    for msb in Msb::each_apart() {
+fn cached_steps_are_not_run_again() {
+    for msb in Msb::each_with_own_layers() {
         let project = Project::new(&msb);
         project.file("a", "1");
         project.file("b", "1");
@@ -207,7 +207,7 @@ fn the_same_build_at_another_time_is_the_same_image() {
         let build = || {
             let args = ["build", "-q", "--no-cache", "-t", "built", "./project"];
             let output = msb.command(args).env("SOURCE_DATE_EPOCH", "1600000000").output().unwrap();
-            msb_e2e::Gave::from(output).line()
+            msb_e2e::CmdOutput::from(output).line()
         };
         assert_eq!(build(), build());
         let inspected = msb.json(["image", "inspect", "built", "--json"]);
@@ -274,11 +274,11 @@ fn with_one_id_everything_but_other_users_works() {
     assert_eq!(project.says("cat /a /b; stat -c %u:%g /a"), "12\n0:0");
     let gave = project.build_with("FROM base\nUSER web\nRUN true\n", &[]);
     assert!(gave.stderr.contains("error: Containerfile:3: only root can exist"), "{gave:#?}");
-    // Who a file belongs to is kept for those who have more ids.
+    // Owners are kept in the archive, for users with subordinate ids.
     project.build("FROM base\nCOPY --chown=5:6 a /a\n");
     msb.run(["save", "-o", "built.tar", "built"]).ok();
     let archive = std::fs::read(msb.scratch().join("built.tar")).unwrap();
-    let Some(root) = Some(Msb::apart()).filter(Msb::is_root) else { return };
+    let Some(root) = Some(Msb::with_own_layers()).filter(Msb::is_root) else { return };
     root.run_with(["load", "-t", "built"], &archive).ok();
     assert_eq!(root.run(["run", "built", "--", "stat", "-c", "%u:%g", "/a"]).line(), "5:6");
 }

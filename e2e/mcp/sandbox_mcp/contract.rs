@@ -1,12 +1,12 @@
 //! What a client is told before it calls anything, and how calls fail.
 
-use super::{DIALECT, Desk, mask};
+use super::{DIALECT, SandboxMcpClient, mask};
 use msb_e2e::Msb;
 use msb_e2e::mcp::Client;
 use serde_json::{Value, json};
 
-/// Every tool with its arguments, as its authors wrote them down: name, type, and what it is if
-/// nobody says. Their schemas follow from that.
+/// Every tool with its arguments, as its authors wrote them down: name, type, and default.
+/// Their schemas follow from that.
 const TOOLS: &str = r#"
 exec command:string timeout:number=30.0 workdir:string="/workspace" stdin:string="" sandbox:string="default"
 python code:string timeout:number=30.0 sandbox:string="default"
@@ -104,19 +104,19 @@ fn the_tools_and_their_schemas_are_those_of_the_original() {
 #[test]
 fn only_calls_that_are_no_calls_are_errors() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    let wrong = |desk: &mut Desk, tool: &str, arguments: Value| {
-        let result = desk.client.call(tool, arguments);
+    let mut mcp = SandboxMcpClient::open(&msb);
+    let wrong = |mcp: &mut SandboxMcpClient, tool: &str, arguments: Value| {
+        let result = mcp.client.call(tool, arguments);
         assert_eq!(result["isError"], true, "{result}");
         assert_eq!(result["structuredContent"], Value::Null, "{result}");
         result["content"][0]["text"].as_str().expect("text").to_owned()
     };
-    assert_eq!(wrong(&mut desk, "nosuchtool", json!({})), "Unknown tool: nosuchtool");
-    let said = wrong(&mut desk, "exec", json!({}));
+    assert_eq!(wrong(&mut mcp, "nosuchtool", json!({})), "Unknown tool: nosuchtool");
+    let said = wrong(&mut mcp, "exec", json!({}));
     let begin = "Error executing tool exec: 1 validation error for execArguments\ncommand\n  \
                  Field required [type=missing, ";
     assert!(said.starts_with(begin), "{said}");
-    let said = wrong(&mut desk, "write_file", json!({}));
+    let said = wrong(&mut mcp, "write_file", json!({}));
     assert!(said.contains("2 validation errors for write_fileArguments\n"), "{said}");
     assert!(said.contains("\npath\n") && said.contains("\ncontent\n"), "{said}");
     for (tool, arguments) in [
@@ -126,18 +126,18 @@ fn only_calls_that_are_no_calls_are_errors() {
         ("logs", json!({"name": "x", "tail": 1.5})),
         ("expose", json!({"port": {}})),
     ] {
-        let said = wrong(&mut desk, tool, arguments.clone());
+        let said = wrong(&mut mcp, tool, arguments.clone());
         let begin =
             format!("Error executing tool {tool}: 1 validation error for {tool}Arguments\n");
         assert!(said.starts_with(&begin), "{arguments}: {said}");
     }
     // Nothing of this has made a sandbox.
     let none = "No active sandboxes. Use any sandbox tool to auto-create 'default'.";
-    assert_eq!(desk.says("list_all", json!({})), none);
+    assert_eq!(mcp.says("list_all", json!({})), none);
     assert_eq!(msb.words("ls -q").line(), "");
     // What is unknown among the arguments is ignored, and what fails is an answer.
-    assert_eq!(desk.masked("exec", json!({"command": "echo", "bogus": 1})), "(Nms)");
-    let said = desk.says("read_file", json!({"path": "/workspace/zz"}));
+    assert_eq!(mcp.masked("exec", json!({"command": "echo", "bogus": 1})), "(Nms)");
+    let said = mcp.says("read_file", json!({"path": "/workspace/zz"}));
     assert!(said.starts_with("Error: ") && said.contains("/workspace/zz"), "{said}");
     assert!(said.contains("o such file or directory"), "{said}");
 }
@@ -145,16 +145,16 @@ fn only_calls_that_are_no_calls_are_errors() {
 #[test]
 fn names_that_are_none_are_answered_with_errors() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
+    let mut mcp = SandboxMcpClient::open(&msb);
     for name in ["", "../up", "a b", "a/b", "-rf", "a\nb", "ä", &"x".repeat(300)] {
-        let said = desk.says("exec", json!({"command": "true", "sandbox": name}));
+        let said = mcp.says("exec", json!({"command": "true", "sandbox": name}));
         assert!(said.starts_with("Error"), "{name}: {said}");
         // A snapshot may begin with anything: its image is called after it, not like it.
         if name != "-rf" {
-            let said = desk.says("snapshot", json!({"snapshot_name": name}));
+            let said = mcp.says("snapshot", json!({"snapshot_name": name}));
             assert!(said.starts_with("Error"), "{name}: {said}");
         }
-        let said = desk.says("clone", json!({"source": "default", "target": name}));
+        let said = mcp.says("clone", json!({"source": "default", "target": name}));
         assert!(said.starts_with("Error"), "{name}: {said}");
     }
 }

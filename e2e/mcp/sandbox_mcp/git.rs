@@ -1,12 +1,12 @@
 //! `git_clone`, from a server in the sandbox that wants a token.
 
-use super::Desk;
+use super::SandboxMcpClient;
 use msb_e2e::Msb;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Nobody but the tool under test is told it: the server knows its sum.
+/// Only the tool under test gets it: the server knows its checksum.
 const TOKEN: &str = "tok3n'of \"nobody$else";
 const TOKEN_SUM: &str = "2fa5638bbc1ceeb8ea5483ca727379740a5b3895362c05012790d25ee4a0d185";
 
@@ -14,8 +14,8 @@ const SERVER: &str = include_str!("git_server.py");
 const URL: &str = "http://127.0.0.1:8123/r.git";
 
 /// A repository of two commits and two branches, and a server for it.
-fn serve(desk: &mut Desk) {
-    let made = desk.run(
+fn serve(mcp: &mut SandboxMcpClient) {
+    let made = mcp.run(
         "set -e; mkdir -p /srv/git; git init -q --bare /srv/git/r.git; \
          git init -q /tmp/w; cd /tmp/w; git checkout -q -b trunk; \
          git config user.name a; git config user.email a@b; \
@@ -27,17 +27,17 @@ fn serve(desk: &mut Desk) {
          rm -rf /tmp/w",
     );
     assert_eq!(made, "");
-    desk.says("write_file", json!({"path": "/srv/server.py", "content": SERVER}));
+    mcp.says("write_file", json!({"path": "/srv/server.py", "content": SERVER}));
     let command = format!("python3 /srv/server.py {TOKEN_SUM}");
-    desk.says("bg", json!({"command": command, "name": "git"}));
+    mcp.says("bg", json!({"command": command, "name": "git"}));
     let up = "until [ -e /tmp/serving ]; do sleep 0.02; done";
-    assert_eq!(desk.run(up), "", "{}", desk.says("logs", json!({"name": "git"})));
+    assert_eq!(mcp.run(up), "", "{}", mcp.says("logs", json!({"name": "git"})));
 }
 
 /// What is said of a clone: where it came from, its log and its files.
 #[track_caller]
-fn cloned(desk: &mut Desk, arguments: Value) -> (String, Vec<String>, String) {
-    let said = desk.masked("git_clone", arguments);
+fn cloned(mcp: &mut SandboxMcpClient, arguments: Value) -> (String, Vec<String>, String) {
+    let said = mcp.masked("git_clone", arguments);
     let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
     assert!(lines.len() >= 4 && lines.last().is_some_and(|it| it == "(Nms)"), "{said}");
     let files = lines.remove(lines.len() - 2);
@@ -48,37 +48,37 @@ fn cloned(desk: &mut Desk, arguments: Value) -> (String, Vec<String>, String) {
 #[test]
 fn a_repository_is_cloned_and_its_token_is_nowhere() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
-        serve(&mut desk);
+        let mut mcp = SandboxMcpClient::open(&msb);
+        serve(&mut mcp);
         let arguments = json!({"repo": URL, "token": TOKEN, "path": "/workspace/r"});
-        let (head, log, files) = cloned(&mut desk, arguments);
+        let (head, log, files) = cloned(&mut mcp, arguments);
         assert_eq!(head, format!("Cloned {URL} -> /workspace/r"));
         assert_eq!(log.len(), 1, "shallow: {log:?}");
         assert!(log[0].ends_with(" second"), "{log:?}");
         assert_eq!(files, "1 files");
-        assert_eq!(desk.run("cat /workspace/r/f; git -C r rev-list --count HEAD"), "2\n1");
+        assert_eq!(mcp.run("cat /workspace/r/f; git -C r rev-list --count HEAD"), "2\n1");
         let deep = json!({"repo": URL, "token": TOKEN, "path": "/workspace/it's deep",
             "shallow": false, "branch": "side"});
-        let (_, log, files) = cloned(&mut desk, deep);
+        let (_, log, files) = cloned(&mut mcp, deep);
         assert!(log[0].ends_with(" aside"), "{log:?}");
         assert_eq!(files, "2 files");
-        assert_eq!(desk.run("git -C \"it's deep\" rev-list --count HEAD"), "2");
-        // Without it, or with another, nothing is got, and nobody is asked for one.
+        assert_eq!(mcp.run("git -C \"it's deep\" rev-list --count HEAD"), "2");
+        // Without it, or with another, nothing is cloned, and there is no prompt.
         for token in ["", "wrong-t0ken"] {
             let wrong = json!({"repo": URL, "token": token, "path": "/workspace/none"});
-            let said = desk.masked("git_clone", wrong);
+            let said = mcp.masked("git_clone", wrong);
             assert!(said.starts_with("Error cloning: ") && said.ends_with("\n(Nms)"), "{said}");
             assert!(!said.contains("wrong-t0ken"), "{said}");
         }
         // The server looked, too, while clients waited for it.
-        assert_eq!(desk.run("cat /tmp/looked"), "not in ps");
-        assert!(!desk.says("history", json!({"limit": 100})).contains("t0ken"));
+        assert_eq!(mcp.run("cat /tmp/looked"), "not in ps");
+        assert!(!mcp.says("history", json!({"limit": 100})).contains("t0ken"));
         // Written so that this command does not hold it, which is kept, too.
         let files = "grep -rl -e 'tok[3]n' -e 'wrong-t[0]ken' /workspace /tmp /root /etc /home /var /run \
                      2> /dev/null; true";
-        assert_eq!(desk.run(files), "");
+        assert_eq!(mcp.run(files), "");
         assert!(!msb.words("logs default").ok().stdout.contains("ok3n"));
-        drop(desk);
+        drop(mcp);
         // Each part of it: quotes may have been written otherwise.
         for part in ["tok3n", "nobody$else", "wrong-t0ken"] {
             assert_eq!(holds(&msb.home(), part.as_bytes()), None::<String>, "{part}");
@@ -108,17 +108,17 @@ fn holds(directory: &Path, bytes: &[u8]) -> Option<String> {
 #[test]
 fn what_is_cloned_is_a_repository_and_nothing_else() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    serve(&mut desk);
+    let mut mcp = SandboxMcpClient::open(&msb);
+    serve(&mut mcp);
     let local = json!({"repo": "file:///srv/git/r.git", "path": "/workspace/l"});
-    let (head, log, _) = cloned(&mut desk, local.clone());
+    let (head, log, _) = cloned(&mut mcp, local.clone());
     assert_eq!(head, "Cloned file:///srv/git/r.git -> /workspace/l");
     assert!(log[0].ends_with(" second"), "{log:?}");
     // What is in the way is not touched.
-    desk.run("echo mine > l/f");
-    desk.says("git_clone", local.clone());
-    desk.says("git_clone", local);
-    assert_eq!(desk.run("cat l/f"), "mine");
+    mcp.run("echo mine > l/f");
+    mcp.says("git_clone", local.clone());
+    mcp.says("git_clone", local);
+    assert_eq!(mcp.run("cat l/f"), "mine");
     for (repo, branch, path) in [
         ("--upload-pack=touch /workspace/pwned", "", "/workspace/x"),
         ("-c core.sshCommand=id", "", "/workspace/x"),
@@ -130,11 +130,11 @@ fn what_is_cloned_is_a_repository_and_nothing_else() {
         ("/srv/git/none.git", "", "/workspace/x"),
         ("", "", "/workspace/x"),
     ] {
-        let said = desk.says("git_clone", json!({"repo": repo, "branch": branch, "path": path}));
+        let said = mcp.says("git_clone", json!({"repo": repo, "branch": branch, "path": path}));
         assert!(said.starts_with("Error"), "{repo} {branch} {path}: {said}");
-        assert_eq!(desk.run("ls -A"), "l", "{repo} {branch} {path}");
+        assert_eq!(mcp.run("ls -A"), "l", "{repo} {branch} {path}");
     }
-    desk.says("git_clone", json!({"repo": "/srv/git/r.git", "path": "--bare"}));
-    desk.says("git_clone", json!({"repo": "/srv/git/r.git", "path": "a;touch /workspace/pwned"}));
-    assert_eq!(desk.run("ls -d pwned 2> /dev/null; true"), "");
+    mcp.says("git_clone", json!({"repo": "/srv/git/r.git", "path": "--bare"}));
+    mcp.says("git_clone", json!({"repo": "/srv/git/r.git", "path": "a;touch /workspace/pwned"}));
+    assert_eq!(mcp.run("ls -d pwned 2> /dev/null; true"), "");
 }

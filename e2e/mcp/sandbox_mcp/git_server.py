@@ -1,4 +1,4 @@
-"""Git over HTTP for those who know a token. Whoever knows it is looked for in every command line.
+"""Git over HTTP for clients with a token. The token is looked for in every command line.
 
 Usage: git_server.py SHA256-OF-THE-TOKEN
 """

@@ -1,27 +1,13 @@
 //! Sandboxes that reach each other, and ports that are reached from the host.
 
-use super::{Desk, has_network, mask};
-use msb_e2e::{Msb, skip};
+use super::{SandboxMcpClient, mask};
+use msb_e2e::{Msb, free_port};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-fn networked() -> Vec<Msb> {
-    let (with, without): (Vec<Msb>, Vec<Msb>) = Msb::each().into_iter().partition(has_network);
-    if !without.is_empty() {
-        skip("a user who may not make the device of a network has none");
-    }
-    with
-}
-
-/// A port of this host that nobody has.
-pub(super) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its number").port()
-}
-
 fn get(port: u16, path: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a server listens");
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("it is read");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an end");
@@ -29,24 +15,24 @@ fn get(port: u16, path: &str) -> String {
 }
 
 /// Serves /workspace of a sandbox at a port, and waits until it does.
-fn serve(desk: &mut Desk, sandbox: &str, port: u16) {
+fn serve(mcp: &mut SandboxMcpClient, sandbox: &str, port: u16) {
     let bg = json!({"command": format!("python3 -m http.server {port}"), "name": "web",
         "sandbox": sandbox});
-    let said = desk.masked("bg", bg);
+    let said = mcp.masked("bg", bg);
     assert!(said.starts_with("Started [web] PID N\n"), "{said}");
     let up = format!("until curl -s -o /dev/null http://127.0.0.1:{port}/; do sleep 0.02; done");
-    desk.run_in(sandbox, &up);
+    mcp.run_in(sandbox, &up);
 }
 
 #[test]
 fn sandboxes_reach_each_other_by_name() {
-    for msb in networked() {
-        let mut desk = Desk::networked(&msb);
-        desk.run_in("a", "echo from-a > /workspace/f");
-        desk.run_in("b", "true");
-        serve(&mut desk, "a", 8000);
-        assert_eq!(desk.run_in("b", "curl -sS http://a:8000/f"), "from-a");
-        let told = desk.masked("network_info", json!({}));
+    for msb in Msb::each() {
+        let mut mcp = SandboxMcpClient::networked(&msb);
+        mcp.run_in("a", "echo from-a > /workspace/f");
+        mcp.run_in("b", "true");
+        serve(&mut mcp, "a", 8000);
+        assert_eq!(mcp.run_in("b", "curl -sS http://a:8000/f"), "from-a");
+        let told = mcp.masked("network_info", json!({}));
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines.len(), 4, "{told}");
         for (name, peer, at) in [("a", "b", 0), ("b", "a", 2)] {
@@ -56,13 +42,13 @@ fn sandboxes_reach_each_other_by_name() {
             assert!(ip.parse::<std::net::IpAddr>().is_ok(), "{told}");
             assert_eq!(lines[at + 1].trim_start(), format!("-> {peer}: ok"));
         }
-        assert!(desk.says("status", json!({})).contains("  ip:"));
-        // Who leaves is out of reach, and who comes back is not.
-        desk.says("destroy", json!({"sandbox": "a"}));
-        let said = desk.run_in("b", "curl -sS -m 5 http://a:8000/f 2> /dev/null");
+        assert!(mcp.says("status", json!({})).contains("  ip:"));
+        // A destroyed sandbox cannot be reached; a new one of that name can.
+        mcp.says("destroy", json!({"sandbox": "a"}));
+        let said = mcp.run_in("b", "curl -sS -m 5 http://a:8000/f 2> /dev/null");
         assert!(said.starts_with("[exit code "), "{said}");
-        serve(&mut desk, "a", 8000);
-        assert_eq!(desk.run_in("b", "curl -sS http://a:8000/f"), "from-a");
+        serve(&mut mcp, "a", 8000);
+        assert_eq!(mcp.run_in("b", "curl -sS http://a:8000/f"), "from-a");
         // Sandboxes that others made are no peers.
         msb.words("create -q -n stranger --net public host").ok();
         let out = ["exec", "stranger", "--", "curl", "-sS", "-m", "3", "http://a:8000/f"];
@@ -72,50 +58,50 @@ fn sandboxes_reach_each_other_by_name() {
 
 #[test]
 fn a_port_is_reached_until_it_is_not_exposed_any_more() {
-    for msb in networked() {
-        let mut desk = Desk::networked(&msb);
-        desk.run("echo served > /workspace/f");
+    for msb in Msb::each() {
+        let mut mcp = SandboxMcpClient::networked(&msb);
+        mcp.run("echo served > /workspace/f");
         let port = free_port();
         let expose = json!({"port": 8000, "host_port": port});
-        let said = desk.says("expose", expose.clone());
+        let said = mcp.says("expose", expose.clone());
         let forwarding = format!(
             "Forwarding localhost:{port} -> 'default':8000\n  URL:  http://localhost:{port}\n  \
              curl: curl http://localhost:{port}"
         );
         let warning = "\n  Warning: port 8000 is not yet listening in the sandbox";
         assert_eq!(said, format!("{forwarding}{warning}"));
-        // Whoever listens later is reached, too.
-        serve(&mut desk, "default", 8000);
+        // A server that listens later is reached, too.
+        serve(&mut mcp, "default", 8000);
         assert!(get(port, "/f").ends_with("\r\nserved\n"));
         let again = format!(
             "Error: localhost:{port} already forwarding to 'default':8000. Use unexpose({port}) \
              first."
         );
-        assert_eq!(desk.says("expose", expose.clone()), again);
-        let status = desk.says("status", json!({}));
+        assert_eq!(mcp.says("expose", expose.clone()), again);
+        let status = mcp.says("status", json!({}));
         assert!(status.contains("\nPort forwards:"), "{status}");
         assert!(status.contains(&port.to_string()), "{status}");
-        assert!(desk.says("health", json!({})).contains(&format!("fwd=[{port}->8000]")));
+        assert!(mcp.says("health", json!({})).contains(&format!("fwd=[{port}->8000]")));
         get(port, "/f");
         let unexpose = json!({ "port": port });
-        let said = desk.says("unexpose", unexpose.clone());
+        let said = mcp.says("unexpose", unexpose.clone());
         let stopped = format!("Stopped forwarding localhost:{port} -> 'default':8000 (");
         assert_eq!(said, format!("{stopped}2 connections served)"));
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-        let said = desk.says("unexpose", unexpose);
+        let said = mcp.says("unexpose", unexpose);
         assert_eq!(said, format!("Error: no forward on localhost:{port}. Active: none"));
-        // With somebody there already nothing is warned of; the end of the sandbox is its end.
-        assert_eq!(desk.says("expose", expose), forwarding);
+        // With a listener there is no warning; the forward ends with the sandbox.
+        assert_eq!(mcp.says("expose", expose), forwarding);
         assert!(get(port, "/f").ends_with("\r\nserved\n"));
-        desk.says("destroy", json!({"sandbox": "default"}));
+        mcp.says("destroy", json!({"sandbox": "default"}));
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-        // What somebody else has, and what is no port.
+        // A port that is in use, and numbers that are no port.
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let number = taken.local_addr().expect("its number").port();
-        let said = desk.says("expose", json!({"port": 8000, "host_port": number}));
+        let said = mcp.says("expose", json!({"port": 8000, "host_port": number}));
         assert!(said.starts_with("Error"), "{said}");
         for number in [-1, 0, 70_000] {
-            let said = desk.says("expose", json!({ "port": number }));
+            let said = mcp.says("expose", json!({ "port": number }));
             assert!(said.starts_with("Error"), "{number}: {said}");
         }
     }
@@ -125,9 +111,9 @@ fn a_port_is_reached_until_it_is_not_exposed_any_more() {
 #[test]
 fn a_sandbox_without_a_network_says_so() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    desk.run("true");
-    let told = mask(&desk.says("network_info", json!({})));
+    let mut mcp = SandboxMcpClient::open(&msb);
+    mcp.run("true");
+    let told = mask(&mcp.says("network_info", json!({})));
     let words: Vec<&str> = told.split_whitespace().collect();
     assert_eq!(words[..4], ["default", "mcp-sb-ID", "ip:unknown", "shell:alive"]);
 }

@@ -1,21 +1,21 @@
 //! Profiles of config.toml: what a sandbox of that name has.
 
-use super::{Desk, settle};
+use super::{SandboxMcpClient, write_config};
 use msb_e2e::{Msb, skip};
 use serde_json::json;
 
 #[test]
 fn a_profile_gives_a_sandbox_of_its_name_its_size() {
     for msb in Msb::each() {
-        settle(
+        write_config(
             &msb,
             "[profile.big]\ncpus = 1\nmemory = '256M'\n[profile.small]\nmemory = '128M'\n",
         );
-        let mut desk = Desk::open(&msb);
-        assert_eq!(desk.run_in("big", "echo in"), "in");
-        desk.run_in("small", "true");
-        desk.run("true");
-        let status = desk.masked("status", json!({}));
+        let mut mcp = SandboxMcpClient::open(&msb);
+        assert_eq!(mcp.run_in("big", "echo in"), "in");
+        mcp.run_in("small", "true");
+        mcp.run("true");
+        let status = mcp.masked("status", json!({}));
         let line = |name: &str| {
             let is_it = |line: &&str| line.split_whitespace().next() == Some(name);
             status.lines().find(is_it).unwrap_or_else(|| panic!("no {name}: {status}")).to_owned()
@@ -29,9 +29,9 @@ fn a_profile_gives_a_sandbox_of_its_name_its_size() {
         assert!(big.contains("268435456"), "{big}");
         // More than it may have is refused it.
         let hog = "python3 -c 'x = bytearray(400 << 20); print(len(x))' 2> /dev/null";
-        let said = desk.run_in("big", hog);
+        let said = mcp.run_in("big", hog);
         assert!(!said.contains("419430400"), "{said}");
-        assert_eq!(desk.run(hog), "419430400");
+        assert_eq!(mcp.run(hog), "419430400");
     }
 }
 
@@ -40,14 +40,14 @@ fn a_profile_that_cannot_be_had_is_an_honest_error() {
     let Some(msb) = Msb::as_user() else {
         return skip("there is no user to test as");
     };
-    let has_kvm = msb.as_whom("/usr/bin/test").args(["-w", "/dev/kvm"]).status();
+    let has_kvm = msb.user_command("/usr/bin/test").args(["-w", "/dev/kvm"]).status();
     if has_kvm.is_ok_and(|status| status.success()) {
         return skip("this user may make virtual machines");
     }
-    settle(&msb, "[profile.vm]\nvirtualization = true\n");
-    let mut desk = Desk::open(&msb);
-    let said = desk.says("exec", json!({"command": "echo in", "sandbox": "vm"}));
+    write_config(&msb, "[profile.vm]\nvirtualization = true\n");
+    let mut mcp = SandboxMcpClient::open(&msb);
+    let said = mcp.says("exec", json!({"command": "echo in", "sandbox": "vm"}));
     assert!(said.starts_with("Error") && said.to_lowercase().contains("kvm"), "{said}");
     assert_eq!(msb.words("ls -q").line(), "", "not a weaker one");
-    assert_eq!(desk.run("echo in"), "in");
+    assert_eq!(mcp.run("echo in"), "in");
 }

@@ -1,13 +1,13 @@
 //! Commands that do not end by themselves.
 
-use super::{Desk, comes_back_to, process_names, untimed};
+use super::{SandboxMcpClient, comes_back_to, process_names, untimed};
 use msb_e2e::{Msb, eventually};
 use serde_json::json;
 
 /// Whatever it has said until then; more may be told of how it was ended.
 #[track_caller]
-fn times_out(desk: &mut Desk, command: &str) {
-    let said = desk.says("exec", json!({"command": command, "timeout": 0.5}));
+fn times_out(mcp: &mut SandboxMcpClient, command: &str) {
+    let said = mcp.says("exec", json!({"command": command, "timeout": 0.5}));
     let told = said.rsplit_once("[stderr] ").map_or("", |(_, told)| untimed(told));
     let well = told.contains("Timed out after 0.5s") && told.ends_with("\n[exit code -1]");
     assert!(well, "{command}: {told}");
@@ -16,20 +16,20 @@ fn times_out(desk: &mut Desk, command: &str) {
 #[test]
 fn a_command_is_over_at_its_limit_and_its_shell_goes_on() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
-        desk.run("KEPT=kept; cd /tmp");
+        let mut mcp = SandboxMcpClient::open(&msb);
+        mcp.run("KEPT=kept; cd /tmp");
         let before = process_names(&msb, "default");
-        let said = desk.says("exec", json!({"command": "sleep 1000", "timeout": 0.5}));
+        let said = mcp.says("exec", json!({"command": "sleep 1000", "timeout": 0.5}));
         assert_eq!(untimed(&said), "[stderr] Timed out after 0.5s\n[exit code -1]");
-        assert_eq!(desk.run("echo $KEPT"), "kept", "the shell is the same");
+        assert_eq!(mcp.run("echo $KEPT"), "kept", "the shell is the same");
         comes_back_to(&msb, &before, "sleep");
         // Several programs, and one that asks not to be interrupted.
-        times_out(&mut desk, "sleep 1001 | sleep 1002 | cat");
-        times_out(&mut desk, "sh -c \"trap '' TERM INT HUP; sleep 1003\"");
-        times_out(&mut desk, "(trap '' TERM INT HUP; sleep 1004; sleep 1005)");
+        times_out(&mut mcp, "sleep 1001 | sleep 1002 | cat");
+        times_out(&mut mcp, "sh -c \"trap '' TERM INT HUP; sleep 1003\"");
+        times_out(&mut mcp, "(trap '' TERM INT HUP; sleep 1004; sleep 1005)");
         comes_back_to(&msb, &before, "a trap");
-        assert_eq!(desk.run("echo again"), "again");
-        assert!(desk.says("status", json!({})).contains("shell:alive"));
+        assert_eq!(mcp.run("echo again"), "again");
+        assert!(mcp.says("status", json!({})).contains("shell:alive"));
     }
 }
 
@@ -37,8 +37,8 @@ fn a_command_is_over_at_its_limit_and_its_shell_goes_on() {
 #[test]
 fn no_shell_outlives_its_limit() {
     for msb in Msb::each() {
-        let mut desk = Desk::open(&msb);
-        desk.run("true");
+        let mut mcp = SandboxMcpClient::open(&msb);
+        mcp.run("true");
         let before = process_names(&msb, "default");
         for command in [
             "while :; do :; done",
@@ -48,12 +48,12 @@ fn no_shell_outlives_its_limit() {
             "exec sleep 1000",
             "setsid sleep 1000",
         ] {
-            times_out(&mut desk, command);
+            times_out(&mut mcp, command);
             comes_back_to(&msb, &before, command);
-            assert_eq!(desk.run("echo again"), "again", "after {command}");
+            assert_eq!(mcp.run("echo again"), "again", "after {command}");
             comes_back_to(&msb, &before, command);
         }
-        assert!(desk.says("status", json!({})).contains("shell:alive"));
+        assert!(mcp.says("status", json!({})).contains("shell:alive"));
     }
 }
 
@@ -61,37 +61,37 @@ fn no_shell_outlives_its_limit() {
 #[test]
 fn output_of_a_command_that_timed_out_is_not_that_of_the_next() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
+    let mut mcp = SandboxMcpClient::open(&msb);
     for command in ["yes", "yes >&2", "while :; do echo y; done"] {
-        times_out(&mut desk, command);
-        assert_eq!(desk.run("echo mine"), "mine", "after {command}");
+        times_out(&mut mcp, command);
+        assert_eq!(mcp.run("echo mine"), "mine", "after {command}");
     }
 }
 
 #[test]
 fn a_cancelled_call_ends_its_command_and_not_the_shell() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    desk.run("KEPT=kept");
-    let call = desk.begin("sleep 1000");
+    let mut mcp = SandboxMcpClient::open(&msb);
+    mcp.run("KEPT=kept");
+    let call = mcp.begin("sleep 1000");
     let sleeps = || process_names(&msb, "default").contains(&"sleep".to_owned());
     eventually("the command runs", sleeps);
-    desk.client.cancel(call);
+    mcp.client.cancel(call);
     eventually("it has ended", || !sleeps());
-    assert_eq!(desk.run("echo $KEPT"), "kept");
+    assert_eq!(mcp.run("echo $KEPT"), "kept");
 }
 
 /// A call that waits for its turn is not over before it has had one.
 #[test]
 fn waiting_for_the_shell_costs_no_call_its_time() {
     let msb = Msb::new();
-    let mut desk = Desk::open(&msb);
-    desk.run("true");
-    let first = desk.begin("sleep 1; echo first");
+    let mut mcp = SandboxMcpClient::open(&msb);
+    mcp.run("true");
+    let first = mcp.begin("sleep 1; echo first");
     let arguments = json!({"command": "echo second", "timeout": 0.5});
     let params = json!({"name": "exec", "arguments": arguments});
-    let second = desk.client.begin("tools/call", params);
-    let results = desk.client.ends(&[first, second]);
+    let second = mcp.client.begin("tools/call", params);
+    let results = mcp.client.ends(&[first, second]);
     let said: Vec<String> = results.iter().map(super::text_of).collect();
     let said: Vec<&str> = said.iter().map(|it| untimed(it)).collect();
     assert_eq!(said, ["first", "second"]);

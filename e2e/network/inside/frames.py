@@ -1,6 +1,6 @@
 """Frames that no kernel sends, and some that mean nothing at all.
 
-Where frames are not permitted, packets whose headers are written by us; both need CAP_NET_RAW.
+Where frames are not permitted, packets with headers written by us; both need CAP_NET_RAW.
 
 Prints how many were sent, or why none.
 """
@@ -61,7 +61,7 @@ def frames():
         yield ip, four(17, udp(80, b"y" * 64), flags=flags)
         yield ip, four(6, tcp(2), flags=flags)
     yield ip6, six(44, struct.pack(">BBHI", 17, 0, 1, 7) + udp(80))
-    # From others, to itself, to nobody.
+    # From others, to itself, to unused addresses.
     for source in ["203.0.113.10", "127.0.0.1", "198.18.0.1", "0.0.0.0", "255.255.255.255",
                    "224.0.0.1", "10.9.9.10"]:
         yield ip, four(6, tcp(2), source=source)

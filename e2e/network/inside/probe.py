@@ -1,7 +1,7 @@
 """Tries what its arguments say, all at once, and prints a line for each.
 
 `tcp HOST PORT`: open, refused, timeout, unknown (no such name).
-`udp HOST PORT`: the same; open is whoever echoes.
+`udp HOST PORT`: open is a port that echoes.
 `name HOST`: the addresses, or unknown.
 `ask TYPE HOST [SERVER]`: the response code and how many answers, of a DNS server.
 """

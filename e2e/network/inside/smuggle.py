@@ -52,7 +52,7 @@ def send(text):
         answer = b""
         try:
             one.sendall(text.encode("latin-1"))
-            # Whoever waits for more of a body is told that there is none.
+            # A server that waits for more of a body gets the end of the stream.
             one.shutdown(socket.SHUT_WR)
             while data := one.recv(1 << 16):
                 answer += data

@@ -130,7 +130,7 @@ def speaks(host, port):
 
 
 def wait(host, port):
-    """Holds a stream that somebody else ends: tells when it is open, and when it is over."""
+    """Holds a stream until its peer ends it: prints when it is open, and when it is over."""
     with connect(host, port) as one:
         one.sendall(b"a")
         assert one.recv(1) == b"a"

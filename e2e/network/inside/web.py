@@ -107,7 +107,7 @@ def websocket(name, token="", path="/ws-echo"):
 
 
 def stream(name, word):
-    """Reads the first half of an answer whose second half comes only after that."""
+    """Reads the first half of a response; the second half comes only after that."""
     with trusted(name, 443) as one:
         one.sendall(f"GET /stream?{word} HTTP/1.1\r\nHost: {name}\r\n"
                     "Connection: close\r\n\r\n".encode())

@@ -15,7 +15,7 @@ as_user() {
 
 as_delegated_user() {
     (
-        # 0 stands for whoever writes it.
+        # 0 is the process that writes it.
         echo 0 >$delegated/session/cgroup.procs
         su lab -c "$1"
     )

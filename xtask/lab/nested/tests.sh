@@ -2,7 +2,8 @@
 
 # What a failed test says is shown as it fails, not when all are over.
 # shellcheck disable=SC2086 # the filter is words
-/lab/vm --test-threads=1 --nocapture $LAB_FILTER </dev/null 2>&1
+RUSTC_BOOTSTRAP=1 /lab/vm -Zunstable-options --report-time --test-threads=1 --nocapture \
+    $LAB_FILTER </dev/null 2>&1
 code=$?
 if [ $code -ne 0 ]; then
     echo 'the last words of the kernel:'

@@ -80,7 +80,7 @@ impl Noise {
         Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// xorshift64*, whose upper half is the better one.
+    /// xorshift64*. The upper half of its output is the more random one.
     fn next(&mut self) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -89,7 +89,7 @@ impl Noise {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// Less than `bound`.
+    /// A number from 0 to `bound` - 1.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         self.next() as usize % bound
     }

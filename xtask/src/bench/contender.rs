@@ -1,4 +1,4 @@
-//! Who competes, and the command lines that make them do the same.
+//! The programs that are compared, and the command lines that make them do the same.
 //!
 //! Everyone gets namespaces of its own (user, mount, pid, net, ipc, uts), the same root, /proc,
 //! /dev and a /tmp. The others get less than `msb` gives: no overlay, no Landlock, no seccomp.
@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::place::Place;
+use super::bench_dir::BenchDir;
 use super::runner::View;
 use super::stopwatch::Argv;
 use crate::workspace;
@@ -47,14 +47,14 @@ impl Oci {
 
 impl Contenders {
     /// Writes the bundles of the OCI runtimes.
-    pub(super) fn prepare(place: &Place) -> Result<Self> {
+    pub(super) fn prepare(bench_dir: &BenchDir) -> Result<Self> {
         let contenders = Contenders {
-            msb: place.path("msb"),
-            rootfs: place.path("rootfs"),
-            oci: place.path("oci"),
-            run: place.path("run"),
+            msb: bench_dir.path("msb"),
+            rootfs: bench_dir.path("rootfs"),
+            oci: bench_dir.path("oci"),
+            run: bench_dir.path("run"),
         };
-        let [uid, gid] = ["-u", "-g"].map(|flag| number(flag, place.user.name));
+        let [uid, gid] = ["-u", "-g"].map(|flag| number(flag, bench_dir.user.name));
         let (uid, gid) = (uid?, gid?);
         for (bundle, payload) in
             [("true", &["/bin/true"][..]), ("sleep", &["/bin/sleep", FOREVER][..])]
@@ -140,12 +140,16 @@ impl Contenders {
 
 /// Starts a sandbox and a container of each runtime, all called `name`; which of the others
 /// could not be started shows when they are measured.
-pub(super) fn start_boxes(place: &mut Place, contenders: &Contenders, name: &str) -> Result<()> {
+pub(super) fn start_boxes(
+    bench_dir: &mut BenchDir,
+    contenders: &Contenders,
+    name: &str,
+) -> Result<()> {
     let [start, end] = contenders.msb_box(name);
-    place.start(View::Plain, &start, end).context("cannot create a sandbox")?;
+    bench_dir.start(View::Plain, &start, end).context("cannot create a sandbox")?;
     for oci in Oci::ALL {
         let [start, end] = contenders.oci_box(oci, name);
-        if let Err(error) = place.start(View::NoHybrid, &start, end) {
+        if let Err(error) = bench_dir.start(View::NoHybrid, &start, end) {
             eprintln!("warning: {}: {error:#}", oci.name());
         }
     }

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::bench_dir::BenchDir;
 use super::contender::{self, Contenders, Oci};
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::stopwatch::Argv;
@@ -53,35 +53,35 @@ struct Copy<'a> {
 }
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
-    contender::start_boxes(place, contenders, NAME)?;
+    contender::start_boxes(bench_dir, contenders, NAME)?;
     let mut tables = Vec::new();
     for (size, name, into, out) in [
         (Size::Large, "large", "copy in of a 500 MB file", "copy out of a 500 MB file"),
         (Size::Small, "small", "copy in of 5,000 small files", "copy out of 5,000 small files"),
     ] {
-        let source = Source { dir: place.path(name), size, rounds: rounds.min(ROUNDS) };
+        let source = Source { dir: bench_dir.path(name), size, rounds: rounds.min(ROUNDS) };
         source.fill().with_context(|| format!("cannot fill `{}`", source.dir))?;
-        tables.push(source.play(place, into, copies_in(place, contenders, &source))?);
-        tables.push(source.play(place, out, copies_out(place, contenders, &source))?);
+        tables.push(source.play(bench_dir, into, copies_in(bench_dir, contenders, &source))?);
+        tables.push(source.play(bench_dir, out, copies_out(bench_dir, contenders, &source))?);
         // What came back from the sandbox is what went in, or the times say nothing.
-        let back = place.path(&format!("host/from-msb-{name}-{}", source.rounds));
+        let back = bench_dir.path(&format!("host/from-msb-{name}-{}", source.rounds));
         workspace::run(Command::new("diff").arg("-r").arg(source.data()).arg(back))?;
     }
-    place.clear();
+    bench_dir.clear();
     Ok(tables)
 }
 
 fn copies_in<'a>(
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     contenders: &'a Contenders,
     source: &'a Source,
 ) -> Vec<Copy<'a>> {
-    let host = move |round| place.path(&format!("host/in-{}-{round}", source.name()));
-    let shared = move |round| place.path(&format!("rootfs{}", source.in_container(round)));
+    let host = move |round| bench_dir.path(&format!("host/in-{}-{round}", source.name()));
+    let shared = move |round| bench_dir.path(&format!("rootfs{}", source.in_container(round)));
     vec![
         Copy {
             name: "msb cp",
@@ -93,7 +93,7 @@ fn copies_in<'a>(
             }),
             remove: Box::new(move |round| {
                 let rm = ["exec", "-q", NAME, "--", "/bin/rm", "-rf", &source.in_sandbox(round)];
-                place.runner(View::Plain).run(&contenders.msb(&rm)).map(drop)
+                bench_dir.runner(View::Plain).run(&contenders.msb(&rm)).map(drop)
             }),
         },
         Copy {
@@ -121,12 +121,12 @@ fn copies_in<'a>(
 
 /// Of what the last round of `copies_in` has left.
 fn copies_out<'a>(
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     contenders: &'a Contenders,
     source: &'a Source,
 ) -> Vec<Copy<'a>> {
     let to = move |from: &str, round: usize| {
-        place.path(&format!("host/{from}-{}-{round}", source.name()))
+        bench_dir.path(&format!("host/{from}-{}-{round}", source.name()))
     };
     let inside = format!("{NAME}:{}", source.in_sandbox(source.rounds));
     vec![
@@ -206,7 +206,12 @@ impl Source {
         Ok(())
     }
 
-    fn play(&self, place: &Place, work: &'static str, copies: Vec<Copy<'_>>) -> Result<Table> {
+    fn play(
+        &self,
+        bench_dir: &BenchDir,
+        work: &'static str,
+        copies: Vec<Copy<'_>>,
+    ) -> Result<Table> {
         let entrants = copies.into_iter().map(|Copy { name, view, ours, argv, remove }| {
             let mut round = 0;
             let measure = Box::new(move || {
@@ -215,7 +220,7 @@ impl Source {
                 }
                 // Else one pays for writing back what the one before it wrote.
                 workspace::run(&mut Command::new("sync"))?;
-                let time = place.runner(view).run(&argv(round))?;
+                let time = bench_dir.runner(view).run(&argv(round))?;
                 round += 1;
                 Ok(rounds::milliseconds(time))
             });
@@ -241,7 +246,7 @@ fn words(words: &[&str]) -> Argv {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Bash, because a pipe whose first half fails has to fail.
+/// Bash, because a pipe has to fail when its first half fails (`pipefail`).
 fn shell(script: &str) -> Argv {
     words(&["/bin/bash", "-o", "pipefail", "-c", script])
 }

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
+use super::bench_dir::BenchDir;
 use super::contender::{self, Contenders, Oci};
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::stopwatch::Argv;
@@ -13,9 +13,13 @@ use super::table::{Goal, Table, Unit};
 
 const NAME: &str = "exec";
 
-pub(super) fn table(place: &mut Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
-    contender::start_boxes(place, contenders, NAME)?;
-    let (plain, no_hybrid) = (place.runner(View::Plain), place.runner(View::NoHybrid));
+pub(super) fn table(
+    bench_dir: &mut BenchDir,
+    contenders: &Contenders,
+    rounds: usize,
+) -> Result<Table> {
+    contender::start_boxes(bench_dir, contenders, NAME)?;
+    let (plain, no_hybrid) = (bench_dir.runner(View::Plain), bench_dir.runner(View::NoHybrid));
     let msb = contenders.msb(&["exec", "-q", NAME, "--", "/bin/true"]);
     let [crun, runc] = Oci::ALL.map(|oci| contenders.oci(oci, &["exec", NAME, "/bin/true"]));
     let nsenter = nsenter(contenders);
@@ -31,13 +35,12 @@ pub(super) fn table(place: &mut Place, contenders: &Contenders, rounds: usize) -
         Entrant::timed("true on the host", plain, contenders.host_true()),
     ];
     let series = rounds::play(rounds, entrants)?;
-    place.clear();
+    bench_dir.clear();
     let work = "exec of true into a running one";
     Ok(Table::new(work, Unit::Milliseconds, "crun exec", Some(Goal::Ratio(0.2)), &series))
 }
 
-/// Enters crun's container: nobody manages anything, so this is what the kernel and two execs
-/// cost.
+/// Enters crun's container without a runtime: the cost of the kernel and of two execs.
 fn nsenter(contenders: &Contenders) -> Result<Argv> {
     let file = contenders.pid_file(Oci::Crun, NAME);
     let pid = fs::read_to_string(&file).with_context(|| format!("cannot read `{file}`"))?;

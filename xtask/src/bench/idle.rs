@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::bench_dir::BenchDir;
 use super::contender::{Contenders, Oci};
-use super::place::Place;
 use super::processes;
 use super::rounds::Series;
 use super::runner::View;
@@ -19,17 +19,17 @@ const SANDBOXES: usize = 10;
 /// What was needed only to start has been given back by then.
 const SETTLE: Duration = Duration::from_secs(2);
 
-pub(super) fn table(place: &mut Place, contenders: &Contenders) -> Result<Table> {
+pub(super) fn table(bench_dir: &mut BenchDir, contenders: &Contenders) -> Result<Table> {
     let name = |of: &str, number: usize| format!("{of}-{}-{number}", id());
     let mut crun = Ok(());
     let mut bwrap = Ok(());
     for number in 0..SANDBOXES {
         let [start, end] = contenders.msb_box(&name("msb", number));
-        place.start(View::Plain, &start, end).context("cannot create a sandbox")?;
+        bench_dir.start(View::Plain, &start, end).context("cannot create a sandbox")?;
         let [start, end] = contenders.oci_box(Oci::Crun, &name("crun", number));
-        crun = crun.and_then(|()| place.start(View::NoHybrid, &start, end));
+        crun = crun.and_then(|()| bench_dir.start(View::NoHybrid, &start, end));
         bwrap = bwrap.and_then(|()| {
-            place.runner(View::Plain).keep(&contenders.bwrap_box(&name("bwrap", number)))
+            bench_dir.runner(View::Plain).keep(&contenders.bwrap_box(&name("bwrap", number)))
         });
     }
     thread::sleep(SETTLE);
@@ -50,7 +50,7 @@ pub(super) fn table(place: &mut Place, contenders: &Contenders) -> Result<Table>
         other("bwrap", bwrap.and_then(|()| sizes("bwrap", "sleep"))),
         other("crun", crun.and_then(|()| sizes("crun", "sleep"))),
     ];
-    place.clear();
+    bench_dir.clear();
     let work = "idle PSS of a sandbox, payload not counted, 10 at once";
     Ok(Table::new(work, Unit::Kibibytes, "bwrap", Some(Goal::Value(2048.0)), &series))
 }

@@ -25,8 +25,8 @@ impl Packing {
         }
     }
 
-    /// The program that packs a file beside itself, with the level that is everybody's default;
-    /// and how it ends the file's name.
+    /// The program that packs a file beside itself, at its default level, and the suffix that it
+    /// adds to the name.
     fn pack(self) -> ([&'static str; 4], &'static str) {
         match self {
             Packing::Gzip => (["gzip", "-n", "-k", "-6"], "gz"),
@@ -43,7 +43,7 @@ impl Packing {
     }
 }
 
-/// One archive, packed.
+/// One layer archive, compressed.
 pub(super) struct Layer {
     pub(super) file: PathBuf,
     size: u64,

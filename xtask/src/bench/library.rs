@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::bench_dir::BenchDir;
 use super::contender::Contenders;
 use super::link::Link;
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::table::{Goal, Table, Unit};
@@ -21,7 +21,7 @@ const EXAMPLE: &str = "exec_latency";
 
 /// None as long as the library has no such example.
 pub(super) fn table(
-    place: &Place,
+    bench_dir: &BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Option<Table>> {
@@ -30,13 +30,13 @@ pub(super) fn table(
         eprintln!("warning: the library is not measured: there is no `{source}`");
         return Ok(None);
     }
-    let measure = latency(place)?;
+    let measure = latency(bench_dir)?;
     let spawn = "spawn on the host";
     let series = rounds::play(
         rounds,
         vec![
             Entrant { name: "library Exec", ours: true, measure },
-            Entrant::timed(spawn, place.runner(View::Plain), contenders.host_true()),
+            Entrant::timed(spawn, bench_dir.runner(View::Plain), contenders.host_true()),
         ],
     )?;
     let work = "Exec of true from the library";
@@ -45,10 +45,10 @@ pub(super) fn table(
 }
 
 /// Measures an Exec in a sandbox that was made for it.
-pub(super) fn latency<'a>(place: &Place) -> Result<Box<dyn FnMut() -> Result<f64> + 'a>> {
-    let example = place.program(EXAMPLE, &build()?)?;
-    let mut command = place.user.command(View::Plain);
-    command.arg(example).arg(place.path("rootfs"));
+pub(super) fn latency<'a>(bench_dir: &BenchDir) -> Result<Box<dyn FnMut() -> Result<f64> + 'a>> {
+    let example = bench_dir.program(EXAMPLE, &build()?)?;
+    let mut command = bench_dir.user.command(View::Plain);
+    command.arg(example).arg(bench_dir.path("rootfs"));
     let link = Link::start(&mut command)?;
     Ok(Box::new(move || {
         let answer = link.ask("")?;
@@ -59,5 +59,8 @@ pub(super) fn latency<'a>(place: &Place) -> Result<Box<dyn FnMut() -> Result<f64
 }
 
 fn build() -> Result<PathBuf> {
-    workspace::build(&["--release", "--package", "microsandbox", "--example", EXAMPLE], EXAMPLE)
+    workspace::build(
+        &["--profile", "dist", "--package", "microsandbox", "--example", EXAMPLE],
+        EXAMPLE,
+    )
 }

@@ -47,8 +47,8 @@ impl Link {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Disconnected) => bail!("what measures has ended"),
             Err(RecvTimeoutError::Timeout) => {
-                // The child then tells of their failure, which nobody waits for any more, and
-                // stays of use.
+                // The child then reports their failure, which is not read any more, and can be
+                // used again.
                 processes::kill_descendants(self.child.id());
                 let _ = self.answers.recv_timeout(LIMIT);
                 bail!("no end after {} s", LIMIT.as_secs())

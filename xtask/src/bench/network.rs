@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::bench_dir::BenchDir;
 use super::contender::Contenders;
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::stopwatch::Argv;
@@ -21,7 +21,7 @@ use crate::workspace;
 const BOX: &str = "network";
 const BULK: &str = "5261";
 
-/// Accepts and closes.
+/// A server that accepts and closes connections.
 const SERVER: &str = "\
 import socket
 s = socket.create_server(('127.0.0.1', 5262), backlog=128)
@@ -44,7 +44,7 @@ const OURS: &str = "198.18.0.1";
 const SLIRP: &str = "10.0.2.2";
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
@@ -53,7 +53,7 @@ pub(super) fn tables(
     let _short = Server::start(Command::new("python3").args(["-c", SERVER]))?;
     let create = ["create", "--net", "host", "-q", "--isolation", "process", "--name", BOX, "host"];
     let remove = contenders.msb(&["rm", "-q", "-f", BOX]);
-    place.start(View::Plain, &contenders.msb(&create), remove)?;
+    bench_dir.start(View::Plain, &contenders.msb(&create), remove)?;
     // The work is bulky: a few rounds are enough.
     let few = rounds.min(5);
     let bulk = |reverse: &'static [&'static str]| {
@@ -61,21 +61,22 @@ pub(super) fn tables(
             [&["iperf3", "-c", host, "-p", BULK, "-t", "2", "-J"], reverse].concat().join(" ")
         }
     };
-    let out = work(place, contenders, few, "1 GiB out, one stream", 1.0, &bulk(&[]), iperf)?;
-    let inwards = work(place, contenders, few, "1 GiB in, one stream", 1.0, &bulk(&["-R"]), iperf)?;
-    let client = place.path("host") + "/connect.py";
+    let out = work(bench_dir, contenders, few, "1 GiB out, one stream", 1.0, &bulk(&[]), iperf)?;
+    let inwards =
+        work(bench_dir, contenders, few, "1 GiB in, one stream", 1.0, &bulk(&["-R"]), iperf)?;
+    let client = bench_dir.path("host") + "/connect.py";
     fs::write(&client, CLIENT)?;
     let connect = |host: &str| format!("python3 - {host} < {client}");
     let opened =
-        work(place, contenders, few, "one connection opened and closed", 1.5, &connect, plain)?;
-    let started = start(place, contenders, rounds)?;
-    place.clear();
+        work(bench_dir, contenders, few, "one connection opened and closed", 1.5, &connect, plain)?;
+    let started = start(bench_dir, contenders, rounds)?;
+    bench_dir.clear();
     Ok(vec![out, inwards, opened, started])
 }
 
-/// The same command in each network; what it prints is read by `read`, in milliseconds.
+/// Runs one command in each network; `read` gets milliseconds from its output.
 fn work(
-    place: &Place,
+    bench_dir: &BenchDir,
     contenders: &Contenders,
     rounds: usize,
     name: &str,
@@ -83,8 +84,8 @@ fn work(
     command: &dyn Fn(&str) -> String,
     read: fn(&str) -> Result<f64>,
 ) -> Result<Table> {
-    let runner = place.runner(View::Plain);
-    let said = place.path("log") + "/said";
+    let runner = bench_dir.runner(View::Plain);
+    let said = bench_dir.path("log") + "/said";
     let shell = |script: String| -> Argv {
         ["/bin/sh", "-c", &format!("({script}) > {said}")].map(str::to_owned).to_vec()
     };
@@ -117,10 +118,10 @@ fn work(
 }
 
 /// How much longer a start with a network takes than one without, each pair in one round.
-fn start(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
-    let runner = place.runner(View::Plain);
+fn start(bench_dir: &BenchDir, contenders: &Contenders, rounds: usize) -> Result<Table> {
+    let runner = bench_dir.runner(View::Plain);
     let run = |net: &str| {
-        let rootfs = place.path("rootfs");
+        let rootfs = bench_dir.path("rootfs");
         contenders.msb(&["run", net, "-q", "--isolation", "process", &rootfs, "--", "/bin/true"])
     };
     let (with, without) = (run("--net=public"), run("--no-net"));
@@ -160,7 +161,7 @@ const TUN: &str = "/dev/net/tun";
 
 impl Device {
     fn open_to_all() -> Result<Self> {
-        let about = || format!("cannot open `{TUN}` to everybody");
+        let about = || format!("cannot open `{TUN}` to all users");
         let before = fs::metadata(TUN).with_context(about)?.permissions();
         fs::set_permissions(TUN, fs::Permissions::from_mode(0o666)).with_context(about)?;
         Ok(Device(before))

@@ -1,18 +1,18 @@
 //! Pull and unpack of a large image, and the first run after that.
 //!
 //! Every round has a directory of its own, and none is removed before the benchmark ends: ext4
-//! steps over inodes that were freed not long ago, one by one, and whoever creates files next
-//! would pay for that. So does a benchmark that is started within minutes of the end of another.
+//! steps over inodes that were freed not long ago, one by one, and the next contender that
+//! creates files would pay for that. So does a benchmark that is started within minutes of the end of another.
 
 use std::cell::RefCell;
 use std::process::Command;
 
 use anyhow::Result;
 
+use super::bench_dir::BenchDir;
 use super::contender::{self, Contenders};
 use super::large::{self, Large};
 use super::layout::Packing;
-use super::place::Place;
 use super::registry::Registry;
 use super::rounds::{self, Entrant, Series};
 use super::runner::{Runner, User, View};
@@ -50,9 +50,9 @@ struct Puller<'a> {
     runs: RefCell<Result<[Vec<f64>; 2], String>>,
 }
 
-/// What is pulled, and by whom.
+/// The image that is pulled, and the user that pulls it.
 struct Pull<'a> {
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     contenders: &'a Contenders,
     user: &'a User,
     packing: Packing,
@@ -63,16 +63,18 @@ struct Pull<'a> {
 }
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
-    let gunzip =
-        workspace::build(&["--release", "--package", "msb-image", "--example", EXAMPLE], EXAMPLE)?;
-    let gunzip = place.program(EXAMPLE, &gunzip)?;
-    let large = Large::make(&place.path("large-image"))?;
-    let registry = Registry::start(&place.path("registry"))?;
-    start_podman(place)?;
+    let gunzip = workspace::build(
+        &["--profile", "dist", "--package", "msb-image", "--example", EXAMPLE],
+        EXAMPLE,
+    )?;
+    let gunzip = bench_dir.program(EXAMPLE, &gunzip)?;
+    let large = Large::make(&bench_dir.path("large-image"))?;
+    let registry = Registry::start(&bench_dir.path("registry"))?;
+    start_podman(bench_dir)?;
     let mut tables = Vec::new();
 
     let (layout, largest) = large.layout(Packing::Gzip)?;
@@ -83,9 +85,9 @@ pub(super) fn tables(
         ("zcat", contender::words(zcat, &[option, &largest])),
         ("zlib-rs", contender::words(&gunzip, &[&largest])),
     ];
-    for user in [&place.root, &place.user] {
+    for user in [&bench_dir.root, &bench_dir.user] {
         let (packing, image) = (Packing::Gzip, image.as_str());
-        let pull = Pull { place, contenders, user, packing, image, floors: &floors };
+        let pull = Pull { bench_dir, contenders, user, packing, image, floors: &floors };
         tables.extend(pull.tables(rounds)?);
     }
 
@@ -94,18 +96,18 @@ pub(super) fn tables(
     let [zstd, option] = Packing::Zstd.unpack();
     let largest = largest.file.display().to_string();
     let floors = [("zstd", contender::words(zstd, &[option, &largest]))];
-    let (user, packing, image) = (&place.root, Packing::Zstd, image.as_str());
-    let pull = Pull { place, contenders, user, packing, image, floors: &floors };
+    let (user, packing, image) = (&bench_dir.root, Packing::Zstd, image.as_str());
+    let pull = Pull { bench_dir, contenders, user, packing, image, floors: &floors };
     tables.extend(pull.tables(ZSTD_ROUNDS)?.into_iter().take(1));
-    place.clear();
+    bench_dir.clear();
     Ok(tables)
 }
 
 /// The first podman of an ordinary user leaves a process that holds the namespaces of all others.
-fn start_podman(place: &mut Place) -> Result<()> {
-    let dir = place.directory(&place.user)?;
+fn start_podman(bench_dir: &mut BenchDir) -> Result<()> {
+    let dir = bench_dir.directory(&bench_dir.user)?;
     let (start, end) = (podman(&dir, &["info"]), podman(&dir, &["system", "migrate"]));
-    if let Err(error) = place.start(View::NoHybrid, &start, end) {
+    if let Err(error) = bench_dir.start(View::NoHybrid, &start, end) {
         eprintln!("warning: podman: {error:#}");
     }
     Ok(())
@@ -115,7 +117,7 @@ impl Pull<'_> {
     /// Of pulls, and of the runs after them.
     fn tables(&self, rounds: usize) -> Result<[Table; 2]> {
         let pullers = self.pullers();
-        let plain = self.place.another(self.user, View::Plain)?;
+        let plain = self.bench_dir.another(self.user, View::Plain)?;
         let floors = self.floors.iter().map(|(name, argv)| {
             let measure = Box::new(|| quiet(&plain, argv));
             Entrant { name, ours: false, measure }
@@ -125,9 +127,9 @@ impl Pull<'_> {
         pullers.iter().filter(|puller| puller.ours).try_for_each(|puller| self.check(puller))?;
 
         let packing = self.packing.name();
-        let who = self.user.name;
+        let user = self.user.name;
         let work =
-            format!("pull and unpack of 300 MB, 30,000 files, 3 layers of {packing}, as {who}");
+            format!("pull and unpack of 300 MB, 30,000 files, 3 layers of {packing}, as {user}");
         let goal = Some(Goal::Ratio(1.0));
         let mut pulls = Table::new(work, Unit::Milliseconds, PODMAN, goal, &series);
         if series.iter().any(|series| series.name == UMOCI) {
@@ -139,7 +141,7 @@ impl Pull<'_> {
         }
 
         let runs = pullers.iter().flat_map(Puller::runs).collect::<Vec<_>>();
-        let work = format!("first run of true after a pull, as {who}");
+        let work = format!("first run of true after a pull, as {user}");
         let runs = Table::new(work, Unit::Milliseconds, PODMAN_FIRST, None, &runs);
         Ok([pulls, runs.beside(AGAIN, None)])
     }
@@ -164,7 +166,7 @@ impl Pull<'_> {
             Puller { run: Some(Box::new(podman_run)), ..podman_pull },
         ];
         // Debian's umoci knows no zstd, and unpacks with owners only as root.
-        if self.user.name == self.place.root.name && self.packing == Packing::Gzip {
+        if self.user.name == self.bench_dir.root.name && self.packing == Packing::Gzip {
             pullers.push(Puller::new(UMOCI, View::Plain, move |dir| {
                 let skopeo = "/usr/bin/skopeo --insecure-policy copy -q --src-tls-verify=false";
                 let umoci = "/usr/bin/umoci unpack";
@@ -180,9 +182,9 @@ impl Pull<'_> {
 
     fn entrant<'b>(&'b self, puller: &'b Puller<'_>) -> Entrant<'b> {
         let measure = move || {
-            let dir = self.place.directory(self.user)?;
+            let dir = self.bench_dir.directory(self.user)?;
             puller.dir.replace(dir.clone());
-            let runner = self.place.another(&self.with_home(&dir), puller.view)?;
+            let runner = self.bench_dir.another(&self.with_home(&dir), puller.view)?;
             let pulled = quiet(&runner, &(puller.pull)(&dir))?;
             if let Some(run) = &puller.run {
                 let runs = quiet(&runner, &run(&dir))
@@ -194,14 +196,14 @@ impl Pull<'_> {
         Entrant { name: puller.name, ours: puller.ours, measure: Box::new(measure) }
     }
 
-    /// The user whose images are in a directory.
+    /// The user, with images in this directory.
     fn with_home(&self, dir: &str) -> User {
         self.user.with("MSB_HOME", &format!("{dir}/msb"))
     }
 
     /// What came out is what went in, or the times say nothing.
     fn check(&self, puller: &Puller<'_>) -> Result<()> {
-        let runner = self.place.another(&self.with_home(&puller.dir.borrow()), View::Plain)?;
+        let runner = self.bench_dir.another(&self.with_home(&puller.dir.borrow()), View::Plain)?;
         let check = ["/bin/sh", "-c", large::CHECK];
         runner.run(&self.contenders.msb_run_image(self.image, &check)).map(drop)
     }
@@ -261,7 +263,7 @@ fn podman(dir: &str, arguments: &[&str]) -> Argv {
     contender::words("/usr/bin/podman", &[&storage[..], &rest, &cgroups, arguments].concat())
 }
 
-/// Milliseconds, once everything is written back: nobody shall pay for what another one wrote.
+/// Milliseconds, after a `sync`: no contender pays for what another one wrote.
 fn quiet(runner: &Runner, argv: &Argv) -> Result<f64> {
     workspace::run(&mut Command::new("sync"))?;
     Ok(rounds::milliseconds(runner.run(argv)?))

@@ -33,7 +33,7 @@ impl Registry {
         );
         fs::write(&settings, text)?;
         let log = dir.join("log");
-        // Whoever closes the pipe ends the registry; that includes the end of our process.
+        // The registry ends when the pipe is closed; that includes the end of our process.
         let script = "docker-registry serve \"$0\" </dev/null & cat >/dev/null; kill $!; wait $!";
         let process = Command::new("sh")
             .args(["-c", script])

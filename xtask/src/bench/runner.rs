@@ -1,4 +1,4 @@
-//! The caller's half of the stopwatch: starts it as somebody and asks it to run things.
+//! The caller's half of the stopwatch: starts it as a user, and has it run commands.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// The same user with another value of a variable.
+    /// This user with another value of an environment variable.
     pub(super) fn with(&self, variable: &'static str, value: &str) -> Self {
         let mut user = self.clone();
         user.variables.retain(|(name, _)| *name != variable);
@@ -77,8 +77,8 @@ impl Runner {
     }
 
     /// Runs all at once; the time until the last ended, and how many failed.
-    pub(super) fn crowd(&self, all: Vec<Argv>) -> Result<(Duration, usize)> {
-        let answer = self.ask(&Request::Crowd(all))?;
+    pub(super) fn run_concurrently(&self, all: Vec<Argv>) -> Result<(Duration, usize)> {
+        let answer = self.ask(&Request::ConcurrentRuns(all))?;
         Ok((Duration::from_nanos(answer.nanoseconds), answer.failures))
     }
 

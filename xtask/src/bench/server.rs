@@ -1,7 +1,7 @@
 //! Serving: what MCP costs beside the library, how soon a server answers, many calls at once.
 
+mod mcp_clients;
 mod node;
-mod speaking;
 
 use std::cell::RefCell;
 use std::thread;
@@ -9,18 +9,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use super::bench_dir::BenchDir;
 use super::contender::{self, Contenders};
 use super::library;
-use super::place::Place;
 use super::rounds::{self, Entrant, Series};
 use super::runner::View;
 use super::table::{Goal, Table, Unit};
+use mcp_clients::{Http, Listener, Stdio};
 use node::Node;
-use speaking::{Http, Listener, Stdio};
 
 const NAME: &str = "served";
 /// Calls at the same time.
-const CROWD: usize = 64;
+const CONCURRENT_CALLS: usize = 64;
 /// Each is 64 calls, so fewer rounds say as much.
 const SHARE: usize = 5;
 /// What a call over MCP may cost beyond the same from the library.
@@ -34,28 +34,28 @@ const TOLD: f64 = 3.0;
 const PART: f64 = 0.1;
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
     let [start, end] = contenders.msb_box(NAME);
-    place.start(View::Plain, &start, end).context("cannot create a sandbox")?;
-    let listener = Listener::start(place, contenders)?;
+    bench_dir.start(View::Plain, &start, end).context("cannot create a sandbox")?;
+    let listener = Listener::start(bench_dir, contenders)?;
     let tables = vec![
-        one(place, contenders, &listener, rounds)?,
-        shell(place, contenders, rounds)?,
-        crowd(place, contenders, &listener, rounds.div_ceil(SHARE))?,
+        one(bench_dir, contenders, &listener, rounds)?,
+        shell(bench_dir, contenders, rounds)?,
+        concurrent_calls(bench_dir, contenders, &listener, rounds.div_ceil(SHARE))?,
     ];
     drop(listener);
-    place.clear();
-    let starts = starts(place, contenders, rounds.div_ceil(SHARE))?;
+    bench_dir.clear();
+    let starts = starts(bench_dir, contenders, rounds.div_ceil(SHARE))?;
     Ok(tables.into_iter().chain(starts).collect())
 }
 
 fn call(number: usize) -> String {
     let arguments = serde_json::json!({"name": NAME, "command": "/bin/true"});
     let params = serde_json::json!({"name": "sandbox_exec", "arguments": arguments});
-    speaking::request(number, "tools/call", &params)
+    mcp_clients::request(number, "tools/call", &params)
 }
 
 /// Whether a command has ended well.
@@ -72,13 +72,13 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 /// One call beside the same from the library.
 fn one(
-    place: &Place,
+    bench_dir: &BenchDir,
     contenders: &Contenders,
     listener: &Listener,
     rounds: usize,
 ) -> Result<Table> {
-    let from_library = library::latency(place)?;
-    let stdio = RefCell::new(Stdio::start(place, contenders.msb(&["mcp"]))?);
+    let from_library = library::latency(bench_dir)?;
+    let stdio = RefCell::new(Stdio::start(bench_dir, contenders.msb(&["mcp"]))?);
     let http = RefCell::new(Http::connect(listener)?);
     let over_stdio = || timed(|| well(&stdio.borrow_mut().ask(&call(1))?));
     let over_http = || timed(|| well(&http.borrow_mut().ask(&call(1))?));
@@ -94,19 +94,19 @@ fn one(
 }
 
 /// A command for the shell that sandbox-mcp keeps, beside one that is started for itself.
-fn shell(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
+fn shell(bench_dir: &BenchDir, contenders: &Contenders, rounds: usize) -> Result<Table> {
     let call = |tool: &str, mut arguments: serde_json::Value| {
         arguments["sandbox"] = "shell".into();
         let params = serde_json::json!({"name": tool, "arguments": arguments});
-        speaking::request(1, "tools/call", &params)
+        mcp_clients::request(1, "tools/call", &params)
     };
     let exec = |command: &str| call("exec", serde_json::json!({ "command": command }));
     let (builtin, program) = (exec("true"), exec("/bin/true"));
     let set = ["MSB_NET=none", "MSB_ISOLATION=process"];
     let argv = contenders.msb(&["mcp", "--dialect", "sandbox-mcp"]);
     let argv = contender::words("/usr/bin/env", &set).into_iter().chain(argv).collect();
-    let kept = RefCell::new(Stdio::start(place, argv)?);
-    let started = RefCell::new(Stdio::start(place, contenders.msb(&["mcp"]))?);
+    let kept = RefCell::new(Stdio::start(bench_dir, argv)?);
+    let started = RefCell::new(Stdio::start(bench_dir, contenders.msb(&["mcp"]))?);
     // The first call makes the sandbox.
     silent(&kept.borrow_mut().ask(&program)?)?;
     let told = |line: &str| timed(|| silent(&kept.borrow_mut().ask(line)?));
@@ -142,22 +142,22 @@ fn hundredths(value: f64) -> f64 {
 }
 
 /// Many calls at once, beside as many programs.
-fn crowd(
-    place: &Place,
+fn concurrent_calls(
+    bench_dir: &BenchDir,
     contenders: &Contenders,
     listener: &Listener,
     rounds: usize,
 ) -> Result<Table> {
-    let stdio = RefCell::new(Stdio::start(place, contenders.msb(&["mcp"]))?);
+    let stdio = RefCell::new(Stdio::start(bench_dir, contenders.msb(&["mcp"]))?);
     let connect = |_| Http::connect(listener);
-    let http = RefCell::new((0..CROWD).map(connect).collect::<Result<Vec<_>>>()?);
+    let http = RefCell::new((0..CONCURRENT_CALLS).map(connect).collect::<Result<Vec<_>>>()?);
     let over_stdio = || {
         timed(|| {
             let mut stdio = stdio.borrow_mut();
-            for number in 0..CROWD {
+            for number in 0..CONCURRENT_CALLS {
                 stdio.tell(&call(number))?;
             }
-            (0..CROWD).try_for_each(|_| well(&stdio.hear()?))
+            (0..CONCURRENT_CALLS).try_for_each(|_| well(&stdio.hear()?))
         })
     };
     let over_http = || {
@@ -173,8 +173,9 @@ fn crowd(
     };
     let programs = || {
         let exec = contenders.msb(&["exec", "-q", NAME, "--", "/bin/true"]);
-        let (time, failed) = place.runner(View::Plain).crowd(vec![exec; CROWD])?;
-        ensure!(failed == 0, "{failed} of {CROWD} failed");
+        let (time, failed) =
+            bench_dir.runner(View::Plain).run_concurrently(vec![exec; CONCURRENT_CALLS])?;
+        ensure!(failed == 0, "{failed} of {CONCURRENT_CALLS} failed");
         Ok(rounds::milliseconds(time))
     };
     let reference = "64 times msb exec";
@@ -189,28 +190,28 @@ fn crowd(
 }
 
 /// From nothing to an answer, beside the package that our usual tools are those of.
-fn starts(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Vec<Table>> {
-    let node = Node::install(place)?;
+fn starts(bench_dir: &BenchDir, contenders: &Contenders, rounds: usize) -> Result<Vec<Table>> {
+    let node = Node::install(bench_dir)?;
     let (package, alone) = ("microsandbox-mcp", "Node.js with the SDK, no tools");
     let mut tables = Vec::new();
     for tools in [false, true] {
         let ours = || {
             timed(|| {
-                let mut server = Stdio::start(place, contenders.msb(&["mcp"]))?;
+                let mut server = Stdio::start(bench_dir, contenders.msb(&["mcp"]))?;
                 if tools { server.tools() } else { Ok(()) }
             })
         };
         let theirs = || {
             let argv = node.package()?;
             timed(|| {
-                let mut server = Stdio::start(place, argv)?;
+                let mut server = Stdio::start(bench_dir, argv)?;
                 if tools { server.tools() } else { Ok(()) }
             })
         };
         let least = || {
             let argv = node.alone()?;
             timed(|| {
-                let mut server = Stdio::start(place, argv)?;
+                let mut server = Stdio::start(bench_dir, argv)?;
                 if tools { server.tools() } else { Ok(()) }
             })
         };

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::bench_dir::{self, BenchDir};
 use super::contender::{self, Contenders};
-use super::place::{self, Place};
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::table::{Goal, Table, Unit};
@@ -35,16 +35,16 @@ $2 ssh authorize $1/key.pub > /dev/null && for host in sshd msb; do n=0; \
 until ssh -F $1/config $host true; do n=$((n+1)); test $n -lt 100; sleep 0.1; done; done";
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
-    let directory = place.directory(&place.user)?;
+    let directory = bench_dir.directory(&bench_dir.user)?;
     let create = ["create", "--no-net", "-q", "--isolation", "process", "--name", NAME, "host"];
     let end = contenders.msb(&["rm", "-q", "-f", NAME]);
-    place.start(View::Plain, &contenders.msb(&create), end)?;
-    let servers = place.another(&place.user, View::Plain)?;
-    let plain = place.runner(View::Plain);
+    bench_dir.start(View::Plain, &contenders.msb(&create), end)?;
+    let servers = bench_dir.another(&bench_dir.user, View::Plain)?;
+    let plain = bench_dir.runner(View::Plain);
     let program = contenders.msb(&[]).concat();
     let shell = |script: &str, host: &str| {
         let words = ["-euc", script, "sh", &directory, &program, host];
@@ -52,7 +52,7 @@ pub(super) fn tables(
     };
     shell(MAKE, "")?;
     let (ours, theirs) = (free_port()?, free_port()?);
-    settings(place, &directory, ours, theirs)?;
+    settings(bench_dir, &directory, ours, theirs)?;
     // Privileges are apart only where sshd has any; the directory must be there all the same.
     fs::create_dir_all("/run/sshd")?;
     let config = format!("{directory}/sshd_config");
@@ -104,12 +104,12 @@ pub(super) fn tables(
     }
     shell("ssh -F $1/config $3 rm /tmp/bench-kept", "sshd")?;
     drop(servers);
-    place.clear();
+    bench_dir.clear();
     Ok(tables)
 }
 
 /// What sshd and its clients are told. Nothing about ciphers: each pair agrees by itself.
-fn settings(place: &Place, directory: &str, ours: u16, theirs: u16) -> Result<()> {
+fn settings(bench_dir: &BenchDir, directory: &str, ours: u16, theirs: u16) -> Result<()> {
     let sshd = format!(
         "Port {theirs}\nListenAddress 127.0.0.1\nHostKey {directory}/host\nPidFile none\nUsePAM no\n\
          AuthorizedKeysFile {directory}/authorized\nPasswordAuthentication no\nStrictModes no\n\
@@ -119,14 +119,14 @@ fn settings(place: &Place, directory: &str, ours: u16, theirs: u16) -> Result<()
         "HostName 127.0.0.1\nIdentityFile {directory}/key\nIdentitiesOnly yes\nBatchMode yes\n\
          StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
     );
-    let user = place.user.name;
+    let user = bench_dir.user.name;
     let clients = format!(
         "Host msb\nPort {ours}\nUser root\n{common}Host sshd\nPort {theirs}\nUser {user}\n{common}"
     );
     for (name, text) in [("sshd_config", sshd), ("config", clients)] {
         let path = Path::new(directory).join(name);
         fs::write(&path, text)?;
-        place::give(&path, user)?;
+        bench_dir::give(&path, user)?;
     }
     workspace::run(Command::new("test").args(["-x", "/usr/sbin/sshd"]))
 }

@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 
+use super::bench_dir::BenchDir;
 use super::contender::{Contenders, Oci};
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::table::{Goal, Table, Unit};
 
-pub(super) fn table(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
-    let (plain, no_hybrid) = (place.runner(View::Plain), place.runner(View::NoHybrid));
+pub(super) fn table(bench_dir: &BenchDir, contenders: &Contenders, rounds: usize) -> Result<Table> {
+    let (plain, no_hybrid) = (bench_dir.runner(View::Plain), bench_dir.runner(View::NoHybrid));
     let series = rounds::play(
         rounds,
         vec![

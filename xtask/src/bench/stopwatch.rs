@@ -20,7 +20,7 @@ pub(super) enum Request {
     /// Start it and wait for its end.
     Run(Argv),
     /// Start them all, then wait for all.
-    Crowd(Vec<Argv>),
+    ConcurrentRuns(Vec<Argv>),
     /// Start it and keep it until this process ends.
     Keep(Argv),
 }
@@ -67,7 +67,7 @@ impl Stopwatch {
         self.stderr.set_len(0)?;
         let (nanoseconds, failures) = match request {
             Request::Run(argv) => time(&mut [self.command(argv)?])?,
-            Request::Crowd(all) => {
+            Request::ConcurrentRuns(all) => {
                 let commands: Result<Vec<Command>> =
                     all.iter().map(|argv| self.command(argv)).collect();
                 time(&mut commands?)?
@@ -154,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_runs_at_once_and_its_failures_are_counted() {
-        let mut crowd = vec![shell("sleep 0.2"); 10];
-        crowd.push(shell("exit 1"));
-        let answer = answer("crowd", &Request::Crowd(crowd));
+    fn concurrent_commands_run_at_once_and_its_failures_are_counted() {
+        let mut commands = vec![shell("sleep 0.2"); 10];
+        commands.push(shell("exit 1"));
+        let answer = answer("crowd", &Request::ConcurrentRuns(commands));
         assert_eq!(answer.failures, 1);
         assert!(answer.nanoseconds < 2_000_000_000, "{}", answer.nanoseconds);
     }

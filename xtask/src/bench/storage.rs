@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::bench_dir::BenchDir;
 use super::contender::Contenders;
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::{Runner, View};
 use super::stopwatch::Argv;
@@ -30,19 +30,19 @@ for d in range(500):
 ";
 
 pub(super) fn tables(
-    place: &mut Place,
+    bench_dir: &mut BenchDir,
     contenders: &Contenders,
     rounds: usize,
 ) -> Result<Vec<Table>> {
     let few = rounds.min(3);
     let create = ["create", "-q", "--no-net", "--isolation", "process", "--name", BOX, "host"];
     let remove = contenders.msb(&["rm", "-q", "-f", BOX]);
-    place.start(View::Plain, &contenders.msb(&create), remove)?;
-    let runner = place.runner(View::Plain);
+    bench_dir.start(View::Plain, &contenders.msb(&create), remove)?;
+    let runner = bench_dir.runner(View::Plain);
     runner.run(&contenders.msb(&["exec", BOX, "--", "/usr/bin/python3", "-c", FILL]))?;
-    let tree = Path::new(&place.path("home")).join(".msb/sandboxes/store/layer/upper0");
+    let tree = Path::new(&bench_dir.path("home")).join(".msb/sandboxes/store/layer/upper0");
     let tree = fs::canonicalize(&tree).with_context(|| format!("no `{}`", tree.display()))?;
-    let copy = place.path("host") + "/copy";
+    let copy = bench_dir.path("host") + "/copy";
     let copied = |runner: &Runner| -> Result<f64> {
         let argv = ["cp", "-a", &tree.display().to_string(), &copy].map(str::to_owned).to_vec();
         let took = rounds::milliseconds(runner.run(&argv)?);
@@ -114,7 +114,7 @@ pub(super) fn tables(
     if podman {
         runner.run(&["podman", "rm", "-f", "bench-store"].map(str::to_owned).to_vec())?;
     }
-    place.clear();
+    bench_dir.clear();
     Ok(tables)
 }
 

@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 
+use super::bench_dir::BenchDir;
 use super::contender::{self, Contenders};
-use super::place::Place;
 use super::rounds::{self, Entrant};
 use super::runner::View;
 use super::table::{Table, Unit};
@@ -21,17 +21,21 @@ const BURST: &str = "\
 cp -a $1 $2/burst && until $3 sync ls --json | tr -d ' \\n' | \
 grep -q '\"state\":\"watching\".*\"files\":10000,'; do :; done";
 
-pub(super) fn table(place: &mut Place, contenders: &Contenders, rounds: usize) -> Result<Table> {
-    let directory = place.directory(&place.user)?;
+pub(super) fn table(
+    bench_dir: &mut BenchDir,
+    contenders: &Contenders,
+    rounds: usize,
+) -> Result<Table> {
+    let directory = bench_dir.directory(&bench_dir.user)?;
     let at = |name: &str| format!("{directory}/{name}");
     let (tree, empty, copy) = (at("tree"), at("empty"), at("copy"));
     let create = ["create", "--no-net", "-q", "--isolation", "process", "--name", NAME, "host"];
-    place.start(
+    bench_dir.start(
         View::Plain,
         &contenders.msb(&create),
         contenders.msb(&["rm", "-q", "-f", NAME]),
     )?;
-    let plain = place.runner(View::Plain);
+    let plain = bench_dir.runner(View::Plain);
     let program = contenders.msb(&[]).concat();
     let shell = |script: &str| {
         plain.run(&contender::words("/bin/sh", &["-c", script, "sh", &tree, &empty, &program]))
@@ -68,7 +72,7 @@ pub(super) fn table(place: &mut Place, contenders: &Contenders, rounds: usize) -
         Entrant { name: "rsync -a", ours: false, measure: Box::new(|| copied("/usr/bin/rsync")) },
     ];
     let series = rounds::play(rounds.min(10), entrants)?;
-    place.clear();
+    bench_dir.clear();
     let work = "10,000 files of 4 kB brought inside by a sync";
     Ok(Table::new(work, Unit::Milliseconds, "cp -a", None, &series))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::rounds::{Series, median};
 
-/// One table: a work and everybody who did it.
+/// One table: a workload, with a row for each contender.
 #[derive(Serialize)]
 pub(super) struct Table {
     work: String,
@@ -26,7 +26,7 @@ pub(super) enum Unit {
     Kibibytes,
 }
 
-/// What DESIGN.md section 10 or an issue wants of our row.
+/// The goal for our row; docs/benchmarks.md lists them.
 #[derive(Clone, Copy)]
 pub(super) enum Goal {
     /// At most this many times the reference.
@@ -44,7 +44,7 @@ struct Row {
     result: Outcome,
     /// What it is of other rows than the reference.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    beside: Vec<Beside>,
+    beside: Vec<RatioToRow>,
     /// What the numbers do not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
@@ -65,7 +65,7 @@ enum Outcome {
 }
 
 #[derive(Serialize)]
-struct Beside {
+struct RatioToRow {
     reference: &'static str,
     /// None where one of the two failed.
     ratio: Option<f64>,
@@ -108,7 +108,7 @@ impl Table {
                 text: format!("≤ {limit}× {reference}"),
                 reached: ratio <= limit,
             });
-            row.beside.push(Beside { reference, ratio, goal });
+            row.beside.push(RatioToRow { reference, ratio, goal });
         }
         self
     }

@@ -7,7 +7,6 @@ mod inside;
 mod peer;
 mod timeline;
 
-use std::env;
 use std::fs;
 use std::process::ExitCode;
 
@@ -40,7 +39,7 @@ pub(super) fn command(options: &Options) -> Result<ExitCode> {
     let msb = options.build()?;
     let lab = Lab::ready()?.context("this machine can have no lab")?;
     let peer = peer::fetched(lab.dir())?;
-    let itself = env::current_exe().context("cannot find this program")?;
+    let itself = workspace::own_program()?;
     let with = [peer, itself];
     let nested = Nested::new(&lab, &msb, &with);
 

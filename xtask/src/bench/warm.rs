@@ -8,10 +8,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::archive::{Archive, Owner};
+use super::bench_dir::{self, BenchDir};
 use super::contender::Contenders;
 use super::large;
 use super::layout::{self, Packing};
-use super::place::{self, Place};
 use super::rounds::{self, Entrant};
 use super::runner::{User, View};
 use super::table::{Goal, Table, Unit};
@@ -25,38 +25,42 @@ const LAYERS: usize = 10;
 /// Files that a layer brings.
 const FILES: usize = 50;
 
-/// Somebody other than root, who owns files in some images.
+/// A user other than root: the owner of files in some images.
 const OTHER: Owner = 1000;
 const AS_OTHER: [&str; 2] = ["--user", "1000:1000"];
 
 const DIRECTORY: &str = "directory";
 
-/// The same tree in one layer and in ten.
+/// Images of one tree, in one layer and in ten.
 struct Images {
     one: &'static str,
     ten: &'static str,
-    /// Who owns what is not the system's.
+    /// The owner of all files but those of the system.
     owner: Owner,
 }
 
 const ROOTS: Images = Images { one: "warm-one", ten: "warm-ten", owner: 0 };
 const OTHERS: Images = Images { one: "others-one", ten: "others-ten", owner: OTHER };
 
-pub(super) fn tables(place: &Place, contenders: &Contenders, rounds: usize) -> Result<Vec<Table>> {
-    let dir = PathBuf::from(place.path("warm"));
+pub(super) fn tables(
+    bench_dir: &BenchDir,
+    contenders: &Contenders,
+    rounds: usize,
+) -> Result<Vec<Table>> {
+    let dir = PathBuf::from(bench_dir.path("warm"));
     fs::create_dir(&dir)?;
     for images in [&ROOTS, &OTHERS] {
         images.make(&dir)?;
     }
     let mut tables = Vec::new();
-    for user in [&place.root, &place.user] {
-        let warm = Warm { place, contenders, user, tree: tree(place, &dir, user)? };
+    for user in [&bench_dir.root, &bench_dir.user] {
+        let warm = Warm { bench_dir, contenders, user, tree: tree(bench_dir, &dir, user)? };
         warm.load(&ROOTS)?;
         tables.push(warm.table("files of root", &ROOTS, &[], rounds)?);
-        if user.name == place.user.name {
+        if user.name == bench_dir.user.name {
             warm.load(&OTHERS)?;
-            // Files of somebody else have to belong to somebody: ids are mapped with two setuid
-            // programs. A directory has that price only with `--user`, so all have it here.
+            // Files of other owners need mapped ids, which two setuid programs
+            // write. A directory has that price only with `--user`, so all have it here.
             let work = "files of several owners, --user of another id";
             tables.push(warm.table(work, &OTHERS, &AS_OTHER, rounds)?);
         }
@@ -65,7 +69,7 @@ pub(super) fn tables(place: &Place, contenders: &Contenders, rounds: usize) -> R
 }
 
 struct Warm<'a> {
-    place: &'a Place,
+    bench_dir: &'a BenchDir,
     contenders: &'a Contenders,
     user: &'a User,
     /// The directory that is run.
@@ -74,9 +78,9 @@ struct Warm<'a> {
 
 impl Warm<'_> {
     fn load(&self, images: &Images) -> Result<()> {
-        let runner = self.place.another(self.user, View::Plain)?;
+        let runner = self.bench_dir.another(self.user, View::Plain)?;
         for name in [images.one, images.ten] {
-            let layout = self.place.path(&format!("warm/{name}"));
+            let layout = self.bench_dir.path(&format!("warm/{name}"));
             runner.run(&self.contenders.msb(&["load", "-i", &layout, "-t", name]))?;
         }
         Ok(())
@@ -89,7 +93,7 @@ impl Warm<'_> {
         options: &[&str],
         rounds: usize,
     ) -> Result<Table> {
-        let runner = self.place.another(self.user, View::Plain)?;
+        let runner = self.bench_dir.another(self.user, View::Plain)?;
         let run = |image: &str| {
             let command = [options, &[image, "--", "/bin/true"]].concat();
             self.contenders.msb_run_with(&command)
@@ -145,11 +149,11 @@ fn write(path: &Path, parts: &[usize], owner: Owner) -> io::Result<()> {
     archive.finish().map(drop)
 }
 
-/// The same tree as a directory of a user.
-fn tree(place: &Place, images: &Path, user: &User) -> Result<String> {
-    let tree = place.directory(user)?;
+/// The tree as a directory, owned by a user.
+fn tree(bench_dir: &BenchDir, images: &Path, user: &User) -> Result<String> {
+    let tree = bench_dir.directory(user)?;
     let archive = images.join(format!("{}-0.tar", ROOTS.one));
     workspace::run(Command::new("tar").args(["-C", &tree, "-xf"]).arg(archive))?;
-    place::give(Path::new(&tree), user.name)?;
+    bench_dir::give(Path::new(&tree), user.name)?;
     Ok(tree)
 }

@@ -12,7 +12,7 @@ pub(crate) enum Kind {
     Cgroups,
     /// AMD's virtualisation, so that its kernel has a real /dev/kvm.
     Nested,
-    /// The same, where time is a count of instructions: repeatable whatever else the host does.
+    /// With KVM, and time as a count of instructions: repeatable whatever else the host does.
     Counted,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn command(kind: Kind, kernel: &Kernel, disk: &Path) -> Command {
         .arg(&kernel.image)
         .arg("-drive")
         .arg(format!("file={},if=none,id=root,format=raw,cache=unsafe", disk.display()))
-        // Of the disks QEMU knows, the one whose driver is built into the cloud kernel.
+        // Of QEMU's disks, the one with a driver that is built into the cloud kernel.
         .args(["-device", "nvme,drive=root,serial=root"])
         // `loglevel=1`: the kernel's word on each killed process would tear our lines apart.
         // `panic=-1` with `-no-reboot`: a panic ends the machine at once.

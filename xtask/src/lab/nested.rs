@@ -14,11 +14,11 @@ use super::machine::{self, Kind};
 use super::root::{Root, USER};
 use super::systemd;
 use crate::stream::{self, End};
-use crate::tally::{Log, Show, Tally};
-use crate::workspace;
+use crate::suite::Suite;
+use crate::tally::{Log, Show, Tally, Verdict};
 
-/// Of the whole suite, on two cores that have other work too.
-const LIMIT: Duration = Duration::from_secs(25 * 60);
+/// Of the whole suite with its repetitions, on two cores that have other work too.
+const LIMIT: Duration = Duration::from_secs(50 * 60);
 
 /// Less is not enough to try anything again.
 const AGAIN: Duration = Duration::from_secs(3 * 60);
@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(3 * 60);
 /// No test takes as long without a word; a machine that has hung says nothing.
 const SILENCE: Duration = Duration::from_secs(4 * 60);
 
-/// Of a developer's script, who may well be looking for something that hangs.
+/// For a script of a developer, which may look for something that hangs.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 const INIT: &str = include_str!("../../lab/nested/init.sh");
@@ -62,7 +62,7 @@ const PROGRAMS: &[&str] = &[
 /// What one machine said of the tests.
 struct Round {
     tally: Tally,
-    /// By name.
+    /// Names of the tests that passed.
     passed: Vec<String>,
 }
 
@@ -80,21 +80,18 @@ impl<'a> Nested<'a> {
         Self { dir: &lab.dir, kernel: &lab.kernel, msb, with }
     }
 
-    /// Runs the tests of the vm tier whose names contain the filter.
+    /// Runs the tests of the vm tier with names that contain the filter.
     ///
     /// QEMU's emulation of a machine in a machine hangs now and then, which shows by its silence. What
     /// has not passed is then tried again on a new machine, and said to have been.
-    pub(super) fn tests(&self, filter: Option<&str>) -> Result<Tally> {
-        let tests = ["--package", "msb-e2e", "--profile", "ci", "--test", "vm"];
-        let tests = workspace::build(&tests, "vm")?;
-        let inside = ["--package", "msb-e2e", "--profile", "ci", "--bin", "inside"];
-        let inside = workspace::build(&inside, "inside")?;
+    pub(super) fn tests(&self, suite: &Suite, filter: Option<&str>) -> Result<Tally> {
+        let (tests, inside) = (suite.tests_named("vm")?, suite.program("inside")?);
         let begun = Instant::now();
         let mut passed: Vec<String> = Vec::new();
         let mut words = filter.unwrap_or_default().to_owned();
         loop {
             let left = LIMIT.saturating_sub(begun.elapsed());
-            let mut round = self.round(&tests, &inside, &words, left)?;
+            let mut round = self.round(tests, inside, &words, left)?;
             let again =
                 round.tally.failed > 0 && filter.is_none() && begun.elapsed() + AGAIN < LIMIT;
             if !again {
@@ -127,8 +124,8 @@ impl<'a> Nested<'a> {
         let each = |line: &str| match line.strip_prefix(END) {
             Some(said) => code = Some(said.to_owned()),
             None => {
-                let name = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok"));
-                passed.extend(name.map(str::to_owned));
+                let verdict = Verdict::read(line).filter(|verdict| verdict.passed);
+                passed.extend(verdict.map(|verdict| verdict.test.to_owned()));
                 if log.read(line) == Show::Yes {
                     println!("{line}");
                 }

@@ -19,11 +19,11 @@ pub(super) enum Part {
     #[default]
     Everything,
     Cgroups,
-    /// The tests of the vm tier whose names contain this, or all.
+    /// The tests of the vm tier with names that contain this, or all.
     Nested(Option<String>),
     /// A script of the developer's own on the machine with KVM.
     Script(PathBuf),
-    /// The same with a person in front of it.
+    /// A prompt on the machine with KVM.
     Shell,
 }
 

@@ -13,7 +13,7 @@ use crate::workspace;
 /// What the init of every machine begins with.
 const SETUP: &str = include_str!("../../lab/setup.sh");
 
-/// The ordinary user of the lab, who may use the ids that `newuidmap` grants.
+/// The ordinary user of the lab, with ids that `newuidmap` grants.
 pub(super) const USER: &str = "lab";
 
 /// A directory that becomes a disk.
@@ -47,7 +47,7 @@ impl Root {
         self.dir.join(inside)
     }
 
-    /// Copies a file, or a directory and all below it, to a place whose parents are made.
+    /// Copies a file, or a directory and all below it, to a path; parents are created.
     pub(super) fn file(&self, inside: &str, from: &Path) -> Result<()> {
         let to = self.path(inside);
         if let Some(parent) = to.parent() {

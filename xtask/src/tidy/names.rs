@@ -1,5 +1,5 @@
 //! Files are named for what they hold. A `mod.rs` says nothing in an editor's tab, and the
-//! others collect whatever nobody found a place for.
+//! others collect whatever has no better place.
 
 use super::Finding;
 use super::source::Source;

@@ -9,7 +9,7 @@ pub(super) struct Source {
     /// Relative to the root of the repository.
     pub(super) path: String,
     pub(super) lines: usize,
-    /// Everything but comments.
+    /// All tokens but comments.
     pub(super) code: Vec<Token>,
     pub(super) comments: Vec<Token>,
 }
@@ -41,7 +41,7 @@ impl Source {
         Finding { path: self.path.clone(), line, message: message.into() }
     }
 
-    /// Calls of `name!`.
+    /// Calls of macros with these names.
     pub(super) fn macros<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a Token> {
         self.code.windows(2).filter_map(move |pair| {
             let called = pair[0].is_word_of(names) && pair[1].is_sign("!");
@@ -56,10 +56,15 @@ impl Source {
 
     /// Whether a token of the code belongs to a test: an item under `#[cfg(test)]`.
     pub(super) fn is_test(&self, index: usize) -> bool {
-        self.attribute_ranges().any(|attribute| {
+        self.test_ranges().any(|range| range.contains(&index))
+    }
+
+    /// The items under `#[cfg(test)]`.
+    pub(super) fn test_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.attribute_ranges().filter_map(|attribute| {
             let words: Vec<&str> =
                 self.code[attribute.clone()].iter().map(|token| token.text.as_str()).collect();
-            words == ["cfg", "(", "test", ")"] && self.item(attribute.end + 1).contains(&index)
+            (words == ["cfg", "(", "test", ")"]).then(|| self.item(attribute.end + 1))
         })
     }
 

@@ -1,11 +1,12 @@
-//! Where files are, and paths there.
+//! The sandbox or volume of a file Operation, and paths inside.
 
-use crate::bytes::{spelled, unspelled};
+use crate::bytes::{escape_bytes, unescape_bytes};
 use crate::files::Place;
 use msb_spec::{Error, Name, Result, UserRef, VolumeName};
 use serde::{Deserialize, Serialize};
 
-/// A path inside. As text, a backslash is written twice and a byte that is no UTF-8 as `\xNN`.
+/// A path inside a sandbox or volume. In text, a backslash is written twice and a byte that is not
+/// UTF-8 as `\xNN`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -15,7 +16,7 @@ impl TryFrom<String> for InsidePath {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self> {
-        match unspelled(&text) {
+        match unescape_bytes(&text) {
             Some(bytes) if !bytes.contains(&0) => Ok(Self(bytes)),
             _ => Err(Error::invalid(format!("not a path: `{}`", msb_spec::shown(&text)))
                 .hint("a backslash is written twice, and a byte as `\\xNN`")),
@@ -25,23 +26,23 @@ impl TryFrom<String> for InsidePath {
 
 impl From<InsidePath> for String {
     fn from(path: InsidePath) -> Self {
-        spelled(&path.0)
+        escape_bytes(&path.0)
     }
 }
 
-/// A sandbox or a volume: exactly one of the two.
+/// A sandbox or a volume, as a request names it: exactly one of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Where {
-    /// A sandbox that runs.
+    /// The name of a running sandbox.
     pub sandbox: Option<Name>,
-    /// A volume.
+    /// The name of a volume.
     pub volume: Option<VolumeName>,
-    /// Who looks, in a sandbox.
+    /// The user in the sandbox; root by default.
     pub user: Option<UserRef>,
 }
 
 impl Where {
-    /// The place that is meant.
+    /// The sandbox or volume; fails unless exactly one is named.
     pub fn place(self) -> Result<Place> {
         match (self.sandbox, self.volume, self.user) {
             (Some(name), None, user) => Ok(Place::Sandbox { name, user }),

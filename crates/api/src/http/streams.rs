@@ -1,4 +1,4 @@
-//! What travels in pieces: bytes of files, archives, commands while they run, logs that go on.
+//! Streaming endpoints: file contents, archives, running commands and followed logs.
 
 use super::place::InsidePath;
 use crate::Part;
@@ -7,79 +7,79 @@ use msb_wire::record::Source;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The bytes of a file: GET gives them, PUT takes them.
+/// GET and PUT: the bytes of a file.
 pub const FILE_CONTENT: &str = "/api/v1/files/content";
 /// GET: a snapshot as an OCI archive.
 pub const SNAPSHOT_SAVE: &str = "/api/v1/snapshots/{name}/archive";
-/// POST: an archive becomes a snapshot.
+/// POST: loads a snapshot from an archive.
 pub const SNAPSHOT_LOAD: &str = "/api/v1/snapshot-archives";
-/// GET: the lines of a log as they come, as events.
+/// GET: log lines as server-sent events.
 pub const LOGS_FOLLOW: &str = "/api/v1/sandboxes/{name}/logs/follow";
-/// GET: what happens to a sandbox, as events.
+/// GET: lifecycle events of a sandbox as server-sent events.
 pub const EVENTS_FOLLOW: &str = "/api/v1/sandboxes/{name}/events/follow";
-/// POST: starts a command; what it says comes as events.
+/// POST: starts a command and streams its output as server-sent events.
 pub const EXEC_STREAM: &str = "/api/v1/sandboxes/{name}/execs/stream";
-/// POST: the same in a sandbox of its own.
+/// POST: starts a command in a new sandbox and streams its output as server-sent events.
 pub const RUN_STREAM: &str = "/api/v1/run/stream";
-/// GET: what a command that runs says, as events.
+/// GET: output of a running command as server-sent events.
 pub const ATTACH_STREAM: &str = "/api/v1/sandboxes/{name}/execs/{id}/stream";
-/// WebSocket: starts a command and is its stdin, stdout and terminal.
+/// WebSocket: starts a command and carries its stdin, output, signals and terminal size.
 pub const EXEC_SOCKET: &str = "/api/v1/sandboxes/{name}/execs/socket";
-/// WebSocket: the same in a sandbox of its own.
+/// WebSocket: starts a command in a new sandbox.
 pub const RUN_SOCKET: &str = "/api/v1/run/socket";
-/// WebSocket: takes part in a command that runs.
+/// WebSocket: attaches to a running command.
 pub const ATTACH_SOCKET: &str = "/api/v1/sandboxes/{name}/execs/{id}/socket";
 
-/// Bytes of one message over a WebSocket. Each socket may hold one of these, and there may be hundreds of them.
+/// Most bytes of one WebSocket message. Each of hundreds of sockets may hold one in memory.
 pub const LARGEST_MESSAGE: usize = 1 << 20;
 
-/// Paths whose body is bytes, `application/octet-stream`; every other body is JSON.
+/// Paths with a binary body (`application/octet-stream`); every other body is JSON.
 pub const UPLOADS: [&str; 2] = [FILE_CONTENT, SNAPSHOT_LOAD];
 
-/// Which bytes of which file.
+/// The file to read, and the range of its bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FileRead {
-    /// The sandbox, which runs; or `volume`.
+    /// The name of a running sandbox. Required unless `volume` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Name>,
-    /// The volume; or `sandbox`.
+    /// The name of a volume. Required unless `sandbox` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeName>,
-    /// Who reads it, in a sandbox; root if it is not said.
+    /// The user in the sandbox that reads it. Default: root. Not for volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserRef>,
-    /// The file.
+    /// The path of the file.
     pub path: InsidePath,
-    /// Where to begin.
+    /// The first byte to read. Default 0.
     #[serde(default)]
     pub offset: u64,
-    /// How many bytes; all if it is not said.
+    /// How many bytes to read. Default: up to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
 }
 
-/// Which file is made or replaced with the body.
+/// The file to create or replace with the body.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FileWrite {
-    /// The sandbox, which runs; or `volume`.
+    /// The name of a running sandbox. Required unless `volume` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Name>,
-    /// The volume; or `sandbox`.
+    /// The name of a volume. Required unless `sandbox` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeName>,
-    /// Whose it is, in a sandbox; root's if it is not said.
+    /// The owner of a new file in the sandbox. Default: root. Not for volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserRef>,
-    /// The file.
+    /// The path of the file.
     pub path: InsidePath,
-    /// Its permissions as a number; 420 (0644) if it is not said.
+    /// Permission bits as a decimal number. Default 420 (0644).
     #[serde(default = "usual_mode")]
     pub mode: u32,
-    /// Whether the bytes are added to what is there.
+    /// Appends to the file instead of replacing it. Default false.
     #[serde(default)]
     pub append: bool,
 }
@@ -88,138 +88,138 @@ fn usual_mode() -> u32 {
     0o644
 }
 
-/// Which snapshot is saved.
+/// The snapshot to save.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotSave {
-    /// Which.
+    /// A name or the id of the snapshot.
     pub name: Name,
-    /// Whether its image is in the archive as well.
+    /// Includes the layers of its image. Default false.
     #[serde(default)]
     pub whole: bool,
 }
 
-/// What the loaded snapshot is called.
+/// The name of the loaded snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotLoad {
-    /// The name that it was saved with, if it is not said.
+    /// The name of the snapshot. Default: the name that it was saved with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
 }
 
-/// What is followed from where on.
+/// What to follow, and from where.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Which sandbox.
+    /// The name of the sandbox.
     pub name: Name,
-    /// How many lines or events, of those that are wanted, to leave out: they are known.
+    /// Skips this many matching lines or events at the beginning, to continue a stream. Default 0.
     #[serde(default)]
     pub skip: u64,
-    /// Only from this Exec.
+    /// Only lines of the Exec with this id. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<u64>,
-    /// Only from this stream.
+    /// Only lines of this stream. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Not before this, in milliseconds since 1970.
+    /// Only lines at or after this time, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// Not after this.
+    /// Only lines at or before this time, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// Only lines that hold this text.
+    /// Only lines that contain this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grep: Option<String>,
 }
 
-/// A command that is started in a sandbox.
+/// A command to start in a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StartExec {
-    /// What.
+    /// The command to start.
     pub command: Command,
-    /// What it reads; over a WebSocket that follows.
+    /// Text for stdin. Over a WebSocket, further input follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
 }
 
-/// A command in a sandbox of its own.
+/// A command to start in a new sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StartRun {
-    /// What is asked for, with its command.
+    /// The requested sandbox, with its command.
     pub spec: Spec,
-    /// What the command reads; over a WebSocket that follows.
+    /// Text for stdin. Over a WebSocket, further input follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Values of secrets whose source is the caller.
+    /// Values of the secrets whose source is the client, by secret name. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
 }
 
-/// What a client tells a command over a WebSocket, as text; what it writes to its stdin is binary.
+/// A text message of the client over a WebSocket. Binary messages are stdin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tell {
-    /// There is no more stdin.
+    /// Closes the stdin of the command.
     CloseStdin,
-    /// A signal, by its number.
+    /// Sends a signal, by its number.
     Signal(i32),
-    /// Its terminal has another size.
+    /// Changes the size of its terminal.
     Resize(TermSize),
-    /// It goes on alone.
+    /// Detaches: the command goes on after the connection has ended.
     Detach,
 }
 
-/// What a server tells about a command, as text over a WebSocket and as an event; over a WebSocket
-/// what it says is binary, behind a byte that is [`STDOUT`] or [`STDERR`].
+/// A message of the server about a command: a text message over a WebSocket, or a server-sent
+/// event. Over a WebSocket, output is binary, after one byte that is [`STDOUT`] or [`STDERR`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Heard"))]
 #[serde(rename_all = "snake_case")]
-pub enum Heard {
-    /// What is being done before it runs.
+pub enum ExecMessage {
+    /// Progress before the command runs, such as an image pull.
     Progress(Progress),
-    /// It runs.
-    Started(Started),
-    /// It wrote to its stdout or its terminal.
+    /// The command has started.
+    Started(ExecStart),
+    /// Output on stdout or the terminal.
     Stdout(Piece),
-    /// It wrote to its stderr.
+    /// Output on its stderr.
     Stderr(Piece),
-    /// It is over; nothing follows.
+    /// The command has ended. This is the last message.
     Exited(Exit),
-    /// It went wrong; nothing follows.
+    /// The Operation has failed. This is the last message.
     Error(Error),
 }
 
-/// Before what was written to stdout.
+/// First byte of a binary message with stdout.
 pub const STDOUT: u8 = 1;
-/// Before what was written to stderr.
+/// First byte of a binary message with stderr.
 pub const STDERR: u8 = 2;
 
-/// How far something is.
+/// Progress of the current step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
-    /// What is being done.
+    /// The current step, for users.
     pub what: String,
-    /// How much of it is done, if that is known.
+    /// The amount that is done, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<u64>,
-    /// Of how much.
+    /// The total amount, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,
 }
 
 impl Progress {
-    /// As [`crate::Watch`] is told.
+    /// Converts the arguments of [`crate::Watch::step`].
     pub fn new(what: &str, part: Option<Part>) -> Self {
         Self {
             what: what.to_owned(),
@@ -228,31 +228,31 @@ impl Progress {
         }
     }
 
-    /// So much of so much.
+    /// The amount done and the total, if both are known.
     pub fn part(&self) -> Option<Part> {
         Some(Part { done: self.done?, of: self.of? })
     }
 }
 
-/// A command that runs.
+/// A command that has started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Started {
-    /// Its number in the sandbox.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Started"))]
+pub struct ExecStart {
+    /// The id of the Exec in its sandbox.
     pub id: u64,
-    /// Its pid inside.
+    /// The pid of the command inside the sandbox.
     pub pid: u32,
-    /// The sandbox.
+    /// The name of the sandbox.
     pub sandbox: Name,
 }
 
-/// Bytes as text where they are, and in base64 where they are not.
+/// Output bytes: text if they are UTF-8, else base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Piece {
-    /// UTF-8.
+    /// Output that is valid UTF-8.
     Text(String),
-    /// Anything else.
+    /// Any other output, in base64.
     Base64(String),
 }

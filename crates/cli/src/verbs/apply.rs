@@ -1,12 +1,12 @@
 //! `msb apply`: changes of a workspace come to the host.
 
 use super::diff::counted;
-use crate::at::At;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use crate::{change_text, listing};
 use clap::Parser;
-use msb_api::{Api, Applied, Change, Depth, Item, ItemKind, LeftOut, RelPath, Selection, What};
+use msb_api::{Api, ApplyReport, Change, Depth, Item, ItemKind, LeftOut, RelPath, Selection, What};
 use msb_engine::workspace::judge;
 use msb_spec::{Error, Name, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use std::io::{BufRead, Read};
 /// Brings what a sandbox has changed in its workspace to the host: all of the chosen or nothing.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb apply [OPTIONS] NAME")]
-pub(crate) struct Apply {
+pub(crate) struct ApplyArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -45,9 +45,9 @@ pub(crate) struct Apply {
     json: bool,
 }
 
-impl ActAt for Apply {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for ApplyArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let mut selection = Selection {
             include: self.include,
@@ -58,7 +58,7 @@ impl ActAt for Apply {
         };
         if self.interactive {
             let Some(chosen) = ask(&*api, &name, &selection)? else {
-                words::note("nothing was applied");
+                output::note("nothing was applied");
                 return Ok(0);
             };
             selection.only = Some(chosen);
@@ -73,15 +73,15 @@ impl ActAt for Apply {
     }
 }
 
-fn tell(applied: &Applied, dry_run: bool, chosen: bool) {
-    applied.notes.iter().for_each(words::note);
-    for change in change_text::telling(&applied.applied) {
-        words::say(change_text::line(change));
+fn tell(applied: &ApplyReport, dry_run: bool, chosen: bool) {
+    applied.notes.iter().for_each(output::note);
+    for change in change_text::reportable(&applied.applied) {
+        output::print(change_text::line(change));
     }
     if applied.applied.is_empty() {
-        words::note("nothing was applied");
+        output::note("nothing was applied");
     } else if dry_run {
-        words::note("nothing was written; without `--dry-run` this would be applied");
+        output::note("nothing was written; without `--dry-run` this would be applied");
     }
     if chosen {
         return;
@@ -92,22 +92,22 @@ fn tell(applied: &Applied, dry_run: bool, chosen: bool) {
     };
     let risky: Vec<&Change> = left_out(LeftOut::Risk).collect();
     if let Some(first) = risky.first() {
-        words::note(format!(
+        output::note(format!(
             "left out, since the host would run them later: {}",
             risky.iter().map(|change| change.path.to_string()).collect::<Vec<_>>().join(", ")
         ));
-        words::note(format!("`--include {}` brings one that you have read", first.path));
+        output::note(format!("`--include {}` brings one that you have read", first.path));
     }
     let ignored = left_out(LeftOut::Ignored).count();
     if ignored > 0 {
         let changes = counted(ignored, "change", "changes");
-        words::note(format!(
+        output::note(format!(
             "left out {changes} by the host's .gitignore; `--ignored` brings them"
         ));
     }
     let special = left_out(LeftOut::Special).count();
     if special > 0 {
-        words::note(format!("left out {}", counted(special, "special file", "special files")));
+        output::note(format!("left out {}", counted(special, "special file", "special files")));
     }
 }
 
@@ -129,14 +129,14 @@ fn ask(
         .filter(|(_, left_out)| matches!(left_out, None | Some(LeftOut::Risk)))
         .map(|(change, _)| &change.path)
         .collect();
-    let told = change_text::telling(&changes);
+    let told = change_text::reportable(&changes);
     let asked = told.into_iter().filter(|change| meant.contains(&change.path));
     let mut chosen = BTreeMap::new();
     let mut all = false;
     for change in asked {
         if change.after.as_ref().is_some_and(has_no_digest) {
             // It could not be compared with what was shown.
-            words::note(format!("left out, too large to be compared: {}", change.path));
+            output::note(format!("left out, too large to be compared: {}", change.path));
             continue;
         }
         if all && change.risk.is_none() {
@@ -145,10 +145,10 @@ fn ask(
         }
         loop {
             if let Some(risk) = &change.risk {
-                words::talk(format!("# {}\n", msb_spec::shown(&risk.reason)).as_bytes());
+                output::write_stderr(format!("# {}\n", msb_spec::shown(&risk.reason)).as_bytes());
             }
             if let Some(conflict) = change.conflict {
-                words::talk(format!("# conflict: {}\n", conflict.reason()).as_bytes());
+                output::write_stderr(format!("# conflict: {}\n", conflict.reason()).as_bytes());
             }
             let question = format!("{}\napply this [y,n,d,a,q,?]? ", change_text::line(change));
             match answer(&question)?.as_deref() {
@@ -160,11 +160,11 @@ fn ask(
                 }
                 Some("q") | None => return Ok(None),
                 Some("d") => {
-                    words::stdout(change_text::patch(change).as_bytes());
+                    output::write_stdout(change_text::patch(change).as_bytes());
                     continue;
                 }
                 Some(_) => {
-                    words::prompt(HELP);
+                    output::prompt(HELP);
                     continue;
                 }
             }
@@ -183,7 +183,7 @@ fn has_no_digest(item: &Item) -> bool {
 fn answer(question: &str) -> Result<Option<String>> {
     /// Longer than any answer.
     const LONGEST: u64 = 4096;
-    words::prompt(question);
+    output::prompt(question);
     let mut text = String::new();
     let read = std::io::stdin().lock().take(LONGEST).read_line(&mut text);
     let read = read.map_err(|error| Error::host("cannot read from the terminal", error))?;

@@ -1,10 +1,10 @@
 //! `msb load`, `msb save` and `msb push`: images to and from elsewhere.
 
 use super::bare_engine;
-use crate::fetching::{Bars, ReachArgs};
 use crate::listing;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::pull_progress::{Bars, ReachArgs};
+use crate::verb_table::LocalVerb;
 use clap::{Parser, ValueEnum};
 use msb_engine::images;
 use msb_spec::{Error, Platform, Reference, Result};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Reads images from a file: docker save, OCI archive (gzip, zstd or plain) or OCI directory.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb load [OPTIONS]")]
-pub(crate) struct Load {
+pub(crate) struct LoadArgs {
     /// File or directory to read; stdin without it
     #[arg(long, short, value_name = "PATH")]
     input: Option<PathBuf>,
@@ -33,12 +33,12 @@ pub(crate) struct Load {
     json: bool,
 }
 
-impl Act for Load {
-    fn act(self) -> Outcome {
+impl LocalVerb for LoadArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let store = engine.images()?;
         let bars = Bars::new(self.quiet);
-        let load = images::Load { name: self.tag, platform: self.platform };
+        let load = images::LoadOptions { name: self.tag, platform: self.platform };
         let input = self.input.filter(|path| path.as_os_str() != "-");
         let about = |error: Error| match &input {
             Some(path) => error.under(format!("cannot load `{}`", path.display())),
@@ -61,7 +61,7 @@ impl Act for Load {
             let shown = loaded.iter().map(|image| engine.image_inspect(&image.reference));
             listing::json(&shown.collect::<Result<Vec<_>>>()?);
         } else {
-            loaded.iter().for_each(|image| words::say(image.reference.at(&image.digest)));
+            loaded.iter().for_each(|image| output::print(image.reference.at(&image.digest)));
         }
         Ok(0)
     }
@@ -79,7 +79,7 @@ enum Format {
 /// Writes images to a file that msb, docker, podman and skopeo can read.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb save [OPTIONS] IMAGE...")]
-pub(crate) struct Save {
+pub(crate) struct SaveArgs {
     /// Names of images that are here
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<Reference>,
@@ -91,8 +91,8 @@ pub(crate) struct Save {
     format: Format,
 }
 
-impl Act for Save {
-    fn act(self) -> Outcome {
+impl LocalVerb for SaveArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let store = engine.images()?;
         let found = self.images.iter().map(|name| engine.image(&store, name));
@@ -134,7 +134,7 @@ impl Act for Save {
 /// Sends an image to a registry.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb push [OPTIONS] IMAGE [DEST]")]
-pub(crate) struct Push {
+pub(crate) struct PushArgs {
     /// Name of an image that is here
     #[arg(value_name = "IMAGE")]
     image: Reference,
@@ -148,14 +148,14 @@ pub(crate) struct Push {
     quiet: bool,
 }
 
-impl Act for Push {
-    fn act(self) -> Outcome {
+impl LocalVerb for PushArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let store = engine.images()?;
         let image = engine.image(&store, &self.image)?;
         let dest = self.dest.as_ref().unwrap_or(&image.reference).without_digest();
         store.push(&image, &dest, &self.reach.reach(), &Bars::new(self.quiet))?;
-        words::say(dest.at(&image.digest));
+        output::print(dest.at(&image.digest));
         Ok(0)
     }
 }

@@ -1,12 +1,12 @@
 //! `msb attach`: take part in a command that runs.
 
 use super::{bare_engine, finished};
-use crate::at::At;
-use crate::session::{Attended, Part, attend};
-use crate::session_elsewhere::{self, Calls};
-use crate::table::ActAt;
+use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
+use crate::output::{self, Outcome};
+use crate::remote_attach::{self, SignalForwarder};
+use crate::target::Target;
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::Api;
 use msb_engine::Engine;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Shows a running command's output and sends it what is typed.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb attach [OPTIONS] NAME [ID]")]
-pub(crate) struct Attach {
+pub(crate) struct AttachArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -28,13 +28,13 @@ pub(crate) struct Attach {
     no_stdin: bool,
 }
 
-impl ActAt for Attach {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for AttachArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let name = Name::parse(&self.name)?;
-        let at = match at {
-            At::Here => Way::Here(bare_engine()?),
-            At::There(server) => {
-                let calls = Calls::collect()?;
+        let at = match target {
+            Target::Local => Way::Here(bare_engine()?),
+            Target::Remote(server) => {
+                let calls = SignalForwarder::collect()?;
                 Way::There(server.api()?, calls)
             }
         };
@@ -55,10 +55,14 @@ impl ActAt for Attach {
         let (id, has_terminal) = chosen.copied().unwrap_or((self.exec.unwrap_or(0), false));
         let tty = has_terminal && terminal::is_there();
         let stdin = if self.no_stdin { Stdin::Closed } else { Stdin::Streamed };
-        match at.attend(&name, id, Part { stdin, tty, leave_at_once: false })? {
-            Attended::Exited(exit) => Ok(finished(&exit)),
-            Attended::Left { exec } => {
-                words::note(format!("left command {exec} of `{name}` running"));
+        match at.attach(
+            &name,
+            id,
+            AttachOptions { stdin, tty, leave_at_once: false, closed_output: ClosedOutput::Detach },
+        )? {
+            AttachResult::Exited(exit) => Ok(finished(&exit)),
+            AttachResult::Detached { exec } => {
+                output::note(format!("left command {exec} of `{name}` running"));
                 Ok(0)
             }
         }
@@ -68,7 +72,7 @@ impl ActAt for Attach {
 /// How the command is reached.
 enum Way {
     Here(Engine),
-    There(Arc<dyn Api>, Calls),
+    There(Arc<dyn Api>, SignalForwarder),
 }
 
 impl Way {
@@ -87,12 +91,12 @@ impl Way {
         }
     }
 
-    fn attend(&self, name: &Name, id: u64, part: Part) -> Result<Attended> {
+    fn attach(&self, name: &Name, id: u64, options: AttachOptions) -> Result<AttachResult> {
         match self {
-            Self::Here(engine) => attend(engine.attach(name, id)?.into_stream(), part),
+            Self::Here(engine) => attach(engine.attach(name, id)?.into_stream(), options),
             Self::There(api, calls) => {
                 let exec = api.exec_attach(name, id)?;
-                session_elsewhere::attend((api, name), exec, part, calls)
+                remote_attach::attach((api, name), exec, options, calls)
             }
         }
     }

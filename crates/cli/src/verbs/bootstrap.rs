@@ -1,8 +1,8 @@
 //! `msb image bootstrap`: images from the host's own packages.
 
 use super::bare_engine;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use crate::{clock, listing};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Makes an image from Debian packages, as apt finds them on this host: no registry is needed.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb image bootstrap [OPTIONS] debian|python|node")]
-pub(crate) struct Bootstrap {
+pub(crate) struct ImageBootstrapArgs {
     /// What to make: debian, python or node
     #[arg(value_name = "BASE")]
     base: bootstrap::Base,
@@ -38,8 +38,8 @@ pub(crate) struct Bootstrap {
     json: bool,
 }
 
-impl Act for Bootstrap {
-    fn act(self) -> Outcome {
+impl LocalVerb for ImageBootstrapArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let asked = bootstrap::Bootstrap {
             base: self.base,
@@ -56,13 +56,13 @@ impl Act for Bootstrap {
         if self.json {
             listing::json(&made);
         } else {
-            made.iter().for_each(|image| words::say(image.reference.at(&image.digest)));
+            made.iter().for_each(|image| output::print(image.reference.at(&image.digest)));
         }
         Ok(0)
     }
 }
 
-/// What is being done, and for how long already; nothing where nobody looks.
+/// The current step and its duration; nothing unless stderr is a terminal.
 fn spinner(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,12 +1,12 @@
 //! `msb build`: an image from a Containerfile.
 
 use super::engine;
-use crate::fetching::{Bars, FetchArgs};
-use crate::network_arguments::OutwardArgs;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::network_arguments::EgressArgs;
+use crate::output::{self, Outcome};
+use crate::pull_progress::{Bars, FetchArgs};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
-use msb_engine::build::{Recipe, Told, Watcher};
+use msb_engine::build::{BuildEvent, ContainerfileSource, Watcher};
 use msb_engine::images::Fetching;
 use msb_spec::{Error, Platform, PullWhen, Reference, Result, env};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// what was done before is not done again.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb build -t NAME [OPTIONS] DIR")]
-pub(crate) struct Build {
+pub(crate) struct BuildArgs {
     /// Directory that COPY and ADD take files from
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -45,14 +45,14 @@ pub(crate) struct Build {
     #[command(flatten)]
     fetch: FetchArgs,
     #[command(flatten)]
-    network: OutwardArgs,
+    network: EgressArgs,
     /// Say nothing but the name, unless it fails
     #[arg(long, short)]
     quiet: bool,
 }
 
-impl Act for Build {
-    fn act(self) -> Outcome {
+impl LocalVerb for BuildArgs {
+    fn run(self) -> Outcome {
         let arguments = arguments(&self.arguments)?;
         let build = msb_engine::build::Build {
             directory: self.directory,
@@ -72,11 +72,11 @@ impl Act for Build {
         let mut shown = Shown { quiet: self.quiet, last: Vec::new() };
         let built = engine()?.build(&build, &fetching, &mut shown);
         if built.is_err() {
-            // Whoever wanted to hear nothing wants to hear this.
-            words::talk(&shown.last);
+            // A failure is shown even with `--quiet`.
+            output::write_stderr(&shown.last);
         }
         for image in built? {
-            words::say(image.reference.at(&image.digest));
+            output::print(image.reference.at(&image.digest));
         }
         Ok(0)
     }
@@ -85,31 +85,31 @@ impl Act for Build {
 /// A line for every step, and what commands say.
 struct Shown {
     quiet: bool,
-    /// The end of what the last command said, if nobody saw it.
+    /// The end of the last command's output, if it was not shown.
     last: Vec<u8>,
 }
 
-/// As much of a command's last words as is kept for whoever asked for silence.
+/// Bytes of a command's output that are kept with `--quiet`, for its failure.
 const LAST_LIMIT: usize = 64 << 10;
 
 impl Watcher for Shown {
-    fn told(&mut self, what: Told<'_>) {
+    fn told(&mut self, what: BuildEvent<'_>) {
         match what {
-            Told::Step { stage, number, count, text, cached } => {
+            BuildEvent::Step { stage, number, count, text, cached } => {
                 self.last.clear();
                 if !self.quiet {
                     let stage = stage.map_or_else(String::new, |stage| format!("{stage} "));
                     let cached = if cached { "  (cached)" } else { "" };
-                    words::progress(format!("[{stage}{number}/{count}] {text}{cached}"));
+                    output::progress(format!("[{stage}{number}/{count}] {text}{cached}"));
                 }
             }
-            Told::Output(bytes) if self.quiet => {
+            BuildEvent::Output(bytes) if self.quiet => {
                 self.last.extend_from_slice(bytes);
                 let more = self.last.len().saturating_sub(LAST_LIMIT);
                 self.last.drain(..more);
             }
-            Told::Output(bytes) => words::talk(bytes),
-            Told::Note(text) => words::note(text),
+            BuildEvent::Output(bytes) => output::write_stderr(bytes),
+            BuildEvent::Note(text) => output::note(text),
         }
     }
 }
@@ -133,17 +133,17 @@ fn arguments(given: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(arguments)
 }
 
-fn recipe(file: Option<PathBuf>) -> Result<Option<Recipe>> {
+fn recipe(file: Option<PathBuf>) -> Result<Option<ContainerfileSource>> {
     let Some(file) = file else {
         return Ok(None);
     };
     if file.as_os_str() != "-" {
-        return Ok(Some(Recipe::File(file)));
+        return Ok(Some(ContainerfileSource::File(file)));
     }
     let mut text = String::new();
     let read = std::io::stdin().lock().take(msb_engine::build::LIMIT).read_to_string(&mut text);
     read.map_err(|error| Error::host("cannot read the Containerfile from stdin", error))?;
-    Ok(Some(Recipe::Text(text)))
+    Ok(Some(ContainerfileSource::Text(text)))
 }
 
 /// The time that the image is to bear.

@@ -1,11 +1,11 @@
 //! `msb spawn` and `msb children`: sandboxes made for sandboxes.
 
-use crate::at::At;
 use crate::clock::now_ms;
-use crate::fetching::Steps;
 use crate::listing::{self, Listing};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::pull_progress::Steps;
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::ChildSpec;
 use msb_spec::{Bytes, Cpus, ImageRef, Name, Span};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The child is removed with its parent, when that is reset, and when its time is over.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb spawn [OPTIONS] PARENT")]
-pub(crate) struct Spawn {
+pub(crate) struct SpawnArgs {
     /// Name of the sandbox that it is for
     #[arg(value_name = "PARENT")]
     parent: String,
@@ -40,9 +40,9 @@ pub(crate) struct Spawn {
     quiet: bool,
 }
 
-impl ActAt for Spawn {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SpawnArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let parent = Name::parse(&self.parent)?;
         let Self { image, name, cpus, memory, .. } = self;
         let steps = Steps::new(self.quiet || self.json);
@@ -51,7 +51,7 @@ impl ActAt for Spawn {
         let child = child?;
         match self.json {
             true => listing::json(&child),
-            false => words::say(child.name),
+            false => output::print(child.name),
         }
         Ok(0)
     }
@@ -60,8 +60,8 @@ impl ActAt for Spawn {
 /// Lists the children of a sandbox.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb children [OPTIONS] PARENT")]
-pub(crate) struct Children {
-    /// Name of the sandbox whose children they are
+pub(crate) struct ChildrenArgs {
+    /// Name of the parent sandbox
     #[arg(value_name = "PARENT")]
     parent: String,
     /// Print JSON
@@ -72,20 +72,20 @@ pub(crate) struct Children {
     quiet: bool,
 }
 
-impl ActAt for Children {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
-        let brood = api.child_list(&Name::parse(&self.parent)?)?;
+impl TargetVerb for ChildrenArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
+        let list = api.child_list(&Name::parse(&self.parent)?)?;
         if self.json {
-            listing::json(&brood);
+            listing::json(&list);
             return Ok(0);
         }
         if self.quiet {
-            brood.children.iter().for_each(|child| words::say(&child.name));
+            list.children.iter().for_each(|child| output::print(&child.name));
             return Ok(0);
         }
         let mut table = Listing::new(&["NAME", "STATUS", "IMAGE", "CPUS", "MEMORY", "ENDS IN"]);
-        for child in &brood.children {
+        for child in &list.children {
             let left = child.expires.map(|at| at.saturating_sub(now_ms()) / 1000);
             table.row(&[
                 child.name.to_string(),
@@ -97,9 +97,9 @@ impl ActAt for Children {
             ]);
         }
         table.print();
-        match brood.max_total {
-            Some(most) => words::note(format!("{} of {most} children were made", brood.spawned)),
-            None => words::note("it may have no children: it was made without `--spawn`"),
+        match list.max_total {
+            Some(most) => output::note(format!("{} of {most} children were made", list.spawned)),
+            None => output::note("it may have no children: it was made without `--spawn`"),
         }
         Ok(0)
     }

@@ -1,9 +1,9 @@
 //! `msb cp`: files in and out.
 
 use super::bare_engine;
-use crate::at::{At, is_up};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::{Target, is_up};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use msb_api::{Api, Place};
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Copies a file or tree between the host and a sandbox; one that has stopped is started for it.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb cp SRC NAME:PATH\n       msb cp NAME:PATH DST")]
-pub(crate) struct Cp {
+pub(crate) struct CpArgs {
     /// What to copy: a path, or NAME:PATH in a sandbox
     #[arg(value_name = "SRC")]
     from: OsString,
@@ -32,54 +32,54 @@ pub(crate) struct Cp {
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CopyEnd {
     Host(PathBuf),
     Inside(Name, Vec<u8>),
 }
 
-impl ActAt for Cp {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for CpArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let bar = bar(self.quiet);
         let mut progress = |bytes| bar.inc(bytes);
-        let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
-            (End::Host(from), End::Inside(name, to)) => {
+        let copied = match (CopyEnd::parse(&self.from)?, CopyEnd::parse(&self.to)?) {
+            (CopyEnd::Host(from), CopyEnd::Inside(name, to)) => {
                 // As with cp: a target that is there takes it below, one with a slash must be.
-                match at {
-                    At::Here => {
+                match target {
+                    Target::Local => {
                         let engine = bare_engine()?;
                         let _awake = engine.wake(&name)?;
                         engine.files(&name)?.push(&from, &to, true, &mut progress)?
                     }
-                    At::There(server) => {
+                    Target::Remote(server) => {
                         let awake = Awake::keep(server.api()?, &name)?;
                         awake.api.file_push(&Place::sandbox(&name), &from, &to)?
                     }
                 }
             }
-            (End::Inside(name, from), End::Host(to)) => match at {
-                At::Here => {
+            (CopyEnd::Inside(name, from), CopyEnd::Host(to)) => match target {
+                Target::Local => {
                     let engine = bare_engine()?;
                     let _awake = engine.wake(&name)?;
                     engine.files(&name)?.pull(&from, &to, &mut progress)?
                 }
-                At::There(server) => {
+                Target::Remote(server) => {
                     let awake = Awake::keep(server.api()?, &name)?;
                     awake.api.file_pull(&Place::sandbox(&name), &from, &to)?
                 }
             },
-            (End::Inside(..), End::Inside(..)) => {
+            (CopyEnd::Inside(..), CopyEnd::Inside(..)) => {
                 return Err(Error::unsupported("cannot copy from one sandbox to another")
                     .hint("copy to the host first, then into the other")
                     .into());
             }
-            (End::Host(_), End::Host(_)) => {
+            (CopyEnd::Host(_), CopyEnd::Host(_)) => {
                 let hint = "one side must be in a sandbox: `msb cp ./x box:/app`";
                 return Err(Error::invalid("both paths are on the host").hint(hint).into());
             }
         };
         bar.finish_and_clear();
         if copied.left_out > 0 && !self.quiet {
-            words::note(format!("left out {} devices, sockets or pipes", copied.left_out));
+            output::note(format!("left out {} devices, sockets or pipes", copied.left_out));
         }
         Ok(0)
     }
@@ -107,7 +107,7 @@ impl Drop for Awake {
     }
 }
 
-impl End {
+impl CopyEnd {
     /// `box:/path` is inside; whatever looks like a path is on the host. A path need not be UTF-8.
     pub(super) fn parse(text: &OsStr) -> Result<Self> {
         match named(text) {
@@ -146,11 +146,12 @@ mod tests {
 
     #[test]
     fn a_name_before_a_colon_is_a_sandbox() {
-        let inside = |name: &str, path: &str| End::Inside(Name::parse(name).unwrap(), path.into());
-        assert_eq!(End::parse("box:/app".as_ref()).unwrap(), inside("box", "/app"));
-        assert_eq!(End::parse("box:app/x".as_ref()).unwrap(), inside("box", "/app/x"));
-        assert_eq!(End::parse("./a:b".as_ref()).unwrap(), End::Host("./a:b".into()));
-        assert_eq!(End::parse("a.txt".as_ref()).unwrap(), End::Host("a.txt".into()));
-        assert!(End::parse("a b:/x".as_ref()).is_err());
+        let inside =
+            |name: &str, path: &str| CopyEnd::Inside(Name::parse(name).unwrap(), path.into());
+        assert_eq!(CopyEnd::parse("box:/app".as_ref()).unwrap(), inside("box", "/app"));
+        assert_eq!(CopyEnd::parse("box:app/x".as_ref()).unwrap(), inside("box", "/app/x"));
+        assert_eq!(CopyEnd::parse("./a:b".as_ref()).unwrap(), CopyEnd::Host("./a:b".into()));
+        assert_eq!(CopyEnd::parse("a.txt".as_ref()).unwrap(), CopyEnd::Host("a.txt".into()));
+        assert!(CopyEnd::parse("a b:/x".as_ref()).is_err());
     }
 }

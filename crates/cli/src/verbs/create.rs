@@ -2,18 +2,19 @@
 
 use super::{engine, say_isolation};
 use crate::arguments::SandboxArgs;
-use crate::at::{At, Server};
-use crate::elsewhere;
-use crate::fetching::Steps;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::pull_progress::Steps;
+use crate::remote;
+use crate::target::{RemoteServer, Target};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
-use msb_spec::{Error, Result, Spec};
+use msb_engine::{Launch, LaunchUntil};
+use msb_spec::{CommandStreams, Error, Result, Spec};
 
 /// Makes a sandbox and leaves it running.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb create [OPTIONS] [IMAGE] [-- COMMAND...]")]
-pub(crate) struct Create {
+pub(crate) struct CreateArgs {
     #[command(flatten)]
     sandbox: SandboxArgs,
     /// With --restart: the command that is begun again; the image's own if there is none
@@ -21,18 +22,18 @@ pub(crate) struct Create {
     command: Vec<String>,
 }
 
-impl ActAt for Create {
-    fn act_at(self, at: &At) -> Outcome {
-        match at {
-            At::Here => self.here(),
-            At::There(server) => self.elsewhere(at, server),
+impl TargetVerb for CreateArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        match target {
+            Target::Local => self.here(),
+            Target::Remote(server) => self.create_remote(target, server),
         }
     }
 }
 
-impl Create {
-    fn spec(&self, at: &At) -> Result<Spec> {
-        let mut spec = self.sandbox.spec(at)?;
+impl CreateArgs {
+    fn spec(&self, target: &Target) -> Result<Spec> {
+        let mut spec = self.sandbox.spec(target)?;
         spec.ephemeral = false;
         if !self.command.is_empty() {
             spec.command.clone_from(&self.command);
@@ -53,43 +54,29 @@ impl Create {
 
     fn here(self) -> Outcome {
         let engine = engine()?;
-        let spec = self.spec(&At::Here)?;
-        let mut plan = self.sandbox.plan(&engine, &spec)?;
-        if let Some(command) = &mut plan.command {
-            command.detached = true;
-        }
+        let spec = self.spec(&Target::Local)?;
+        let plan = self.sandbox.plan(&engine, &spec, &CommandStreams::in_background())?;
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
             return Ok(0);
         }
         say_isolation(plan.isolation, plan.isolation_reason.as_deref(), self.sandbox.quiet);
-        let mut caller = engine.create(&plan, self.sandbox.replace)?;
-        let mut begun = engine.begin(&plan, &mut caller);
-        if plan.command.is_some() {
-            begun = begun.and_then(|()| caller.started());
-        }
-        if let Err(error) = begun {
-            // Half a sandbox is none.
-            drop(caller);
-            let _ = engine.remove(&plan.name, true);
-            return Err(error.into());
-        }
-        let left = caller.detach();
-        // A service may have failed often enough by now to have ended with its sandbox.
-        if plan.command.is_none() {
-            left?;
-        }
-        words::say(&plan.name);
+        let launch = Launch {
+            replace: self.sandbox.replace,
+            until: LaunchUntil::CommandStarted,
+            ..Launch::default()
+        };
+        output::print(engine.launch(plan, &launch)?.detach()?.name);
         Ok(0)
     }
 
-    fn elsewhere(self, at: &At, server: &Server) -> Outcome {
-        let spec = self.spec(at)?;
+    fn create_remote(self, target: &Target, server: &RemoteServer) -> Outcome {
+        let spec = self.spec(target)?;
         let registry = self.sandbox.fetch.registry()?;
-        let (api, mut spec) = elsewhere::asked(server.api()?, spec)?;
+        let (api, mut spec) = remote::spec_for_server(server.api()?, spec)?;
         let steps = Steps::new(self.sandbox.quiet);
         if self.sandbox.dry_run {
-            elsewhere::fetch(&*api, &mut spec, &registry, &steps)?;
+            remote::fetch(&*api, &mut spec, &registry, &steps)?;
             let plan = api.sandbox_plan(&spec, &steps)?;
             drop(steps);
             self.sandbox.show(&plan);
@@ -100,7 +87,7 @@ impl Create {
         drop(steps);
         let reason = made.isolation_reason.as_deref();
         say_isolation(&made.isolation, reason, self.sandbox.quiet);
-        words::say(&made.name);
+        output::print(&made.name);
         Ok(0)
     }
 }

@@ -1,8 +1,8 @@
 //! `msb diff`: what was changed in a workspace.
 
-use crate::at::At;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use crate::{change_text, listing};
 use clap::Parser;
 use msb_api::{Api, Change, Depth, RelPath};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Shows what a sandbox has changed in its workspace; the host's files are as they were.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb diff [OPTIONS] NAME [PATH...]")]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -46,9 +46,9 @@ struct Report<'a> {
     changes: Vec<Change>,
 }
 
-impl ActAt for Diff {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for DiffArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let paths = paths(&*api, &name, &self.paths)?;
         let depth = Depth { digests: self.json, patches: self.patch || self.stat };
@@ -63,17 +63,18 @@ impl ActAt for Diff {
         changes.retain(|change| self.ignored || !change.ignored);
         let left_out = all - changes.len();
         if self.name_only {
-            changes.iter().for_each(|change| words::say(change_text::name(&change.path, None)));
+            changes.iter().for_each(|change| output::print(change_text::name(&change.path, None)));
         } else if self.patch {
-            let told = change_text::telling(&changes);
-            told.iter().for_each(|change| words::stdout(change_text::patch(change).as_bytes()));
+            let told = change_text::reportable(&changes);
+            told.iter()
+                .for_each(|change| output::write_stdout(change_text::patch(change).as_bytes()));
         } else if self.stat {
             stat(&changes);
         } else {
             list(&changes);
         }
         if left_out > 0 && !self.name_only {
-            words::note(format!(
+            output::note(format!(
                 "{} left out by the host's .gitignore; `--ignored` shows them",
                 counted(left_out, "change is", "changes are")
             ));
@@ -85,7 +86,7 @@ impl ActAt for Diff {
 fn planned(api: &dyn Api, name: &Name) -> Result<PlannedWorkspace> {
     api.sandbox_inspect(name)?.plan.workspace.ok_or_else(|| {
         Error::new(Kind::State, format!("sandbox `{name}` has no workspace"))
-            .hint("`msb create --workspace DIR` makes one whose changes can be looked at")
+            .hint("`msb create --workspace DIR` makes a sandbox with changes to review")
     })
 }
 
@@ -101,16 +102,16 @@ pub(super) fn paths(api: &dyn Api, name: &Name, typed: &[PathBuf]) -> Result<Vec
 
 /// The ordinary ones, then those that have to be named, then those that cannot be applied.
 pub(super) fn list(changes: &[Change]) {
-    let told = change_text::telling(changes);
+    let told = change_text::reportable(changes);
     for change in told.iter().filter(|change| change.conflict.is_none() && change.risk.is_none()) {
-        words::say(change_text::line(change));
+        output::print(change_text::line(change));
     }
     let risky = told.iter().filter_map(|change| Some((change, change.risk.as_ref()?)));
     let risky: Vec<_> = risky.filter(|(change, _)| change.conflict.is_none()).collect();
     if !risky.is_empty() {
-        words::say("\nthe host would run these later; each has to be named with --include:");
+        output::print("\nthe host would run these later; each has to be named with --include:");
         for (change, risk) in risky {
-            words::say(format!(
+            output::print(format!(
                 "{}  # {}",
                 change_text::line(change),
                 msb_spec::shown(&risk.reason)
@@ -120,15 +121,15 @@ pub(super) fn list(changes: &[Change]) {
     let conflicts = told.iter().filter_map(|change| Some((change, change.conflict?)));
     let conflicts: Vec<_> = conflicts.collect();
     if !conflicts.is_empty() {
-        words::say("\nconflicts, which keep everything from being applied:");
+        output::print("\nconflicts, which keep everything from being applied:");
         for (change, conflict) in conflicts {
-            words::say(format!("{}  # {}", change_text::line(change), conflict.reason()));
+            output::print(format!("{}  # {}", change_text::line(change), conflict.reason()));
         }
     }
 }
 
 fn stat(changes: &[Change]) {
-    let told = change_text::telling(changes);
+    let told = change_text::reportable(changes);
     let names: Vec<String> =
         told.iter().map(|change| change_text::name(&change.path, None)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -137,11 +138,11 @@ fn stat(changes: &[Change]) {
         let (text, more, less) = change_text::counts(change);
         added += u64::from(more);
         removed += u64::from(less);
-        words::say(format!("{name:<width$} | {text}").trim_end());
+        output::print(format!("{name:<width$} | {text}").trim_end());
     }
     if !told.is_empty() {
         let files = counted(told.len(), "path", "paths");
-        words::say(format!("{files} changed, {added} lines added, {removed} removed"));
+        output::print(format!("{files} changed, {added} lines added, {removed} removed"));
     }
 }
 

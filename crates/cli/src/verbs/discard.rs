@@ -1,9 +1,9 @@
 //! `msb discard`: what was changed in a workspace is forgotten.
 
 use super::diff::{counted, paths};
-use crate::at::At;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::Name;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Forgets what a stopped sandbox has changed in its workspace; it sees the host's files again.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb discard NAME [PATH...]")]
-pub(crate) struct Discard {
+pub(crate) struct DiscardArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -23,14 +23,14 @@ pub(crate) struct Discard {
     quiet: bool,
 }
 
-impl ActAt for Discard {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for DiscardArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let paths = paths(&*api, &name, &self.paths)?;
         let count = api.workspace_discard(&name, &paths)?;
         if !self.quiet {
-            words::note(format!("forgot {}", counted(count, "change", "changes")));
+            output::note(format!("forgot {}", counted(count, "change", "changes")));
         }
         Ok(0)
     }

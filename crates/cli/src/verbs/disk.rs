@@ -2,29 +2,29 @@
 
 use super::engine;
 use super::image::tell_pruned;
-use crate::at::At;
 use crate::image_text::size;
 use crate::listing::{self, Listing};
-use crate::table::{Act, ActAt};
+use crate::target::Target;
+use crate::verb_table::{LocalVerb, TargetVerb};
 
-use crate::words::{self, Failure, Outcome};
+use crate::output::{self, Failure, Outcome};
 use clap::Parser;
 use msb_engine::PrunedVolumes;
-use msb_engine::images::{Prune, Pruned};
+use msb_engine::images::{Prune, PruneReport};
 use serde::Serialize;
 
 /// Shows what uses the disk.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb df [OPTIONS]")]
-pub(crate) struct Df {
+pub(crate) struct DfArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl ActAt for Df {
-    fn act_at(self, at: &At) -> Outcome {
-        let usage = at.api()?.disk_usage()?;
+impl TargetVerb for DfArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let usage = target.api()?.disk_usage()?;
         if self.json {
             listing::json(&usage);
             return Ok(0);
@@ -46,7 +46,7 @@ impl ActAt for Df {
             table.row(&[what.to_owned(), count, size(bytes)]);
         }
         table.print();
-        words::say(format!(
+        output::print(format!(
             "\n`msb prune` gives back {}, `msb prune --all` {}",
             size(usage.reclaimable),
             size(usage.reclaimable_all)
@@ -59,7 +59,7 @@ impl ActAt for Df {
 /// volumes stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb prune [OPTIONS]")]
-pub(crate) struct PruneAll {
+pub(crate) struct PruneArgs {
     /// Also remove images that no sandbox uses
     #[arg(long)]
     all: bool,
@@ -78,17 +78,17 @@ pub(crate) struct PruneAll {
 #[derive(Debug, Serialize)]
 struct All<'a> {
     #[serde(flatten)]
-    pruned: &'a Pruned,
+    pruned: &'a PruneReport,
     #[serde(flatten)]
     volumes: &'a PrunedVolumes,
 }
 
-impl Act for PruneAll {
-    fn act(self) -> Outcome {
+impl LocalVerb for PruneArgs {
+    fn run(self) -> Outcome {
         let prune = Prune { all: self.all, dry_run: self.dry_run, older_than: None };
         let engine = engine()?;
         let volumes = match self.volumes {
-            true => engine.volume_prune(self.dry_run)?,
+            true => engine.volumes().prune(self.dry_run)?,
             false => PrunedVolumes::default(),
         };
         let mut pruned = engine.prune(&prune)?;
@@ -97,9 +97,9 @@ impl Act for PruneAll {
             listing::json(&All { pruned: &pruned, volumes: &volumes });
         } else {
             let verb = if self.dry_run { "would remove" } else { "removed" };
-            volumes.volumes.iter().for_each(|name| words::say(format!("{verb} volume {name}")));
+            volumes.volumes.iter().for_each(|name| output::print(format!("{verb} volume {name}")));
             tell_pruned(&pruned, self.dry_run, false);
         }
-        if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Told) }
+        if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Reported) }
     }
 }

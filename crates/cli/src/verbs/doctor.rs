@@ -2,8 +2,8 @@
 
 use super::bare_engine;
 use crate::listing;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::Engine;
 use msb_engine::doctor::{Finding, Grade, examine};
@@ -11,7 +11,7 @@ use msb_engine::doctor::{Finding, Grade, examine};
 /// Tells what this host can do, tier by tier, and how to get what is missing.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb doctor [OPTIONS]")]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -20,8 +20,8 @@ pub(crate) struct Doctor {
     repair: bool,
 }
 
-impl Act for Doctor {
-    fn act(self) -> Outcome {
+impl LocalVerb for DoctorArgs {
+    fn run(self) -> Outcome {
         if self.repair {
             return repair(self.json);
         }
@@ -43,8 +43,8 @@ fn repair(json: bool) -> Outcome {
     let done = bare_engine()?.repair();
     match done.as_slice() {
         _ if json => listing::json(&done),
-        [] => words::say("nothing had to be put in order"),
-        done => done.iter().for_each(words::say),
+        [] => output::print("nothing had to be put in order"),
+        done => done.iter().for_each(output::print),
     }
     Ok(0)
 }
@@ -58,16 +58,16 @@ fn show(tier: &str, findings: &[Finding]) {
     } else {
         "works"
     };
-    words::say(format!("{tier}: {verdict}"));
+    output::print(format!("{tier}: {verdict}"));
     for finding in of_tier {
         let mark = match finding.grade {
             Grade::Good => "ok  ",
             Grade::Weaker => "weak",
             Grade::Missing => "no  ",
         };
-        words::say(format!("  {mark}  {:<16} {}", finding.what, finding.found));
+        output::print(format!("  {mark}  {:<16} {}", finding.what, finding.found));
         if let Some(fix) = &finding.fix {
-            words::say(format!("        fix: {fix}"));
+            output::print(format!("        fix: {fix}"));
         }
     }
 }

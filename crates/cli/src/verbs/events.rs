@@ -1,9 +1,9 @@
 //! `msb events`: what has happened to sandboxes, and on their networks.
 
 use super::bare_engine;
-use crate::at::{At, runs};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::{Target, runs};
+use crate::verb_table::TargetVerb;
 use crate::{clock, event_text, listing, net_text};
 use clap::Parser;
 use msb_api::{Api, Audit};
@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 /// Shows what has happened to a sandbox, or to all; or what was decided for its flows.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb events [OPTIONS] [NAME]")]
-pub(crate) struct Events {
+pub(crate) struct EventsArgs {
     /// Name of the sandbox; all without it
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// What was decided for its flows: whom it reached, whom it did not, and by which rule
+    /// Network decisions: peers that were reached or refused, and by which rule
     #[arg(long, requires = "name")]
     net: bool,
     /// Only what was refused
     #[arg(long, requires = "net")]
     denied: bool,
-    /// Only commands: who asked for which, and how they ended
+    /// Only commands: the client that started each, and how it ended
     #[arg(long, conflicts_with = "net")]
     execs: bool,
     /// Go on as more happens, until the sandbox ends; for all, until it is interrupted
@@ -39,23 +39,23 @@ pub(crate) struct Events {
     json: bool,
 }
 
-impl ActAt for Events {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for EventsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let Some(name) = &self.name else {
-            return self.of_all(at, &api);
+            return self.of_all(target, &api);
         };
         let name = Name::parse(name)?;
         // None once it has ended, and else how long to wait for more.
-        let pause = || runs(&*api, &name).then(|| at.interval());
+        let pause = || runs(&*api, &name).then(|| target.interval());
         if self.net {
             let wanted = |record: &NetRecord| !self.denied || is_denied(&record.what);
-            self.show(&pause, net_events(at, &api, &name)?, wanted, net_line)?;
+            self.show(&pause, net_events(target, &api, &name)?, wanted, net_line)?;
         } else {
             let line = |event: &Event| {
                 format!("{}  {}", clock::written(event.time), event_text::what(event))
             };
-            self.show(&pause, events(at, &api, &name)?, |event| self.wants(event), line)?;
+            self.show(&pause, events(target, &api, &name)?, |event| self.wants(event), line)?;
         }
         Ok(0)
     }
@@ -66,7 +66,7 @@ const LOOK_FOR_NEW: Duration = Duration::from_secs(1);
 /// How often it is looked at those there are.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// An event, and whose it is.
+/// An event with the name of its sandbox.
 #[derive(Serialize)]
 struct Named {
     sandbox: String,
@@ -74,7 +74,7 @@ struct Named {
     event: Event,
 }
 
-impl Events {
+impl EventsArgs {
     fn wants(&self, event: &Event) -> bool {
         !self.execs || event.happened.is_of_exec()
     }
@@ -100,19 +100,22 @@ impl Events {
             let pause = pause();
             say(more()?);
             let Some(pause) = pause else { return Ok(()) };
+            if output::stdout_is_closed() {
+                return Ok(());
+            }
             std::thread::sleep(pause);
         }
     }
 
     fn say<T: Serialize>(&self, record: &T, line: impl Fn(&T) -> String) {
-        words::say(match self.json {
+        output::print(match self.json {
             true => listing::safe(&serde_json::to_string(record).unwrap_or_default()),
             false => line(record),
         });
     }
 
     /// Those of every sandbox, by their time.
-    fn of_all(&self, at: &At, api: &Arc<dyn Api>) -> Outcome {
+    fn of_all(&self, target: &Target, api: &Arc<dyn Api>) -> Outcome {
         let mut all: BTreeMap<String, More<Event>> = BTreeMap::new();
         let mut next_look = Instant::now();
         loop {
@@ -123,7 +126,7 @@ impl Events {
                 for name in names {
                     if !all.contains_key(name.as_str())
                         // It may have gone while we looked.
-                        && let Ok(more) = events(at, api, &name)
+                        && let Ok(more) = events(target, api, &name)
                     {
                         all.insert(name.to_string(), more);
                     }
@@ -144,10 +147,10 @@ impl Events {
                     format!("{time}  {sandbox:<width$}  {}", event_text::what(event))
                 });
             }
-            if !self.follow {
+            if !self.follow || output::stdout_is_closed() {
                 return Ok(0);
             }
-            std::thread::sleep(LOOK.max(at.interval()));
+            std::thread::sleep(LOOK.max(target.interval()));
         }
     }
 }
@@ -155,7 +158,7 @@ impl Events {
 /// Checks the event logs of sandboxes.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb events verify [OPTIONS] [NAME...]")]
-pub(crate) struct Verify {
+pub(crate) struct EventsVerifyArgs {
     /// Names of sandboxes; all without them
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -167,10 +170,10 @@ pub(crate) struct Verify {
     json: bool,
 }
 
-impl ActAt for Verify {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for EventsVerifyArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         // Nothing is tidied up first: that would add to what is to be checked.
-        let api = at.bare_api()?;
+        let api = target.bare_api()?;
         let audits = self.audits(&*api)?;
         if self.json {
             listing::json(&audits);
@@ -184,16 +187,15 @@ impl ActAt for Verify {
                 1 => format!("the events of sandbox `{name}` are not as they were written"),
                 count => format!("the events of {count} sandboxes are not as they were written"),
             };
-            words::tell(
-                &Error::new(Kind::State, message)
-                    .hint("somebody changed them, or the host went down or had no room while they were written"),
-            );
+            output::print_error(&Error::new(Kind::State, message).hint(
+                "they were changed, or the host crashed or had no space while they were written",
+            ));
         }
         Ok(i32::from(!damaged.is_empty()))
     }
 }
 
-impl Verify {
+impl EventsVerifyArgs {
     fn audits(&self, api: &dyn Api) -> Result<Vec<Audit>> {
         if !self.names.is_empty() {
             return self.names.iter().map(|name| api.sandbox_audit(&Name::parse(name)?)).collect();
@@ -215,9 +217,9 @@ impl Verify {
             match &audit.head {
                 Some(head) => {
                     let chain = head.chain.as_ref().map(ToString::to_string).unwrap_or_default();
-                    words::say(format!("{name}  {}  {chain}", head.number));
+                    output::print(format!("{name}  {}  {chain}", head.number));
                 }
-                None => words::say(format!("{name}  {to}  -")),
+                None => output::print(format!("{name}  {to}  -")),
             }
         } else {
             let range = audit.from.map_or_else(String::new, |from| format!(", {from} to {to}"));
@@ -228,13 +230,13 @@ impl Verify {
                 (true, some) => format!("whole, the first {some} without a chain"),
             };
             let noun = if *events == 1 { "event" } else { "events" };
-            words::say(format!("{name}  {state} ({events} {noun}{range})"));
+            output::print(format!("{name}  {state} ({events} {noun}{range})"));
         }
         for damage in &audit.damage {
             let text = format!("event {} {}", damage.number, damage.what);
             match self.head {
-                true => words::note(format!("{name}: {text}")),
-                false => words::say(format!("  {text}")),
+                true => output::note(format!("{name}: {text}")),
+                false => output::print(format!("  {text}")),
             }
         }
     }
@@ -244,13 +246,13 @@ impl Verify {
 type More<T> = Box<dyn FnMut() -> Result<Vec<T>>>;
 
 /// What has happened so far, and then what came since.
-fn events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<Event>> {
-    match at {
-        At::Here => {
+fn events(target: &Target, api: &Arc<dyn Api>, name: &Name) -> Result<More<Event>> {
+    match target {
+        Target::Local => {
             let mut events = api.sandbox_events(name)?;
             Ok(Box::new(move || events.more()))
         }
-        At::There(_) => {
+        Target::Remote(_) => {
             let (api, name) = (Arc::clone(api), name.clone());
             Ok(anew(move || api.sandbox_events(&name)?.more(), |event| event.number))
         }
@@ -258,9 +260,9 @@ fn events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<Event>> {
 }
 
 /// What was decided on the network so far, and then what came since.
-fn net_events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<NetRecord>> {
-    match at {
-        At::Here => {
+fn net_events(target: &Target, api: &Arc<dyn Api>, name: &Name) -> Result<More<NetRecord>> {
+    match target {
+        Target::Local => {
             let mut lines = bare_engine()?.net_events(name)?;
             let mut begun = false;
             Ok(Box::new(move || match std::mem::replace(&mut begun, true) {
@@ -268,7 +270,7 @@ fn net_events(at: &At, api: &Arc<dyn Api>, name: &Name) -> Result<More<NetRecord
                 true => lines.more(),
             }))
         }
-        At::There(_) => {
+        Target::Remote(_) => {
             let (api, name) = (Arc::clone(api), name.clone());
             Ok(anew(move || api.network_events(&name), NetRecord::clone))
         }

@@ -2,19 +2,19 @@
 
 use super::{bare_engine, finished};
 use crate::arguments::{self, StreamArgs};
-use crate::at::At;
-use crate::session::{Attended, Part, attend, collect};
-use crate::session_elsewhere::{self, Calls};
-use crate::table::ActAt;
+use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach, collect};
+use crate::output::{self, Outcome};
+use crate::remote_attach::{self, SignalForwarder};
+use crate::target::Target;
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::{Command, Error, Name, Rlimit, Span, UserRef};
 
 /// Runs a command in a running sandbox.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb exec [OPTIONS] NAME -- COMMAND...")]
-pub(crate) struct Exec {
+pub(crate) struct ExecArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -46,11 +46,11 @@ pub(crate) struct Exec {
     command: Vec<String>,
 }
 
-impl ActAt for Exec {
-    fn act_at(self, at: &At) -> Outcome {
-        let calls = match at {
-            At::Here => None,
-            At::There(_) => Some(Calls::collect()?),
+impl TargetVerb for ExecArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let calls = match target {
+            Target::Local => None,
+            Target::Remote(_) => Some(SignalForwarder::collect()?),
         };
         let name = Name::parse(&self.name)?;
         let (tty, stdin) = self.streams.choose(self.detach);
@@ -68,27 +68,32 @@ impl ActAt for Exec {
             rlimits: self.rlimits,
             detached: self.detach,
             unlogged: false,
-            asker: None,
+            origin: None,
         };
-        let part = Part { stdin, tty, leave_at_once: self.detach };
-        let attended = match (at, calls) {
-            (At::There(server), Some(calls)) => {
+        let part = AttachOptions {
+            stdin,
+            tty,
+            leave_at_once: self.detach,
+            closed_output: ClosedOutput::ClosePipe,
+        };
+        let attended = match (target, calls) {
+            (Target::Remote(server), Some(calls)) => {
                 let api = server.api()?;
                 let exec = api.exec_start(&name, &command)?;
-                session_elsewhere::attend((&api, &name), exec, part, &calls)
+                remote_attach::attach((&api, &name), exec, part, &calls)
             }
             _ => {
                 // Before the command can run: a signal that came in between would end us alone.
                 let _early =
                     collect().map_err(|error| Error::host("cannot collect signals", error))?;
-                attend(bare_engine()?.exec(&name, command)?.into_stream(), part)
+                attach(bare_engine()?.exec(&name, command)?.into_stream(), part)
             }
         };
         match attended? {
-            Attended::Exited(exit) if self.quiet => Ok(exit.status()),
-            Attended::Exited(exit) => Ok(finished(&exit)),
-            Attended::Left { exec } => {
-                words::say(exec);
+            AttachResult::Exited(exit) if self.quiet => Ok(exit.status()),
+            AttachResult::Exited(exit) => Ok(finished(&exit)),
+            AttachResult::Detached { exec } => {
+                output::print(exec);
                 Ok(0)
             }
         }

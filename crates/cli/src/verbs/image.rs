@@ -1,18 +1,18 @@
 //! `msb image …`: the images there are.
 
-use crate::at::At;
 use crate::listing::{self, Listing};
-use crate::table::ActAt;
-use crate::words::{self, Failure, Outcome};
+use crate::output::{self, Failure, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use crate::{clock, image_text};
 use clap::Parser;
-use msb_engine::images::{Prune, Pruned};
+use msb_engine::images::PruneReport;
 use msb_spec::{Bytes, Name, Reference, Result, Span};
 
 /// Lists images: sizes are those of their files, OWN is what no other image has.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb image ls [OPTIONS]")]
-pub(crate) struct Ls {
+pub(crate) struct ImageLsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -21,15 +21,15 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> Outcome {
-        let images = at.api()?.image_list()?;
+impl TargetVerb for ImageLsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let images = target.api()?.image_list()?;
         if self.json {
             listing::json(&images);
             return Ok(0);
         }
         if self.quiet {
-            images.iter().for_each(|image| words::say(&image.reference));
+            images.iter().for_each(|image| output::print(&image.reference));
             return Ok(0);
         }
         let mut table =
@@ -54,7 +54,7 @@ impl ActAt for Ls {
 /// Shows everything about images: layers, how they are run, how they were made.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb image inspect [OPTIONS] IMAGE...")]
-pub(crate) struct Inspect {
+pub(crate) struct ImageInspectArgs {
     /// Names of images that are here
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<Reference>,
@@ -63,9 +63,9 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl ActAt for Inspect {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for ImageInspectArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let found = self.images.iter().map(|name| api.image_inspect(name));
         let found = found.collect::<Result<Vec<_>>>()?;
         match (self.json, found.as_slice()) {
@@ -73,7 +73,7 @@ impl ActAt for Inspect {
             (true, several) => listing::json(&several),
             (false, several) => {
                 let texts: Vec<String> = several.iter().map(image_text::written).collect();
-                words::stdout(texts.join("\n").as_bytes());
+                output::write_stdout(texts.join("\n").as_bytes());
             }
         }
         Ok(0)
@@ -83,7 +83,7 @@ impl ActAt for Inspect {
 /// Removes images, and the layers that only they had.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb image rm [OPTIONS] IMAGE...")]
-pub(crate) struct Rm {
+pub(crate) struct ImageRmArgs {
     /// Names of images that are here
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<Reference>,
@@ -92,27 +92,27 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl ActAt for Rm {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for ImageRmArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let mut failed = false;
         for name in &self.images {
             match api.image_remove(name, self.force) {
-                Ok(removed) => words::say(removed),
+                Ok(removed) => output::print(removed),
                 Err(error) => {
-                    words::tell(&error);
+                    output::print_error(&error);
                     failed = true;
                 }
             }
         }
-        if failed { Err(Failure::Told) } else { Ok(0) }
+        if failed { Err(Failure::Reported) } else { Ok(0) }
     }
 }
 
 /// Removes unfinished transfers, and layers and blobs that neither an image nor a sandbox needs.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb image prune [OPTIONS]")]
-pub(crate) struct PruneImages {
+pub(crate) struct ImagePruneArgs {
     /// Also remove images that no sandbox uses
     #[arg(long)]
     all: bool,
@@ -127,25 +127,24 @@ pub(crate) struct PruneImages {
     json: bool,
 }
 
-impl ActAt for PruneImages {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for ImagePruneArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let older_than = self.older_than.map(|span| span.0);
-        let prune = Prune { all: self.all, older_than, dry_run: self.dry_run };
-        let pruned = at.api()?.image_prune(&prune)?;
+        let pruned = target.api()?.image_prune(self.all, older_than, self.dry_run)?;
         tell_pruned(&pruned, self.dry_run, self.json);
-        if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Told) }
+        if pruned.failed.is_empty() { Ok(0) } else { Err(Failure::Reported) }
     }
 }
 
 /// Says what was removed, or would be.
-pub(crate) fn tell_pruned(pruned: &Pruned, dry_run: bool, json: bool) {
+pub(crate) fn tell_pruned(pruned: &PruneReport, dry_run: bool, json: bool) {
     if json {
         listing::json(pruned);
         return;
     }
     let verb = if dry_run { "would remove" } else { "removed" };
     for name in &pruned.images {
-        words::say(format!("{verb} image {name}"));
+        output::print(format!("{verb} image {name}"));
     }
     for (count, what) in [
         (pruned.layers, "layers"),
@@ -155,11 +154,11 @@ pub(crate) fn tell_pruned(pruned: &Pruned, dry_run: bool, json: bool) {
         (pruned.host_layers, "outdated layers of the host image"),
     ] {
         if count > 0 {
-            words::say(format!("{verb} {count} {what}"));
+            output::print(format!("{verb} {count} {what}"));
         }
     }
     for failure in &pruned.failed {
-        words::note(format!("not removed: {failure}"));
+        output::note(format!("not removed: {failure}"));
     }
-    words::say(format!("{verb} {} in all", Bytes(pruned.bytes)));
+    output::print(format!("{verb} {} in all", Bytes(pruned.bytes)));
 }

@@ -1,17 +1,17 @@
 //! `msb inspect`: everything about a sandbox.
 
-use crate::at::At;
 use crate::listing;
+use crate::output::Outcome;
 use crate::selection::Selection;
-use crate::table::ActAt;
-use crate::words::Outcome;
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::Result;
 
 /// Prints the Plan and the state of sandboxes as JSON.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb inspect NAME...")]
-pub(crate) struct Inspect {
+pub(crate) struct InspectArgs {
     #[command(flatten)]
     which: Selection,
     /// Print JSON (always so; for symmetry with the other listings)
@@ -19,9 +19,9 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl ActAt for Inspect {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for InspectArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let names = self.which.required(&*api)?;
         let found =
             names.iter().map(|name| api.sandbox_inspect(name)).collect::<Result<Vec<_>>>()?;

@@ -1,12 +1,12 @@
 //! `msb install`: an image as a command of the host; `msb uninstall`.
 
 use super::bare_engine;
-use super::run::Run;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use super::run::RunArgs;
+use crate::output::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
-use msb_engine::Recipe;
+use msb_engine::InstalledCommand;
 use msb_spec::{Error, ImageRef, Result, env};
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,19 +20,19 @@ const FILES: [&str; 4] = ["conf", "env_file", "patch_files", "ca"];
 
 /// Makes a command of the host that runs an image.
 #[derive(Debug)]
-pub(crate) struct Install {
+pub(crate) struct InstallArgs {
     name: Option<String>,
     image: String,
     flags: Vec<OsString>,
     command: Vec<OsString>,
     refused: Option<&'static str>,
-    run: Run,
+    run: RunArgs,
 }
 
-impl CommandFactory for Install {
+impl CommandFactory for InstallArgs {
     /// The flags of `run`, where a name is the command's and there is always an image.
     fn command() -> Command {
-        let mut command = Run::command()
+        let mut command = RunArgs::command()
             .override_usage("msb install [OPTIONS] IMAGE [-- COMMAND...]")
             .mut_arg("name", |arg| arg.help("Name of the command [default: the image's]"))
             .mut_arg("image", |arg| arg.required(true))
@@ -49,7 +49,7 @@ impl CommandFactory for Install {
     }
 }
 
-impl FromArgMatches for Install {
+impl FromArgMatches for InstallArgs {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let command = Self::command();
         let flags = command.get_arguments().filter(|arg| arg.get_long().is_some());
@@ -60,7 +60,7 @@ impl FromArgMatches for Install {
             image: matches.get_one::<String>("image").cloned().unwrap_or_default(),
             flags: flags.flat_map(|arg| typed(arg, matches)).collect(),
             command: raw("command").collect(),
-            run: Run::from_arg_matches(matches)?,
+            run: RunArgs::from_arg_matches(matches)?,
             refused: REFUSED.into_iter().find(|flag| matches.get_flag(flag)),
         })
     }
@@ -71,8 +71,8 @@ impl FromArgMatches for Install {
     }
 }
 
-impl Act for Install {
-    fn act(self) -> Outcome {
+impl LocalVerb for InstallArgs {
+    fn run(self) -> Outcome {
         if let Some(flag) = self.refused {
             let flag = flag.replace('_', "-");
             let message = format!("`--{flag}` is not for a command that is installed");
@@ -96,13 +96,13 @@ impl Act for Install {
         words.push("--".into());
         words.extend(self.command);
         let keep_home = std::env::var_os(env::HOME).is_some_and(|home| !home.is_empty());
-        let recipe = Recipe { program: &program, words: &words, keep_home };
+        let recipe = InstalledCommand { program: &program, words: &words, keep_home };
         let path = engine.install(&name, &recipe)?;
-        words::say(path.display());
+        output::print(path.display());
         let directory = engine.commands();
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|entry| entry == directory) {
-            words::note(format!(
+            output::note(format!(
                 "`{0}` is not on PATH; `export PATH=\"$PATH:{0}\"` puts it there",
                 directory.display()
             ));
@@ -155,14 +155,14 @@ fn name_of(image: &ImageRef) -> String {
 /// Removes a command that `msb install` has made. The image stays.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb uninstall NAME")]
-pub(crate) struct Uninstall {
+pub(crate) struct UninstallArgs {
     /// Name of the command
     #[arg(value_name = "NAME")]
     name: String,
 }
 
-impl Act for Uninstall {
-    fn act(self) -> Outcome {
+impl LocalVerb for UninstallArgs {
+    fn run(self) -> Outcome {
         bare_engine()?.uninstall(&self.name)?;
         Ok(0)
     }

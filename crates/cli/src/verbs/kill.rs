@@ -1,15 +1,15 @@
 //! `msb kill`: a signal for a command.
 
-use crate::at::At;
-use crate::table::ActAt;
-use crate::words::Outcome;
+use crate::output::Outcome;
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::{Error, Name};
 
 /// Sends a signal to commands that run in a sandbox.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb kill [OPTIONS] NAME ID...")]
-pub(crate) struct Kill {
+pub(crate) struct KillArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -21,14 +21,14 @@ pub(crate) struct Kill {
     signal: String,
 }
 
-impl ActAt for Kill {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for KillArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let name = Name::parse(&self.name)?;
         let signal = msb_sys::signal::parse(&self.signal).ok_or_else(|| {
             Error::invalid(format!("no such signal: `{}`", self.signal))
                 .hint("write it as `TERM`, `SIGKILL` or `9`")
         })?;
-        let api = at.bare_api()?;
+        let api = target.bare_api()?;
         for exec in self.execs {
             api.exec_signal(&name, exec, signal)?;
         }

@@ -1,11 +1,11 @@
 //! The verbs that end and begin sandboxes.
 
 use super::{bare_engine, tidy_up};
-use crate::at::At;
 use crate::listing;
+use crate::output::{self, Outcome};
 use crate::selection::Selection;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::Api;
 use msb_spec::{Error, Kind, Name, Span};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Starts sandboxes that have stopped.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb start NAME...")]
-pub(crate) struct Start {
+pub(crate) struct StartArgs {
     #[command(flatten)]
     which: Selection,
     /// Say nothing but errors
@@ -24,15 +24,15 @@ pub(crate) struct Start {
     quiet: bool,
 }
 
-impl ActAt for Start {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for StartArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         self.which.each(&*api, |name| {
             let started = api.sandbox_start(name)?;
             if !self.quiet {
                 match started {
-                    true => words::say(name),
-                    false => words::note(format!("sandbox `{name}` runs already")),
+                    true => output::print(name),
+                    false => output::note(format!("sandbox `{name}` runs already")),
                 }
             }
             Ok(())
@@ -43,7 +43,7 @@ impl ActAt for Start {
 /// Stops sandboxes: asks their commands to end, then kills them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb stop [OPTIONS] NAME...")]
-pub(crate) struct Stop {
+pub(crate) struct StopArgs {
     #[command(flatten)]
     which: Selection,
     /// Kill at once
@@ -57,16 +57,16 @@ pub(crate) struct Stop {
     quiet: bool,
 }
 
-impl ActAt for Stop {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for StopArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let grace = if self.force { Duration::ZERO } else { self.timeout.0 };
         self.which.each(&*api, |name| {
             let stopped = api.sandbox_stop(name, grace)?;
             if !self.quiet {
                 match stopped {
-                    true => words::say(name),
-                    false => words::note(format!("sandbox `{name}` was not running")),
+                    true => output::print(name),
+                    false => output::note(format!("sandbox `{name}` was not running")),
                 }
             }
             Ok(())
@@ -77,7 +77,7 @@ impl ActAt for Stop {
 /// Stops sandboxes and starts them again.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb restart [OPTIONS] NAME...")]
-pub(crate) struct Restart {
+pub(crate) struct RestartArgs {
     #[command(flatten)]
     which: Selection,
     /// How long to wait before killing
@@ -85,13 +85,13 @@ pub(crate) struct Restart {
     timeout: Span,
 }
 
-impl ActAt for Restart {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for RestartArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         self.which.each(&*api, |name| {
             api.sandbox_stop(name, self.timeout.0)?;
             api.sandbox_start(name)?;
-            words::say(name);
+            output::print(name);
             Ok(())
         })
     }
@@ -100,18 +100,18 @@ impl ActAt for Restart {
 /// Takes no new commands; the sandbox stops when its last one has ended.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb drain NAME...")]
-pub(crate) struct Drain {
+pub(crate) struct DrainArgs {
     #[command(flatten)]
     which: Selection,
 }
 
-impl ActAt for Drain {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for DrainArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         self.which.each(&*api, |name| {
             match api.sandbox_drain(name)? {
-                true => words::say(name),
-                false => words::note(format!("sandbox `{name}` was not running")),
+                true => output::print(name),
+                false => output::note(format!("sandbox `{name}` was not running")),
             }
             Ok(())
         })
@@ -121,17 +121,17 @@ impl ActAt for Drain {
 /// Stops everything inside where it is. It uses no processor until it is resumed.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb pause NAME...")]
-pub(crate) struct Pause {
+pub(crate) struct PauseArgs {
     #[command(flatten)]
     which: Selection,
 }
 
-impl ActAt for Pause {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for PauseArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         self.which.each(&*api, |name| {
             api.sandbox_pause(name)?;
-            words::say(name);
+            output::print(name);
             Ok(())
         })
     }
@@ -140,17 +140,17 @@ impl ActAt for Pause {
 /// Lets what was paused go on.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb resume NAME...")]
-pub(crate) struct Resume {
+pub(crate) struct ResumeArgs {
     #[command(flatten)]
     which: Selection,
 }
 
-impl ActAt for Resume {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for ResumeArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         self.which.each(&*api, |name| {
             api.sandbox_resume(name)?;
-            words::say(name);
+            output::print(name);
             Ok(())
         })
     }
@@ -159,7 +159,7 @@ impl ActAt for Resume {
 /// Waits until sandboxes have ended, and tells how.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb wait [OPTIONS] NAME...")]
-pub(crate) struct Wait {
+pub(crate) struct WaitArgs {
     #[command(flatten)]
     which: Selection,
     /// Print JSON
@@ -176,9 +176,9 @@ struct Ended {
     status: i32,
 }
 
-impl ActAt for Wait {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for WaitArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let mut ended = Vec::new();
         self.which.each(&*api, |name| {
             let stopped = api.sandbox_wait(name, None)?;
@@ -187,7 +187,7 @@ impl ActAt for Wait {
             let reason = stopped.reason();
             if !self.json {
                 let why = reason.map_or(String::new(), |reason| format!("  ({reason})"));
-                words::say(format!("{name}  {status}{why}"));
+                output::print(format!("{name}  {status}{why}"));
             }
             let (ending, exit) = (stopped.ending, stopped.exit);
             ended.push(Ended { name: name.to_string(), ending, reason, exit, status });
@@ -203,7 +203,7 @@ impl ActAt for Wait {
 /// Removes sandboxes with their files and logs.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb rm [OPTIONS] NAME...")]
-pub(crate) struct Rm {
+pub(crate) struct RmArgs {
     #[command(flatten)]
     which: Selection,
     /// Stop them first
@@ -214,25 +214,25 @@ pub(crate) struct Rm {
     quiet: bool,
 }
 
-impl ActAt for Rm {
-    fn act_at(self, at: &At) -> Outcome {
-        let (api, before) = match at {
-            At::Here => {
+impl TargetVerb for RmArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let (api, before) = match target {
+            Target::Local => {
                 let engine = bare_engine()?;
                 let before = engine.list().into_iter().map(|sandbox| sandbox.name).collect();
                 tidy_up(&engine);
                 (Arc::new(engine) as Arc<dyn Api>, before)
             }
-            At::There(server) => (server.api()?, Vec::<Name>::new()),
+            Target::Remote(server) => (server.api()?, Vec::<Name>::new()),
         };
         self.which.each(&*api, |name| {
             match api.sandbox_remove(name, self.force) {
-                // Half a sandbox whose maker died has just been removed, as was asked.
+                // An unfinished sandbox of a killed `create` has just been removed, as was asked.
                 Err(error) if error.kind() == Kind::NotFound && before.contains(name) => {}
                 removed => removed?,
             }
             if !self.quiet {
-                words::say(name);
+                output::print(name);
             }
             Ok(())
         })

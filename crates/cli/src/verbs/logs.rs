@@ -1,8 +1,8 @@
 //! `msb logs`: what commands have said.
 
-use crate::at::{At, runs};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::{Target, runs};
+use crate::verb_table::TargetVerb;
 use crate::{clock, listing};
 use clap::Parser;
 use msb_api::{Api, LogFilter, LogLine, Source};
@@ -11,7 +11,7 @@ use msb_spec::{Error, Name};
 /// Shows what commands have said, from the sandbox's own bounded log.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb logs [OPTIONS] NAME")]
-pub(crate) struct Logs {
+pub(crate) struct LogsArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -47,9 +47,9 @@ pub(crate) struct Logs {
     json: bool,
 }
 
-impl ActAt for Logs {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for LogsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let asked = if self.system { Some("system") } else { self.source.as_deref() };
         let source = match asked {
@@ -71,7 +71,7 @@ impl ActAt for Logs {
             grep: self.grep.clone(),
         };
         let mut reader = api.sandbox_logs(&name, &filter)?;
-        // A console says much that is of no interest to whoever looks for a command's words.
+        // The kernel console is shown only with `--system`: it hides the output of commands.
         let wanted = |lines: Vec<LogLine>| -> Vec<LogLine> {
             let said = |line: &LogLine| asked.is_some() || line.source != Source::System;
             lines.into_iter().filter(said).collect()
@@ -101,19 +101,22 @@ impl ActAt for Logs {
                 self.show(&wanted(came));
             }
             if !running {
-                let last = match at {
-                    At::Here => reader.rest(),
-                    At::There(_) => unseen(&*api, &name, &filter, seen),
+                let last = match target {
+                    Target::Local => reader.rest(),
+                    Target::Remote(_) => unseen(&*api, &name, &filter, seen),
                 };
                 self.show(&wanted(last));
                 return Ok(0);
             }
-            std::thread::sleep(at.interval());
+            if output::stdout_is_closed() {
+                return Ok(0);
+            }
+            std::thread::sleep(target.interval());
         }
     }
 }
 
-/// More than come while somebody looks away, and few enough to look up in between.
+/// Lines that are read at once while following.
 const PIECES: usize = 64;
 
 /// What a server had not sent yet when its sandbox ended, and lines that were never ended.
@@ -124,7 +127,7 @@ fn unseen(api: &dyn Api, name: &Name, filter: &LogFilter, seen: usize) -> Vec<Lo
     all.into_iter().skip(seen).chain(reader.rest()).collect()
 }
 
-impl Logs {
+impl LogsArgs {
     fn show(&self, lines: &[LogLine]) {
         let mut out = Vec::new();
         let mut before = None;
@@ -163,7 +166,7 @@ impl Logs {
             }
         }
         if !out.is_empty() {
-            words::stdout(&out);
+            output::write_stdout(&out);
         }
     }
 }

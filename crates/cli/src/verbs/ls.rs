@@ -1,18 +1,18 @@
 //! `msb ls`: the sandboxes there are.
 
-use crate::at::At;
 use crate::listing::{self, Listing};
 use crate::selection::pair;
-use crate::table::ActAt;
-use crate::{clock, words};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
+use crate::{clock, output};
 use clap::Parser;
 use msb_api::Summary;
 use msb_spec::{ImageRef, Result};
 
-/// Lists sandboxes.
+/// Lists sandboxes: running ones, with `--all` every one.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ls [OPTIONS]")]
-pub(crate) struct Ls {
+pub(crate) struct LsArgs {
     /// Only those with this label (may be given several times; all must match)
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
@@ -44,9 +44,9 @@ pub(super) fn status(sandbox: &Summary) -> String {
     words.join(", ")
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> words::Outcome {
-        let api = at.api()?;
+impl TargetVerb for LsArgs {
+    fn run_on(self, target: &Target) -> output::Outcome {
+        let api = target.api()?;
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         let mut sandboxes = api.sandbox_list()?;
         sandboxes.retain(|sandbox| {
@@ -57,7 +57,7 @@ impl ActAt for Ls {
         if self.json {
             listing::json(&sandboxes);
         } else if self.quiet {
-            sandboxes.iter().for_each(|sandbox| words::say(&sandbox.name));
+            sandboxes.iter().for_each(|sandbox| output::print(&sandbox.name));
         } else {
             let mut table =
                 Listing::new(&["NAME", "STATUS", "IMAGE", "ISOLATION", "AGE", "LABELS"]);

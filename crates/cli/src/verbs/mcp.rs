@@ -1,14 +1,15 @@
 //! `msb mcp`: sandboxes for an MCP client.
 
+use crate::http_server::{HostArgs, block_on, ceiling, listen, selected, told_to_stop, world};
+use crate::output::{self, Outcome};
 use crate::secret_argument;
-use crate::serving::{HostArgs, block_on, ceiling, listen, selected, told_to_stop, world};
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::{Args, Parser, ValueEnum};
 use msb_api::{Api, Sandboxes};
 use msb_client::Client;
 use msb_server::{
-    Door, Named, OpenSandboxRemote, OpenSandboxSettings, Shown, Site, serve_http, serve_stdio,
+    AuthMode, DialectName, HttpState, OpenSandboxRemote, OpenSandboxSettings, ServedRoutes,
+    serve_http, serve_stdio,
 };
 use msb_spec::{Error, Result, env};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -23,10 +24,10 @@ const USUAL_PORT: u16 = 8000;
 /// A dialect is a set of tools; clients that were written for another server find its own here.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp [OPTIONS]\n       msb mcp COMMAND [OPTIONS]")]
-pub(crate) struct Mcp {
+pub(crate) struct McpArgs {
     /// Which tools to show: `core`, `microsandbox`, `server`, `opensandbox` or `sandbox-mcp`
     #[arg(long, value_name = "NAME", default_value = "microsandbox")]
-    dialect: Named,
+    dialect: DialectName,
     /// How the client comes here
     #[arg(long, value_enum, default_value = "stdio", value_name = "HOW")]
     transport: Transport,
@@ -111,9 +112,9 @@ enum Transport {
     StreamableHttp,
 }
 
-impl Act for Mcp {
-    fn act(self) -> Outcome {
-        if self.dialect != Named::OpenSandbox
+impl LocalVerb for McpArgs {
+    fn run(self) -> Outcome {
+        if self.dialect != DialectName::OpenSandbox
             && let Some(flag) = self.opensandbox.given()
         {
             let dialect = self.dialect.as_str();
@@ -130,10 +131,10 @@ impl Act for Mcp {
         }
         let ceiling = ceiling(&self.of_host.ceiling)?;
         let mut world = world(self.of_host, ceiling)?;
-        if self.dialect == Named::OpenSandbox {
+        if self.dialect == DialectName::OpenSandbox {
             let settings = self.opensandbox.settings()?;
             if let Some(remote) = settings.remote()? {
-                world.api = elsewhere(remote, settings.use_server_proxy)?;
+                world.api = remote_api(remote, settings.use_server_proxy)?;
             }
             world.opensandbox = settings;
         }
@@ -147,9 +148,14 @@ impl Act for Mcp {
                 let listener = open(host, self.port.unwrap_or(USUAL_PORT))?;
                 let address = listener.local_addr();
                 let address = address.map_err(|error| Error::host("cannot listen", error))?;
-                words::note(format!("MCP at http://{address}/mcp"));
-                let site = Site::new(world, Door::Open).with_tools(self.tools);
-                block_on(serve_http(listener, site, Shown::One(self.dialect), told_to_stop()))?;
+                output::note(format!("MCP at http://{address}/mcp"));
+                let site = HttpState::new(world, AuthMode::Open).with_tools(self.tools);
+                block_on(serve_http(
+                    listener,
+                    site,
+                    ServedRoutes::One(self.dialect),
+                    told_to_stop(),
+                ))?;
             }
         }
         Ok(0)
@@ -157,18 +163,18 @@ impl Act for Mcp {
 }
 
 /// The sandboxes of a server, if it is one of ours.
-fn elsewhere(remote: OpenSandboxRemote, proxied: bool) -> Result<Arc<dyn Api>> {
+fn remote_api(remote: OpenSandboxRemote, proxied: bool) -> Result<Arc<dyn Api>> {
     if proxied {
         let error = "servers of msb pass on no ports of sandboxes";
         return Err(Error::unsupported(error).hint("leave out `--use-server-proxy`"));
     }
     let client = Client::connect(&remote.url, remote.key)?;
-    // Now, so that whoever starts this hears of it.
+    // Now, so that a wrong address is an error at the start.
     client.sandbox_list()?;
     Ok(Arc::new(client))
 }
 
-/// Without keys nobody but this machine may come in.
+/// Without keys only clients of this machine may connect.
 fn open(host: IpAddr, port: u16) -> Result<TcpListener> {
     if !host.is_loopback() {
         return Err(Error::invalid(format!(

@@ -8,10 +8,10 @@ mod edit;
 mod one_line;
 
 use crate::clock;
-use crate::places::{Found, Place};
-use crate::table::Act;
+use crate::output::{self, Outcome};
+use crate::settings_file::{FileContents, SettingsFile};
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::{Args, Parser, ValueEnum};
 use clients::{Client, Scope};
 use edit::{Entry, Spot, Value};
@@ -23,8 +23,8 @@ use std::io::IsTerminal;
 /// the file as it was stays beside it. `msb mcp uninstall` takes the entry out again.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp install [OPTIONS] CLIENT")]
-pub(crate) struct Install {
-    /// Whose settings
+pub(crate) struct McpInstallArgs {
+    /// MCP client to change the settings of
     #[arg(value_name = "CLIENT")]
     client: Client,
     /// The tools that are offered [default: microsandbox]
@@ -37,8 +37,8 @@ pub(crate) struct Install {
 /// Takes the entry that `msb mcp install` made out of the settings of an MCP client.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb mcp uninstall [OPTIONS] CLIENT")]
-pub(crate) struct Uninstall {
-    /// Whose settings
+pub(crate) struct McpUninstallArgs {
+    /// MCP client to change the settings of
     #[arg(value_name = "CLIENT")]
     client: Client,
     #[command(flatten)]
@@ -83,34 +83,34 @@ const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 /// As open as the umask lets it be: a project is shared.
 const SHARED: Mode = Mode::from_raw_mode(0o666);
 
-impl Act for Install {
-    fn act(self) -> Outcome {
+impl LocalVerb for McpInstallArgs {
+    fn run(self) -> Outcome {
         let scope = self.change.scope();
         let entry = entry(self.client, scope, self.dialect)?;
         let settings = Settings::open(self.client, scope)?;
         let spot = self.change.spot(self.client);
         let after = settings.edited(|text| edit::put(text, spot, &entry))?;
         if after == settings.text {
-            words::note(format!("`{}` has it already", settings.place.path().display()));
+            output::note(format!("`{}` has it already", settings.place.path().display()));
             return Ok(0);
         }
         if !settings.place.has_directory() && scope == Scope::User {
             let title = self.client.title();
-            words::note(format!("{title} does not seem to be here: its directory is missing"));
+            output::note(format!("{title} does not seem to be here: its directory is missing"));
         }
         for name in settings.edited(|text| edit::dropped(text, spot, &entry))? {
             let name = msb_spec::shown(&name);
-            words::note(format!("`{name}` of the entry that is there goes: it is not ours"));
+            output::note(format!("`{name}` of the entry that is there goes: it is not ours"));
         }
         if self.change.write(&settings, spot, &after)? {
-            words::note(self.client.notices());
+            output::note(self.client.notices());
         }
         Ok(0)
     }
 }
 
-impl Act for Uninstall {
-    fn act(self) -> Outcome {
+impl LocalVerb for McpUninstallArgs {
+    fn run(self) -> Outcome {
         let settings = Settings::open(self.client, self.change.scope())?;
         let spot = self.change.spot(self.client);
         match settings.edited(|text| edit::take(text, spot))? {
@@ -145,18 +145,18 @@ impl Change {
         let shown = |text| edit::masked(text, spot);
         let before = shown(&settings.text);
         let patch = msb_engine::workspace::between(before.as_bytes(), shown(after).as_bytes());
-        words::stdout(format!("--- {path}\n+++ {path}\n{}", patch.text).as_bytes());
+        output::write_stdout(format!("--- {path}\n+++ {path}\n{}", patch.text).as_bytes());
         if self.dry_run {
-            words::note("nothing was written; without `--dry-run` this would be");
+            output::note("nothing was written; without `--dry-run` this would be");
             return Ok(false);
         }
         if !self.yes && !asked()? {
-            words::note("nothing was written");
+            output::note("nothing was written");
             return Ok(false);
         }
         if let Some(found) = &settings.found {
             let copy = settings.place.back_up(found, &stamp())?;
-            words::note(format!("the file as it was is `{}`", copy.display()));
+            output::note(format!("the file as it was is `{}`", copy.display()));
         }
         let mode = if self.project { SHARED } else { PRIVATE };
         settings.place.write(settings.found.as_ref(), after.as_bytes(), mode)?;
@@ -166,8 +166,8 @@ impl Change {
 
 /// A file of settings as it is.
 struct Settings {
-    place: Place,
-    found: Option<Found>,
+    place: SettingsFile,
+    found: Option<FileContents>,
     text: String,
 }
 

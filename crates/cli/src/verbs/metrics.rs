@@ -3,14 +3,14 @@
 mod history;
 mod watch;
 
-use crate::at::{At, is_up};
 use crate::listing::{self, Listing};
+use crate::output::{self, Outcome};
 use crate::selection::Selection;
-use crate::table::ActAt;
+use crate::target::{Target, is_up};
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
-use msb_api::{Api, Metrics as Measured, prometheus};
+use msb_api::{Api, Metrics as SandboxMetrics, prometheus};
 use msb_spec::{Bytes, Error, Result, Span};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Shows how much running sandboxes use.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb metrics [OPTIONS] [NAME...]")]
-pub(crate) struct Metrics {
+pub(crate) struct MetricsArgs {
     #[command(flatten)]
     which: Selection,
     /// Show it again every second; in a terminal `q` ends it
@@ -41,18 +41,18 @@ pub(crate) struct Metrics {
     json: bool,
 }
 
-impl ActAt for Metrics {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for MetricsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         if self.interval.is_some_and(|span| span.0 < SHORTEST) {
             return Err(Error::invalid("--interval is at least 100ms").into());
         }
-        let api = at.api()?;
+        let api = target.api()?;
         if self.prometheus {
             let names = self.names(&*api)?;
             let gathered = prometheus::gather(&*api, |name| {
                 names.as_ref().is_none_or(|names| names.contains(name))
             })?;
-            words::stdout(prometheus::exposition(&gathered).as_bytes());
+            output::write_stdout(prometheus::exposition(&gathered).as_bytes());
             return Ok(0);
         }
         if self.history {
@@ -79,7 +79,7 @@ impl ActAt for Metrics {
     }
 }
 
-impl Metrics {
+impl MetricsArgs {
     fn pause(&self) -> Duration {
         self.interval.map_or(Duration::from_secs(1), |span| span.0)
     }
@@ -98,7 +98,7 @@ impl Metrics {
         Ok(running.map(|sandbox| sandbox.name).collect())
     }
 
-    fn measure(&self, api: &dyn Api) -> Result<Vec<Measured>> {
+    fn measure(&self, api: &dyn Api) -> Result<Vec<SandboxMetrics>> {
         if self.which.is_given() {
             let names = self.which.optional(api)?;
             return names.iter().map(|name| api.sandbox_metrics(name)).collect();
@@ -109,15 +109,15 @@ impl Metrics {
     }
 }
 
-fn table(measured: &[Measured], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
+fn table(measured: &[SandboxMetrics], before: &BTreeMap<String, (Instant, u64)>) -> Listing {
     let mut table = Listing::new(&[
         "NAME", "CPU", "CPU TIME", "MEMORY", "INSIDE", "LIMIT", "PIDS", "DISK", "NET IN",
         "NET OUT", "UP",
     ]);
     for one in measured {
-        let share = before.get(&one.name).map(|(at, cpu_us)| {
+        let share = before.get(&one.name).map(|(since, cpu_us)| {
             let used = one.cpu_us.saturating_sub(*cpu_us) as f64;
-            format!("{:.0}%", used * 100.0 / at.elapsed().as_micros().max(1) as f64)
+            format!("{:.0}%", used * 100.0 / since.elapsed().as_micros().max(1) as f64)
         });
         let dash = || "-".to_owned();
         let bytes = |bytes: Option<u64>| bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string());

@@ -1,11 +1,11 @@
 //! `msb modify` and `msb rename`: a sandbox that exists, changed.
 
 use crate::arguments;
-use crate::at::At;
 use crate::listing::{self, Listing};
+use crate::output::{self, Outcome};
 use crate::selection::pair;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::{Bytes, Cpus, Name, Restart, Result, Span};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Changes a sandbox: at once where that can be done, else from its next start on.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb modify [OPTIONS] NAME")]
-pub(crate) struct Modify {
+pub(crate) struct ModifyArgs {
     /// Which sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -55,7 +55,7 @@ pub(crate) struct Modify {
     json: bool,
 }
 
-impl Modify {
+impl ModifyArgs {
     fn change(&self) -> Result<msb_spec::Modify> {
         let labels = self
             .labels
@@ -77,17 +77,17 @@ impl Modify {
     }
 }
 
-impl ActAt for Modify {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for ModifyArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let (name, change) = (Name::parse(&self.name)?, self.change()?);
         change.validate()?;
-        let changed = at.api()?.sandbox_modify(&name, &change)?;
+        let changed = target.api()?.sandbox_modify(&name, &change)?;
         if self.json {
             listing::json(&changed);
             return Ok(0);
         }
         if changed.is_empty() {
-            words::note(format!("sandbox `{name}` is so already"));
+            output::note(format!("sandbox `{name}` is so already"));
             return Ok(0);
         }
         let mut table = Listing::new(&["WHAT", "FROM", "TO", "HOLDS"]);
@@ -103,7 +103,7 @@ impl ActAt for Modify {
 /// Gives a sandbox that has stopped another name.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb rename NAME NEW")]
-pub(crate) struct Rename {
+pub(crate) struct RenameArgs {
     /// Which sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -112,11 +112,11 @@ pub(crate) struct Rename {
     to: String,
 }
 
-impl ActAt for Rename {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for RenameArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let (name, to) = (Name::parse(&self.name)?, Name::parse(&self.to)?);
-        at.api()?.sandbox_rename(&name, &to)?;
-        words::say(&to);
+        target.api()?.sandbox_rename(&name, &to)?;
+        output::print(&to);
         Ok(0)
     }
 }

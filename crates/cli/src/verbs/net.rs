@@ -1,10 +1,10 @@
-//! `msb net`: whom a sandbox reaches, now and from now on.
+//! `msb net`: open flows of a sandbox, and rules for what it may connect to.
 
-use crate::at::At;
 use crate::listing::{self, Listing};
 use crate::net_text;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_spec::{Bytes, Error, Name, Result, Rule};
 use msb_wire::NetTable;
@@ -12,7 +12,7 @@ use msb_wire::NetTable;
 /// Shows open connections and the rules in force; with flags, puts rules before them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb net [OPTIONS] NAME")]
-pub(crate) struct Net {
+pub(crate) struct NetArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -27,9 +27,9 @@ pub(crate) struct Net {
     json: bool,
 }
 
-impl ActAt for Net {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for NetArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let rules = self.rules()?;
         if !rules.is_empty() {
@@ -38,9 +38,9 @@ impl ActAt for Net {
                 listing::json(&policy);
             } else {
                 for rule in &policy.rules {
-                    words::say(rule);
+                    output::print(rule);
                 }
-                words::say(format!("{} everything else", policy.default));
+                output::print(format!("{} everything else", policy.default));
             }
             return Ok(0);
         }
@@ -54,8 +54,8 @@ impl ActAt for Net {
     }
 }
 
-impl Net {
-    /// Refusals first: whoever says both means the exception.
+impl NetArgs {
+    /// Refusals first: with both given, the refusal is the exception.
     fn rules(&self) -> Result<Vec<Rule>> {
         let rule = |decision: &str, target: &String| match target.contains('@') {
             true => Err(Error::invalid(format!("not a target: `{target}`"))
@@ -70,17 +70,17 @@ impl Net {
 fn show(table: &NetTable) {
     if let Some(policy) = &table.policy {
         for rule in &policy.rules {
-            words::say(format!("rule  {rule}"));
+            output::print(format!("rule  {rule}"));
         }
-        words::say(format!("rule  {} everything else", policy.default));
+        output::print(format!("rule  {} everything else", policy.default));
     }
     for port in &table.ports {
-        words::say(format!("port  {port}"));
+        output::print(format!("port  {port}"));
     }
     if table.flows.is_empty() {
         return;
     }
-    words::say("");
+    output::print("");
     let mut listing = Listing::new(&["FLOW", "KIND", "WITH", "RULE", "OUT", "IN", "AGE"]);
     for flow in &table.flows {
         listing.row(&[

@@ -1,30 +1,30 @@
 //! `msb port`: ports of the host that lead into a running sandbox.
 
-use crate::at::At;
 use crate::listing;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
-use msb_spec::{Error, Kind, Name, Published};
+use msb_spec::{Error, Kind, Name, PublishedPort};
 
 /// Opens a port of the host until the sandbox stops.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb port add [OPTIONS] NAME PORT...")]
-pub(crate) struct Add {
+pub(crate) struct PortAddArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
     /// Port, as in `8080:80` or `127.0.0.1:5353:53/udp`; `80` takes any that is free
     #[arg(value_name = "[ADDRESS:]HOST:GUEST[/udp]", required = true)]
-    ports: Vec<Published>,
+    ports: Vec<PublishedPort>,
 }
 
-impl ActAt for Add {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for PortAddArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         for port in &self.ports {
-            words::say(api.port_publish(&name, port)?);
+            output::print(api.port_publish(&name, port)?);
         }
         Ok(0)
     }
@@ -33,7 +33,7 @@ impl ActAt for Add {
 /// Closes a port of the host. Connections that are open stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb port rm NAME PORT...")]
-pub(crate) struct Rm {
+pub(crate) struct PortRmArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -42,17 +42,17 @@ pub(crate) struct Rm {
     ports: Vec<String>,
 }
 
-impl ActAt for Rm {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for PortRmArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         for text in &self.ports {
             let open = api.network_table(&name)?.ports;
-            let meant: Vec<&Published> = open
+            let meant: Vec<&PublishedPort> = open
                 .iter()
                 .filter(|port| match text.parse::<u16>() {
                     Ok(number) => port.host == number,
-                    Err(_) => Published::parse(text).is_ok_and(|wanted| wanted == **port),
+                    Err(_) => PublishedPort::parse(text).is_ok_and(|wanted| wanted == **port),
                 })
                 .collect();
             if meant.is_empty() {
@@ -71,7 +71,7 @@ impl ActAt for Rm {
 /// Lists the ports of the host that lead into a sandbox.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb port ls [OPTIONS] NAME")]
-pub(crate) struct Ls {
+pub(crate) struct PortLsArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -80,15 +80,15 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for PortLsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let ports = api.network_table(&Name::parse(&self.name)?)?.ports;
         if self.json {
             listing::json(&ports);
         } else {
             for port in &ports {
-                words::say(port);
+                output::print(port);
             }
         }
         Ok(0)

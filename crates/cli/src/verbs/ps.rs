@@ -1,10 +1,10 @@
 //! `msb ps`: what runs.
 
-use crate::at::{At, is_up};
 use crate::listing::{self, Listing};
 use crate::selection::Selection;
-use crate::table::ActAt;
-use crate::{clock, words};
+use crate::target::{Target, is_up};
+use crate::verb_table::TargetVerb;
+use crate::{clock, output};
 use clap::Parser;
 use msb_api::{Api, ExecEntry, Summary};
 use msb_spec::{Name, Result};
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Shows running sandboxes, or the commands in them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ps [OPTIONS] [NAME...]")]
-pub(crate) struct Ps {
+pub(crate) struct PsArgs {
     #[command(flatten)]
     which: Selection,
     /// Show the commands that run inside
@@ -34,9 +34,9 @@ struct Row {
     exec: ExecEntry,
 }
 
-impl ActAt for Ps {
-    fn act_at(self, at: &At) -> words::Outcome {
-        let api = at.api()?;
+impl TargetVerb for PsArgs {
+    fn run_on(self, target: &Target) -> output::Outcome {
+        let api = target.api()?;
         if self.execs {
             let mut rows = Vec::new();
             for name in self.which.optional(&*api)? {
@@ -74,7 +74,7 @@ impl ActAt for Ps {
     }
 }
 
-impl Ps {
+impl PsArgs {
     /// Those that were named; all that run if none was.
     fn sandboxes(&self, api: &dyn Api) -> Result<Vec<Summary>> {
         if self.which.is_given() {

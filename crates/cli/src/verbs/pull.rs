@@ -1,11 +1,11 @@
 //! `msb pull`: images from a registry.
 
 use super::bare_engine;
-use crate::at::{At, Server};
-use crate::fetching::{Bars, FetchArgs, Steps};
 use crate::listing;
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::pull_progress::{Bars, FetchArgs, Steps};
+use crate::target::{RemoteServer, Target};
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_engine::images;
 use msb_spec::{Error, Platform, Reference, Result};
@@ -13,7 +13,7 @@ use msb_spec::{Error, Platform, Reference, Result};
 /// Fetches images, so that they start at once and without a network.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb pull [OPTIONS] IMAGE...")]
-pub(crate) struct Pull {
+pub(crate) struct PullArgs {
     /// Names, as in `python`, `ghcr.io/team/app:1.2` or `alpine@sha256:…`
     #[arg(value_name = "IMAGE", required = true)]
     images: Vec<Reference>,
@@ -30,20 +30,20 @@ pub(crate) struct Pull {
     json: bool,
 }
 
-impl ActAt for Pull {
-    fn act_at(self, at: &At) -> Outcome {
-        if let At::There(server) = at {
-            return self.elsewhere(server);
+impl TargetVerb for PullArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        if let Target::Remote(server) = target {
+            return self.pull_remote(server);
         }
         let engine = bare_engine()?;
         let store = engine.images()?;
-        let pull = images::Pull { platform: self.platform, reach: self.fetch.reach() };
+        let pull = images::PullOptions { platform: self.platform, reach: self.fetch.reach() };
         let mut pulled = Vec::new();
         for name in &self.images {
             let name = store.settings().meant(name);
             let image = store.pull(name, &pull, &Bars::new(self.quiet))?;
             if !self.json {
-                words::say(image.reference.at(&image.digest));
+                output::print(image.reference.at(&image.digest));
             }
             pulled.push(image.reference);
         }
@@ -55,8 +55,8 @@ impl ActAt for Pull {
     }
 }
 
-impl Pull {
-    fn elsewhere(self, server: &Server) -> Outcome {
+impl PullArgs {
+    fn pull_remote(self, server: &RemoteServer) -> Outcome {
         if self.platform.is_some() {
             return Err(Error::unsupported("`--platform` cannot be done through a server")
                 .hint("the server pulls for its own machine; pull others where it is")
@@ -66,9 +66,9 @@ impl Pull {
         let api = server.api()?;
         let mut pulled = Vec::new();
         for name in &self.images {
-            let image = api.image_pull_from(name, &registry, &Steps::new(self.quiet))?;
+            let image = api.image_pull(name, Some(&registry), &Steps::new(self.quiet))?;
             if !self.json {
-                words::say(image.reference.at(&image.digest));
+                output::print(image.reference.at(&image.digest));
             }
             pulled.push(image);
         }

@@ -2,12 +2,12 @@
 
 use super::bare_engine;
 use crate::listing::{self, Listing};
-use crate::table::Act;
+use crate::output::{self, Outcome};
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
-use msb_engine::images::Reach;
-use msb_engine::registries::{Login as Known, Secret};
+use msb_engine::images::RegistryOptions;
+use msb_engine::registries::{Login as StoredLogin, Secret};
 use msb_spec::{Error, Result};
 use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
@@ -15,20 +15,20 @@ use std::path::PathBuf;
 /// Keeps a user and a password for a registry, once it has let them in.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb registry login [OPTIONS] HOST")]
-pub(crate) struct Login {
+pub(crate) struct RegistryLoginArgs {
     /// Registry, as in `ghcr.io` or `localhost:5000`
     #[arg(value_name = "HOST")]
     host: String,
-    /// Who logs in; asked for at a terminal
+    /// User name; asked for at a terminal
     #[arg(long, short, value_name = "USER")]
     user: Option<String>,
     /// Read the password from stdin instead of asking for it
     #[arg(long)]
     password_stdin: bool,
-    /// Accept plain http, and TLS that nobody vouches for
+    /// Accept plain HTTP, and TLS certificates of an unknown CA
     #[arg(long)]
     insecure: bool,
-    /// File of certificates that vouch for the registry
+    /// File with CA certificates for the registry
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Only there to say why it is not
@@ -36,26 +36,27 @@ pub(crate) struct Login {
     exposed: Option<Option<String>>,
 }
 
-impl Act for Login {
-    fn act(self) -> Outcome {
+impl LocalVerb for RegistryLoginArgs {
+    fn run(self) -> Outcome {
         if self.exposed.is_some() {
             return Err(Error::invalid("a password on the command line is not taken")
-                .cause("everybody on this machine can read it there, and shells write it down")
+                .cause("every user of this machine can read it there, and shells keep it in their history")
                 .hint("leave it out to be asked, or pipe it in with `--password-stdin`")
                 .into());
         }
         let host = msb_spec::registry(&self.host)?;
         let engine = bare_engine()?;
         let (user, secret) = self.ask()?;
-        let reach = Reach { insecure: self.insecure, ca: self.ca, ..Reach::default() };
+        let reach =
+            RegistryOptions { insecure: self.insecure, ca: self.ca, ..RegistryOptions::default() };
         engine.login(&host, &user, &secret, &reach)?;
         let file = engine.login_file();
-        words::note(format!("logged in to `{host}` as `{user}`, kept in `{}`", file.display()));
+        output::note(format!("logged in to `{host}` as `{user}`, kept in `{}`", file.display()));
         Ok(0)
     }
 }
 
-impl Login {
+impl RegistryLoginArgs {
     fn ask(&self) -> Result<(String, Secret)> {
         let asked = !self.password_stdin && stdin().is_terminal();
         let user = match &self.user {
@@ -104,14 +105,14 @@ fn from_stdin() -> Result<String> {
 /// Forgets the user and the password for a registry.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb registry logout HOST")]
-pub(crate) struct Logout {
+pub(crate) struct RegistryLogoutArgs {
     /// Registry, as in `ghcr.io` or `localhost:5000`
     #[arg(value_name = "HOST")]
     host: String,
 }
 
-impl Act for Logout {
-    fn act(self) -> Outcome {
+impl LocalVerb for RegistryLogoutArgs {
+    fn run(self) -> Outcome {
         bare_engine()?.logout(&self.host)?;
         Ok(0)
     }
@@ -120,21 +121,21 @@ impl Act for Logout {
 /// Lists logins: those of msb, Docker and podman that would be used. Secrets are not shown.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb registry ls [OPTIONS]")]
-pub(crate) struct Ls {
+pub(crate) struct RegistryLsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Act for Ls {
-    fn act(self) -> Outcome {
+impl LocalVerb for RegistryLsArgs {
+    fn run(self) -> Outcome {
         let logins = bare_engine()?.logins()?;
         if self.json {
             listing::json(&logins);
             return Ok(0);
         }
         let mut table = Listing::new(&["REGISTRY", "USER", "FROM"]);
-        for Known { registry, user, program, file } in logins {
+        for StoredLogin { registry, user, program, file } in logins {
             let file = file.display().to_string();
             let from = program.map_or(file.clone(), |program| format!("{program} ({file})"));
             table.row(&[registry, user.unwrap_or_else(|| "-".to_owned()), from]);

@@ -1,23 +1,24 @@
 //! `msb run`: a new sandbox for one command.
 
-mod elsewhere;
+mod remote;
 
 use super::diff::counted;
 use super::{bare_engine, finished, say_isolation, tidy_up};
-use crate::arguments::{self, SandboxArgs, StreamArgs};
-use crate::at::At;
-use crate::session::{Attended, Part, attend};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
-use crate::{change_text, terminal};
+use crate::arguments::{SandboxArgs, StreamArgs};
+use crate::change_text;
+use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
+use crate::output::{self, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::{Api, Depth};
+use msb_engine::Launch;
 use msb_spec::{Error, Kind, Plan, Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb run [OPTIONS] [IMAGE] [-- COMMAND...]")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
     /// Print the name and leave it running
@@ -36,13 +37,13 @@ pub(crate) struct Run {
     command: Vec<String>,
 }
 
-/// Somebody who waits for a command wants to know when it ends.
+/// A restarted command has no one end, so the foreground has no exit code to return.
 fn attended_service() -> Error {
-    Error::invalid("what is begun again runs without somebody who waits for it")
+    Error::invalid("`--restart` cannot be used in the foreground")
         .hint("`msb run -d --restart …` leaves it running, and `msb logs -f NAME` follows it")
 }
 
-/// Says what is to be looked at, and removes a sandbox that was only kept for that and has nothing.
+/// Says what is to be looked target, and removes a sandbox that was only kept for that and has nothing.
 fn tell_changes(api: &dyn Api, plan: &Plan, quiet: bool) {
     let name = &plan.name;
     if api.sandbox_summary(name).is_err_and(|error| error.kind() == Kind::NotFound) {
@@ -50,39 +51,39 @@ fn tell_changes(api: &dyn Api, plan: &Plan, quiet: bool) {
     }
     let changes = match api.workspace_diff(name, &[], Depth::default()) {
         Ok(changes) => changes,
-        Err(error) => return words::tell(&error),
+        Err(error) => return output::print_error(&error),
     };
     if changes.is_empty() {
         if plan.ephemeral
             && let Err(error) = api.sandbox_remove(name, false)
         {
-            words::tell(&error);
+            output::print_error(&error);
         }
         return;
     }
     if !quiet {
-        let count = counted(change_text::telling(&changes).len(), "change", "changes");
-        words::note(format!("{count} in the workspace; the host's files are as they were"));
-        words::note(format!(
+        let count = counted(change_text::reportable(&changes).len(), "change", "changes");
+        output::note(format!("{count} in the workspace; the host's files are as they were"));
+        output::note(format!(
             "`msb diff {name}` shows them, `msb apply {name}` brings them here, \
              `msb rm {name}` forgets them"
         ));
     }
 }
 
-impl ActAt for Run {
-    fn act_at(self, at: &At) -> Outcome {
-        match at {
-            At::Here => self.here(),
-            At::There(server) => self.elsewhere(at, server),
+impl TargetVerb for RunArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        match target {
+            Target::Local => self.here(),
+            Target::Remote(server) => self.run_remote(target, server),
         }
     }
 }
 
-impl Run {
+impl RunArgs {
     fn here(self) -> Outcome {
         let engine = bare_engine()?;
-        let mut spec = self.sandbox.spec(&At::Here)?;
+        let mut spec = self.sandbox.spec(&Target::Local)?;
         spec.ephemeral = self.rm || (spec.name.is_none() && !self.detach);
         spec.timeout = self.timeout.or(spec.timeout);
         if !self.command.is_empty() {
@@ -92,46 +93,40 @@ impl Run {
         if spec.restart.is_some() && !self.detach {
             return Err(attended_service().into());
         }
-        let mut plan = self.sandbox.plan(&engine, &spec)?;
-        let (tty, stdin) = self.streams.choose(self.detach);
-        if let Some(command) = &mut plan.command {
-            command.tty = tty.then(terminal::size);
-            command.stdin = stdin;
-            command.detached = self.detach;
-            arguments::pass_term(tty, &mut command.env);
-        }
+        let streams = self.streams.of_first_command(self.detach);
+        let plan = self.sandbox.plan(&engine, &spec, &streams)?;
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
             return Ok(0);
         }
         say_isolation(plan.isolation, plan.isolation_reason.as_deref(), self.sandbox.quiet);
-        let mut caller = engine.create(&plan, self.sandbox.replace)?;
-        // While the sandbox comes up there is time to tidy up behind others.
-        tidy_up(&engine);
-        // With nothing to change before it, the command is on its way already.
-        if !plan.patches.is_empty()
-            && let Err(error) = engine.begin(&plan, &mut caller)
-        {
-            // Half a sandbox is none.
-            drop(caller);
-            let _ = engine.remove(&plan.name, true);
-            return Err(error.into());
-        }
-        let part = Part { stdin, tty, leave_at_once: self.detach };
-        let attended = attend(caller.into_stream(), part).map_err(|error| match error.stage() {
+        let launch = Launch {
+            replace: self.sandbox.replace,
+            // While the sandbox comes up there is time to tidy up behind others.
+            while_booting: Some(&|| tidy_up(&engine)),
+            ..Launch::default()
+        };
+        let (plan, stream) = engine.launch(plan, &launch)?.into_stream();
+        let part = AttachOptions {
+            stdin: streams.stdin,
+            tty: streams.tty.is_some(),
+            leave_at_once: self.detach,
+            closed_output: ClosedOutput::ClosePipe,
+        };
+        let attended = attach(stream, part).map_err(|error| match error.stage() {
             Some(Stage::Exec) | None => error,
             Some(_) => error.under(format!("cannot start sandbox `{}`", plan.name)),
         });
         match attended? {
-            Attended::Exited(exit) => {
+            AttachResult::Exited(exit) => {
                 let code = finished(&exit);
                 if plan.workspace.is_some() {
                     tell_changes(&engine, &plan, self.sandbox.quiet);
                 }
                 Ok(code)
             }
-            Attended::Left { .. } => {
-                words::say(&plan.name);
+            AttachResult::Detached { .. } => {
+                output::print(&plan.name);
                 Ok(0)
             }
         }

@@ -1,23 +1,26 @@
 //! `msb server`: sandboxes over HTTP.
 
 use super::bare_engine;
+use crate::http_server::{HostArgs, block_on, ceiling, listen, told_to_stop, world};
 use crate::listing;
+use crate::output::{self, Outcome};
 use crate::secret_argument;
-use crate::serving::{HostArgs, block_on, ceiling, listen, told_to_stop, world};
-use crate::table::Act;
-use crate::words::{self, Outcome};
-use clap::Parser;
+use crate::verb_table::LocalVerb;
+use clap::{Parser, ValueEnum};
 use msb_api::{Api, prometheus};
 use msb_client::Collector;
 use msb_engine::Home;
-use msb_server::{Door, Keys, Reaches, Shown, Site, USUAL_EXPIRY, serve_http};
-use msb_spec::{Ceiling, Error, Kind, Result, Span, env};
+use msb_server::{
+    AuthMode, HttpState, Keys, RequestLog, RequestLogFormat, Scope, SelfSigned, ServedRoutes,
+    USUAL_EXPIRY, serve_http,
+};
+use msb_spec::{Ceiling, DomainName, Error, Kind, Result, Span, env};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +37,7 @@ const RECORD_LIMIT: u64 = 64 << 10;
 ///
 /// It keeps nothing itself: sandboxes are those of `msb ls`, and outlive it.
 #[derive(Debug, Parser)]
-pub(crate) struct Start {
+pub(crate) struct ServerStartArgs {
     /// Ask for no keys; on loopback only
     #[arg(long)]
     dev: bool,
@@ -44,6 +47,18 @@ pub(crate) struct Start {
     /// The port to listen on; 0 takes any that is free
     #[arg(long, short, value_name = "PORT", default_value_t = 5555)]
     port: u16,
+    /// A host name that clients may use besides loopback, such as that of a reverse proxy
+    #[arg(long = "allowed-host", value_name = "NAME", value_parser = allowed_host)]
+    allowed_hosts: Vec<String>,
+    /// Serve TLS with this certificate, or chain of certificates, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Serve TLS with a certificate that msb makes once; clients know it by its fingerprint
+    #[arg(long, conflicts_with = "tls_cert")]
+    tls_self_signed: bool,
     /// Go on in the background
     #[arg(long, short)]
     detach: bool,
@@ -62,17 +77,32 @@ pub(crate) struct Start {
     /// How often
     #[arg(long, value_name = "TIME", default_value = "15s")]
     otlp_interval: Span,
+    /// Log each request: method, path without the query, status, milliseconds and key id; the default is
+    /// `text`, with `--detach` it is `off`
+    #[arg(long, value_name = "FORMAT")]
+    log: Option<LogFormat>,
     #[arg(long, hide = true)]
     background: bool,
 }
 
+/// How requests are logged on stderr, or in `server.log` of a server in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// One line of text for each request
+    Text,
+    /// One JSON object for each request
+    Json,
+    /// Requests are not logged
+    Off,
+}
+
 /// Ends the server; sandboxes go on.
 #[derive(Debug, Parser)]
-pub(crate) struct Stop {}
+pub(crate) struct ServerStopArgs {}
 
 /// Shows whether a server runs, and where.
 #[derive(Debug, Parser)]
-pub(crate) struct Status {
+pub(crate) struct ServerStatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -80,7 +110,7 @@ pub(crate) struct Status {
 
 /// Makes a key for clients of the server and prints it, once.
 #[derive(Debug, Parser)]
-pub(crate) struct Keygen {
+pub(crate) struct ServerKeygenArgs {
     /// How long it is good, as in `3h` or `30d`
     #[arg(long, value_name = "TIME")]
     expire: Option<Span>,
@@ -99,18 +129,38 @@ struct Record {
     pid: i32,
     address: SocketAddr,
     dev: bool,
+    /// The fingerprint of its certificate; none without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls: Option<String>,
     /// The most that its clients may ask for.
     #[serde(default)]
     ceiling: Ceiling,
 }
 
-impl Act for Start {
-    fn act(self) -> Outcome {
+impl Record {
+    /// The address for `--remote`, with the fingerprint that it pins.
+    fn url(&self) -> String {
+        match &self.tls {
+            Some(fingerprint) => format!("https://{}#{fingerprint}", self.address),
+            None => format!("http://{}", self.address),
+        }
+    }
+}
+
+impl LocalVerb for ServerStartArgs {
+    fn run(self) -> Outcome {
         if self.dev && !self.host.is_loopback() {
             return Err(Error::invalid(format!(
                 "`--dev` asks for no keys, and {} is not loopback",
                 self.host
             ))
+            .hint("leave out `--dev`; `msb server keygen` makes keys")
+            .into());
+        }
+        if self.dev && !self.allowed_hosts.is_empty() {
+            return Err(Error::invalid(
+                "`--dev` asks for no keys, and `--allowed-host` lets others in",
+            )
             .hint("leave out `--dev`; `msb server keygen` makes keys")
             .into());
         }
@@ -125,25 +175,33 @@ impl Act for Start {
         }
         let mut seat = Seat::take(&home)?;
         let door = self.door(&home)?;
+        let log = self.request_log();
         let collector = self.collector()?;
+        let certificate = self.certificate(&home)?;
         let ceiling = ceiling(&self.of_host.ceiling)?;
         let world = world(self.of_host, ceiling.clone())?;
         let listener = listen(self.host, self.port)?;
         let address = listener.local_addr();
         let address = address.map_err(|error| Error::host("cannot listen", error))?;
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let record = Record { pid, address, dev: self.dev, ceiling };
+        let tls = certificate.as_ref().map(|(chain, _)| msb_server::fingerprint(chain));
+        let record = Record { pid, address, dev: self.dev, tls: tls.transpose()?, ceiling };
         seat.write(&record)?;
         if !self.background {
             say_where(&record);
         }
-        if !self.host.is_loopback() {
-            words::note("keys travel as they are: put TLS in front before others can listen");
+        if !self.host.is_loopback() && certificate.is_none() {
+            output::note("keys travel as they are: use `--tls-cert` or `--tls-self-signed`");
         }
         if let Some(collector) = collector {
             export(collector, Arc::clone(&world.api), self.otlp_interval.0)?;
         }
-        block_on(serve_http(listener, Site::new(world, door), Shown::All, told_to_stop()))?;
+        let mut state =
+            HttpState::new(world, door).with_request_log(log).with_hosts(self.allowed_hosts);
+        if let Some((chain, key)) = certificate {
+            state = state.with_tls(&chain, &key)?;
+        }
+        block_on(serve_http(listener, state, ServedRoutes::All, told_to_stop()))?;
         Ok(0)
     }
 }
@@ -159,8 +217,8 @@ fn export(collector: Collector, api: Arc<dyn Api>, interval: Duration) -> Result
             let told = prometheus::gather(&*api, |_| true).and_then(|all| collector.send(&all));
             // One that is away is told of once, and asked again.
             match &told {
-                Err(error) if well => words::tell(error),
-                Ok(()) if !well => words::note("the collector is there again"),
+                Err(error) if well => output::print_error(error),
+                Ok(()) if !well => output::note("the collector is there again"),
                 _ => {}
             }
             well = told.is_ok();
@@ -171,8 +229,8 @@ fn export(collector: Collector, api: Arc<dyn Api>, interval: Duration) -> Result
     thread.map(drop).map_err(|error| Error::host("cannot make a thread", error))
 }
 
-impl Start {
-    /// Who is told how much sandboxes use, if somebody is.
+impl ServerStartArgs {
+    /// Where the usage of sandboxes is sent, if anywhere.
     fn collector(&self) -> Result<Option<Collector>> {
         let endpoint = self.otlp.clone().or_else(|| std::env::var(env::OTLP_ENDPOINT).ok());
         let headers = std::env::var(env::OTLP_HEADERS).unwrap_or_default();
@@ -180,9 +238,71 @@ impl Start {
         endpoint.map(|endpoint| Collector::new(&endpoint, &headers)).transpose()
     }
 
-    fn door(&self, home: &Home) -> Result<Door> {
+    /// The certificate chain and the key for TLS in PEM, if it is wanted.
+    fn certificate(&self, home: &Home) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let read = |path: &Path| {
+            std::fs::read(path)
+                .map_err(|error| Error::host(format!("cannot read `{}`", path.display()), error))
+        };
+        if let (Some(path), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            let chain = read(path)?;
+            msb_server::fingerprint(&chain).map_err(|error| {
+                error.under(format!("cannot use the certificate `{}`", path.display()))
+            })?;
+            return Ok(Some((chain, read(key)?)));
+        }
+        if !self.tls_self_signed {
+            return Ok(None);
+        }
+        // Kept, so that its fingerprint stays. Both in one file, which is there or not.
+        let path = home.path().join("server-tls.pem");
+        if !path.exists() {
+            let made = SelfSigned::new(self.own_names())?;
+            let about = |error| Error::host(format!("cannot write `{}`", path.display()), error);
+            let aside = path.with_extension("new");
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&aside).map_err(about)?;
+            let text = format!("{}{}", made.certificate, made.key);
+            file.write_all(text.as_bytes()).map_err(about)?;
+            std::fs::rename(&aside, &path).map_err(about)?;
+        }
+        let both = read(&path)?;
+        Ok(Some((both.clone(), both)))
+    }
+
+    /// Names and addresses that clients may reach this server by.
+    fn own_names(&self) -> Vec<String> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let addresses = msb_sys::net::own_addresses().unwrap_or_default();
+        let addresses = addresses.into_iter().chain([self.host]);
+        let addresses = addresses.filter(|it| !it.is_unspecified()).map(|it| it.to_string());
+        let mut names: Vec<String> = ["localhost".to_owned(), host]
+            .into_iter()
+            .chain(self.allowed_hosts.iter().cloned())
+            .chain(addresses)
+            .filter(|name| !name.is_empty())
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Where requests are logged. The file of a server in the background is not bounded, so that it
+    /// logs only if it is told to.
+    fn request_log(&self) -> Option<RequestLog> {
+        let usual = if self.background { LogFormat::Off } else { LogFormat::Text };
+        let format = match self.log.unwrap_or(usual) {
+            LogFormat::Text => RequestLogFormat::Text,
+            LogFormat::Json => RequestLogFormat::Json,
+            LogFormat::Off => return None,
+        };
+        Some(RequestLog::new(format, |line| output::write_stderr(line.as_bytes())))
+    }
+
+    fn door(&self, home: &Home) -> Result<AuthMode> {
         if self.dev {
-            return Ok(Door::Open);
+            return Ok(AuthMode::Open);
         }
         let keys = match (secret_of(self.key.as_deref())?, self.reset_key) {
             (Some(_), true) => {
@@ -196,7 +316,7 @@ impl Start {
             (None, true) => Keys::reset(home.path())?,
             (None, false) => Keys::open(home.path())?,
         };
-        Ok(Door::Keys(keys))
+        Ok(AuthMode::Keys(keys))
     }
 
     /// Starts the same again, without us, and waits until it listens.
@@ -245,8 +365,8 @@ impl Start {
     }
 }
 
-impl Act for Stop {
-    fn act(self) -> Outcome {
+impl LocalVerb for ServerStopArgs {
+    fn run(self) -> Outcome {
         let home = bare_engine()?.home().clone();
         let record = running(&home)?.ok_or_else(none)?;
         let pid = rustix::process::Pid::from_raw(record.pid).ok_or_else(none)?;
@@ -261,13 +381,13 @@ impl Act for Stop {
             }
             std::thread::sleep(LOOK);
         }
-        words::say("stopped");
+        output::print("stopped");
         Ok(0)
     }
 }
 
-impl Act for Status {
-    fn act(self) -> Outcome {
+impl LocalVerb for ServerStatusArgs {
+    fn run(self) -> Outcome {
         let home = bare_engine()?.home().clone();
         let record = running(&home)?;
         if self.json {
@@ -277,31 +397,28 @@ impl Act for Status {
         match &record {
             Some(record) => {
                 let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
-                words::say(format!(
-                    "running on http://{} (pid {}), {keys}",
-                    record.address, record.pid
-                ));
-                words::say(format!("clients may ask for {}", record.ceiling));
+                output::print(format!("running on {} (pid {}), {keys}", record.url(), record.pid));
+                output::print(format!("clients may ask for {}", record.ceiling));
                 Ok(0)
             }
             None => {
-                words::say("not running");
+                output::print("not running");
                 Ok(1)
             }
         }
     }
 }
 
-impl Act for Keygen {
-    fn act(self) -> Outcome {
+impl LocalVerb for ServerKeygenArgs {
+    fn run(self) -> Outcome {
         let home = bare_engine()?.home().clone();
         let keys = match secret_of(self.key.as_deref())? {
             Some(secret) => Keys::of(secret.as_bytes())?,
             None => Keys::open(home.path())?,
         };
         let expire = self.expire.map_or(USUAL_EXPIRY, |span| span.0);
-        let made = keys.keygen(expire, &Reaches::parse(&self.namespace)?)?;
-        words::say(made.token);
+        let made = keys.keygen(expire, &Scope::parse(&self.namespace)?)?;
+        output::print(made.token);
         Ok(0)
     }
 }
@@ -315,10 +432,18 @@ fn secret_of(flag: Option<&str>) -> Result<Option<String>> {
     }
 }
 
+/// A host name or address that a client may put into its `Host` header.
+fn allowed_host(text: &str) -> Result<String> {
+    match text.parse::<IpAddr>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => DomainName::parse(text).map(|name| name.to_string()),
+    }
+}
+
 fn say_where(record: &Record) {
-    words::say(format!("http://{}", record.address));
+    output::print(record.url());
     if !record.dev {
-        words::note("clients need a key: `msb server keygen` makes one");
+        output::note("clients need a key: `msb server keygen` makes one");
     }
 }
 
@@ -327,14 +452,14 @@ fn none() -> Error {
 }
 
 fn already(record: &Record) -> Error {
-    Error::new(Kind::Exists, format!("a server runs already, on http://{}", record.address))
+    Error::new(Kind::Exists, format!("a server runs already, on {}", record.url()))
         .hint("`msb server stop` ends it")
 }
 
-/// The one place that a server has: whoever holds the lock is it.
+/// The state file of the server. The process that holds its lock is the server.
 struct Seat {
     path: PathBuf,
-    /// Kept from others.
+    /// Locked as long as the server runs.
     _lock: File,
     /// What the server says of itself, locked as well: so what is read is of one that lives.
     record: Option<File>,

@@ -2,8 +2,8 @@
 
 use super::bare_engine;
 use crate::listing;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use msb_engine::kernel::{Origin, Ready, Step};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// interrupted. Prints the kernel's directory.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb setup vm [OPTIONS]")]
-pub(crate) struct Vm {
+pub(crate) struct SetupVmArgs {
     /// Build one, whatever there is
     #[arg(long)]
     force: bool,
@@ -27,8 +27,8 @@ pub(crate) struct Vm {
     json: bool,
 }
 
-impl Act for Vm {
-    fn act(self) -> Outcome {
+impl LocalVerb for SetupVmArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let bar = bar(self.quiet);
         let ready = engine.set_up_vm(self.force, &|step| show(&bar, step));
@@ -38,9 +38,9 @@ impl Act for Vm {
             listing::json(&ready);
             return Ok(0);
         }
-        words::say(ready.directory.display());
+        output::print(ready.directory.display());
         if !self.quiet && std::io::stderr().is_terminal() {
-            words::note(told(&ready));
+            output::note(told(&ready));
         }
         Ok(0)
     }
@@ -56,7 +56,7 @@ fn told(ready: &Ready) -> String {
     format!("microVMs boot Linux {}, {how}", ready.kernel.version)
 }
 
-/// How far it has come; nothing where nobody looks.
+/// Progress of the build; nothing unless stderr is a terminal.
 fn bar(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,17 +1,17 @@
 //! `msb skill`: what teaches a coding agent to use msb, put where that agent reads such things.
 //!
-//! Files that somebody has changed since, or made himself, are neither written over nor removed
+//! Files that were changed since, or that msb did not make, are neither written over nor removed
 //! without `--force`.
 
 mod agents;
 mod files;
 
-use crate::places::Place;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::settings_file::SettingsFile;
+use crate::verb_table::LocalVerb;
 use agents::Agent;
 use clap::{Args, Parser};
-use files::{FILES, Installed, State};
+use files::{FILES, InstalledFiles, State};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::Mode;
 use std::path::PathBuf;
@@ -21,9 +21,9 @@ use std::path::PathBuf;
 #[command(
     override_usage = "msb skill install [OPTIONS] AGENT\n       msb skill install [OPTIONS] --dir PATH"
 )]
-pub(crate) struct Install {
+pub(crate) struct SkillInstallArgs {
     #[command(flatten)]
-    target: Target,
+    target: SkillTarget,
 }
 
 /// Removes what `msb skill install` has put there.
@@ -31,13 +31,13 @@ pub(crate) struct Install {
 #[command(
     override_usage = "msb skill uninstall [OPTIONS] AGENT\n       msb skill uninstall [OPTIONS] --dir PATH"
 )]
-pub(crate) struct Uninstall {
+pub(crate) struct SkillUninstallArgs {
     #[command(flatten)]
-    target: Target,
+    target: SkillTarget,
 }
 
 #[derive(Debug, Args)]
-struct Target {
+struct SkillTarget {
     /// Which agent
     #[arg(value_name = "AGENT", required_unless_present = "dir")]
     agent: Option<Agent>,
@@ -61,7 +61,7 @@ struct Target {
 /// Prints the skill, or one of its references.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb skill show [REFERENCE]")]
-pub(crate) struct Show {
+pub(crate) struct SkillShowArgs {
     /// Which reference: cli, network, storage or mcp
     #[arg(value_name = "REFERENCE")]
     reference: Option<String>,
@@ -70,8 +70,8 @@ pub(crate) struct Show {
 /// As open as the umask lets it be.
 const SHARED: Mode = Mode::from_raw_mode(0o666);
 
-impl Act for Install {
-    fn act(self) -> Outcome {
+impl LocalVerb for SkillInstallArgs {
+    fn run(self) -> Outcome {
         let target = self.target;
         let installed = target.installed()?;
         let mut steps = Vec::new();
@@ -86,7 +86,7 @@ impl Act for Install {
             steps.push((place, found, text));
         }
         if steps.is_empty() && installed.is_current() {
-            words::note(format!("`{}` has it already", target.shown()?));
+            output::note(format!("`{}` has it already", target.shown()?));
             return Ok(0);
         }
         for (place, found, text) in &steps {
@@ -94,13 +94,13 @@ impl Act for Install {
                 place.write(found.as_ref(), text.as_bytes(), SHARED)?;
             }
             let letter = if found.is_some() { 'M' } else { 'A' };
-            words::say(format!("{letter}  {}", place.path().display()));
+            output::print(format!("{letter}  {}", place.path().display()));
         }
         for name in installed.no_longer_ours() {
             target.drop_file(&installed, name)?;
         }
         if target.dry_run {
-            words::note("nothing was written; without `--dry-run` this would be");
+            output::note("nothing was written; without `--dry-run` this would be");
             return Ok(0);
         }
         // Last: an installation that was cut off is completed by the next.
@@ -110,8 +110,8 @@ impl Act for Install {
     }
 }
 
-impl Act for Uninstall {
-    fn act(self) -> Outcome {
+impl LocalVerb for SkillUninstallArgs {
+    fn run(self) -> Outcome {
         let target = self.target;
         let installed = target.installed()?;
         let mut any = installed.has_list();
@@ -126,7 +126,7 @@ impl Act for Uninstall {
                 .into());
         }
         if target.dry_run {
-            words::note("nothing was removed; without `--dry-run` this would be");
+            output::note("nothing was removed; without `--dry-run` this would be");
             return Ok(0);
         }
         if installed.has_list() {
@@ -143,8 +143,8 @@ impl Act for Uninstall {
     }
 }
 
-impl Act for Show {
-    fn act(self) -> Outcome {
+impl LocalVerb for SkillShowArgs {
+    fn run(self) -> Outcome {
         let name = match self.reference.as_deref() {
             None => "SKILL.md".to_owned(),
             Some(word) => format!("references/{}.md", word.trim_end_matches(".md")),
@@ -155,27 +155,27 @@ impl Act for Show {
             Error::new(Kind::NotFound, format!("the skill has no reference `{word}`"))
                 .hint("it has cli, network, storage and mcp")
         })?;
-        words::stdout(text.as_bytes());
+        output::write_stdout(text.as_bytes());
         Ok(0)
     }
 }
 
-impl Target {
+impl SkillTarget {
     /// A file of the skill; none is the skill itself.
-    fn place(&self, name: &str) -> Result<Place> {
+    fn place(&self, name: &str) -> Result<SettingsFile> {
         let inside = PathBuf::from("msb").join(name);
         match (&self.dir, self.agent) {
-            (Some(dir), _) => Place::of_user(&dir.join(inside)),
+            (Some(dir), _) => SettingsFile::of_user(&dir.join(inside)),
             (None, Some(agent)) if self.project => {
-                Place::of_project(&PathBuf::from(agent.of_project()).join(inside))
+                SettingsFile::of_project(&PathBuf::from(agent.of_project()).join(inside))
             }
-            (None, Some(agent)) => Place::of_user(&agent.of_user()?.join(inside)),
+            (None, Some(agent)) => SettingsFile::of_user(&agent.of_user()?.join(inside)),
             (None, None) => Err(Error::invalid("no agent is named").hint("`--dir` needs none")),
         }
     }
 
-    fn installed(&self) -> Result<Installed> {
-        Ok(Installed::of(self.place(files::LIST)?.read()?.as_ref()))
+    fn installed(&self) -> Result<InstalledFiles> {
+        Ok(InstalledFiles::of(self.place(files::LIST)?.read()?.as_ref()))
     }
 
     fn shown(&self) -> Result<String> {
@@ -183,13 +183,13 @@ impl Target {
     }
 
     /// Removes a file that is as it was installed, and tells; whether it was there as such.
-    fn drop_file(&self, installed: &Installed, name: &str) -> Result<bool> {
+    fn drop_file(&self, installed: &InstalledFiles, name: &str) -> Result<bool> {
         let place = self.place(name)?;
         let found = place.read()?;
         match installed.state(name, found.as_ref()) {
             State::Missing => return Ok(false),
             State::Changed if !self.force => {
-                words::note(format!(
+                output::note(format!(
                     "left: `{}` is not as it was installed",
                     place.path().display()
                 ));
@@ -200,7 +200,7 @@ impl Target {
         if !self.dry_run {
             place.remove()?;
         }
-        words::say(format!("D  {}", place.path().display()));
+        output::print(format!("D  {}", place.path().display()));
         Ok(true)
     }
 }
@@ -209,7 +209,7 @@ fn above(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(above, _)| above)
 }
 
-fn changed(place: &Place) -> Error {
+fn changed(place: &SettingsFile) -> Error {
     let message = format!("`{}` is not as it was installed", place.path().display());
     Error::new(Kind::Exists, message)
         .hint("nothing was written; `--force` writes over it, `msb skill show` prints ours")

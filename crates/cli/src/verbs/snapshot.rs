@@ -1,14 +1,14 @@
 //! Snapshots of sandboxes, and the ways back to them.
 
 use super::engine;
-use crate::at::At;
 use crate::clock;
-use crate::fetching::Bars;
 use crate::listing::{self, Listing};
-use crate::table::ActAt;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::pull_progress::Bars;
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
-use msb_api::{Api, Snapshot, Verified};
+use msb_api::{Api, Snapshot, VerifyReport};
 use msb_spec::{Bytes, Error, Kind, Name, Result};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Read, Write};
@@ -17,11 +17,11 @@ use std::path::PathBuf;
 /// Saves the files of a sandbox. Any number of sandboxes can start from them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot create [OPTIONS] NAME --from SANDBOX")]
-pub(crate) struct Create {
+pub(crate) struct SnapshotCreateArgs {
     /// Name of the snapshot
     #[arg(value_name = "NAME")]
     name: String,
-    /// Sandbox whose files are saved
+    /// Sandbox to save the files of
     #[arg(long, value_name = "SANDBOX")]
     from: String,
     /// Something to remember about it
@@ -32,18 +32,18 @@ pub(crate) struct Create {
     json: bool,
 }
 
-impl ActAt for Create {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotCreateArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let (name, from) = (Name::parse(&self.name)?, Name::parse(&self.from)?);
         let snapshot = api.snapshot_create(&name, &from, self.note.as_deref())?;
         if let Some(paused) = snapshot.paused_us {
             let shown = format!("{}.{:03} ms", paused / 1000, paused % 1000);
-            words::note(format!("sandbox `{from}` was stopped for {shown}"));
+            output::note(format!("sandbox `{from}` was stopped for {shown}"));
         }
         match self.json {
             true => listing::json(&snapshot),
-            false => words::say(name),
+            false => output::print(name),
         }
         Ok(0)
     }
@@ -52,7 +52,7 @@ impl ActAt for Create {
 /// Lists snapshots, the oldest first.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot ls [OPTIONS]")]
-pub(crate) struct Ls {
+pub(crate) struct SnapshotLsArgs {
     /// Print only names
     #[arg(long, short)]
     quiet: bool,
@@ -61,16 +61,16 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotLsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let snapshots = api.snapshot_list()?;
         if self.json {
             listing::json(&snapshots);
             return Ok(0);
         }
         if self.quiet {
-            snapshots.iter().flat_map(|snapshot| &snapshot.names).for_each(words::say);
+            snapshots.iter().flat_map(|snapshot| &snapshot.names).for_each(output::print);
             return Ok(0);
         }
         let mut listing = Listing::new(&["NAME", "ID", "OF", "IMAGE", "TIER", "ON", "AGE", "NOTE"]);
@@ -101,15 +101,15 @@ fn shown(snapshot: &Snapshot) -> String {
 /// Prints everything about snapshots as JSON.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot inspect NAME...")]
-pub(crate) struct Inspect {
+pub(crate) struct SnapshotInspectArgs {
     /// Names or ids of snapshots
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 }
 
-impl ActAt for Inspect {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotInspectArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let find = |name: &String| api.snapshot_inspect(&Name::parse(name)?);
         let snapshots: Vec<Snapshot> = self.names.iter().map(find).collect::<Result<_>>()?;
         match snapshots.as_slice() {
@@ -123,7 +123,7 @@ impl ActAt for Inspect {
 /// Compares everything in snapshots with what was written down when they were taken.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot verify [OPTIONS] NAME...")]
-pub(crate) struct Verify {
+pub(crate) struct SnapshotVerifyArgs {
     /// Names or ids of snapshots
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
@@ -132,11 +132,11 @@ pub(crate) struct Verify {
     json: bool,
 }
 
-impl ActAt for Verify {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotVerifyArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let verify = |name: &String| api.snapshot_verify(&Name::parse(name)?);
-        let verified: Vec<Verified> = self.names.iter().map(verify).collect::<Result<_>>()?;
+        let verified: Vec<VerifyReport> = self.names.iter().map(verify).collect::<Result<_>>()?;
         if self.json {
             listing::json(&verified);
         } else {
@@ -148,23 +148,23 @@ impl ActAt for Verify {
     }
 }
 
-fn show(name: &str, verified: &Verified) {
-    let Verified { files, bytes, recorded, .. } = verified;
+fn show(name: &str, verified: &VerifyReport) {
+    let VerifyReport { files, bytes, recorded, .. } = verified;
     let what = format!("{files} files, {}", Bytes(*bytes));
     match (verified.intact, recorded) {
-        (true, 0) => words::say(format!("{name}  intact ({what})")),
-        (true, _) => words::say(format!("{name}  written down now ({what})")),
-        (false, _) => words::say(format!("{name}  damaged ({what})")),
+        (true, 0) => output::print(format!("{name}  intact ({what})")),
+        (true, _) => output::print(format!("{name}  written down now ({what})")),
+        (false, _) => output::print(format!("{name}  damaged ({what})")),
     }
     for difference in &verified.differences {
-        words::say(format!("  {}", msb_spec::shown(difference)));
+        output::print(format!("  {}", msb_spec::shown(difference)));
     }
 }
 
 /// Writes a snapshot to a file: an OCI archive that other tools can read.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot save [OPTIONS] NAME")]
-pub(crate) struct Save {
+pub(crate) struct SnapshotSaveArgs {
     /// Name or id of the snapshot
     #[arg(value_name = "NAME")]
     name: String,
@@ -176,9 +176,9 @@ pub(crate) struct Save {
     with_image: bool,
 }
 
-impl ActAt for Save {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotSaveArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let Some(path) = &self.output else {
             if std::io::stdout().is_terminal() {
@@ -192,7 +192,7 @@ impl ActAt for Save {
             return Ok(0);
         };
         let about = |error| Error::host(format!("cannot write `{}`", path.display()), error);
-        // Whoever reads the file before it is whole reads the one that was there.
+        // Renamed when it is complete: a reader sees the old file or the new one.
         let mut aside = path.clone().into_os_string();
         aside.push(format!(".{}", std::process::id()));
         let mut out = BufWriter::new(File::create_new(&aside).map_err(about)?);
@@ -210,7 +210,7 @@ impl ActAt for Save {
 /// Reads a snapshot that `msb snapshot save` has written.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot load [OPTIONS] [FILE]")]
-pub(crate) struct Load {
+pub(crate) struct SnapshotLoadArgs {
     /// File to read; stdin without it
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
@@ -222,12 +222,14 @@ pub(crate) struct Load {
     quiet: bool,
 }
 
-impl ActAt for Load {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for SnapshotLoadArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let name = self.name.as_deref().map(Name::parse).transpose()?;
-        let load = |archive: &mut dyn Read| match at {
-            At::Here => engine()?.load_snapshot(name.as_ref(), archive, &Bars::new(self.quiet)),
-            At::There(server) => {
+        let load = |archive: &mut dyn Read| match target {
+            Target::Local => {
+                engine()?.snapshots().load(name.as_ref(), archive, &Bars::new(self.quiet))
+            }
+            Target::Remote(server) => {
                 let snapshot = server.api()?.snapshot_load(name.as_ref(), archive)?;
                 let first = snapshot.names.into_iter().next();
                 let unnamed = || Error::new(Kind::Protocol, "the snapshot has no name there");
@@ -244,7 +246,7 @@ impl ActAt for Load {
                 .and_then(|mut file| load(&mut file))
                 .map_err(|error| error.under(format!("cannot load `{}`", path.display()))),
         };
-        words::say(loaded?);
+        output::print(loaded?);
         Ok(0)
     }
 }
@@ -252,7 +254,7 @@ impl ActAt for Load {
 /// Gives a snapshot one more name.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot tag NAME NEW")]
-pub(crate) struct Tag {
+pub(crate) struct SnapshotTagArgs {
     /// Name or id of the snapshot
     #[arg(value_name = "NAME")]
     name: String,
@@ -261,12 +263,12 @@ pub(crate) struct Tag {
     new: String,
 }
 
-impl ActAt for Tag {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotTagArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let new = Name::parse(&self.new)?;
         api.snapshot_tag(&Name::parse(&self.name)?, &new)?;
-        words::say(new);
+        output::print(new);
         Ok(0)
     }
 }
@@ -275,7 +277,7 @@ impl ActAt for Tag {
 /// from it keep what they need.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb snapshot rm [OPTIONS] NAME...")]
-pub(crate) struct Rm {
+pub(crate) struct SnapshotRmArgs {
     /// Names of snapshots; an id removes all its names
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
@@ -284,13 +286,13 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl ActAt for Rm {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SnapshotRmArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         for name in &self.names {
             let name = Name::parse(name)?;
             api.snapshot_remove(&name, self.force)?;
-            words::say(name);
+            output::print(name);
         }
         Ok(0)
     }
@@ -300,7 +302,7 @@ impl ActAt for Rm {
 /// secrets are not among them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb restore [OPTIONS] SNAPSHOT --name NAME")]
-pub(crate) struct Restore {
+pub(crate) struct RestoreArgs {
     /// Name or id of the snapshot
     #[arg(value_name = "SNAPSHOT")]
     snapshot: String,
@@ -312,11 +314,11 @@ pub(crate) struct Restore {
     start: bool,
 }
 
-impl ActAt for Restore {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for RestoreArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
-        api.snapshot_restore(&Name::parse(&self.snapshot)?, &name)?;
+        api.snapshot_restore(&Name::parse(&self.snapshot)?, &name, None)?;
         done(&*api, &name, self.start)
     }
 }
@@ -325,7 +327,7 @@ impl ActAt for Restore {
 /// what the other does from then on.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb clone [OPTIONS] NAME NEW")]
-pub(crate) struct Clone {
+pub(crate) struct CloneArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -337,9 +339,9 @@ pub(crate) struct Clone {
     start: bool,
 }
 
-impl ActAt for Clone {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for CloneArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let new = Name::parse(&self.new)?;
         api.sandbox_clone(&Name::parse(&self.name)?, &new)?;
         done(&*api, &new, self.start)
@@ -350,7 +352,7 @@ fn done(api: &dyn Api, name: &Name, start: bool) -> Outcome {
     if start {
         api.sandbox_start(name)?;
     }
-    words::say(name);
+    output::print(name);
     Ok(0)
 }
 
@@ -358,7 +360,7 @@ fn done(api: &dyn Api, name: &Name, start: bool) -> Outcome {
 /// settings stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb rollback NAME SNAPSHOT")]
-pub(crate) struct Rollback {
+pub(crate) struct RollbackArgs {
     /// Name of the sandbox, which must not run
     #[arg(value_name = "NAME")]
     name: String,
@@ -367,12 +369,12 @@ pub(crate) struct Rollback {
     snapshot: String,
 }
 
-impl ActAt for Rollback {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for RollbackArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         api.sandbox_rollback(&name, &Name::parse(&self.snapshot)?)?;
-        words::say(name);
+        output::print(name);
         Ok(0)
     }
 }
@@ -381,7 +383,7 @@ impl ActAt for Rollback {
 /// changed in its workspace; its settings stay.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb reset [OPTIONS] NAME")]
-pub(crate) struct Reset {
+pub(crate) struct ResetArgs {
     /// Name of the sandbox, which must not run
     #[arg(value_name = "NAME")]
     name: String,
@@ -390,12 +392,12 @@ pub(crate) struct Reset {
     keep_workspace: bool,
 }
 
-impl ActAt for Reset {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for ResetArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let name = Name::parse(&self.name)?;
         api.sandbox_reset(&name, self.keep_workspace)?;
-        words::say(name);
+        output::print(name);
         Ok(0)
     }
 }

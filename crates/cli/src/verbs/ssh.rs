@@ -4,16 +4,16 @@ mod config;
 mod keys;
 mod serve;
 
-pub(crate) use config::Config;
-pub(crate) use keys::{Authorize, Keys, Revoke};
-pub(crate) use serve::Serve;
+pub(crate) use config::SshConfigArgs;
+pub(crate) use keys::{SshAuthorizeArgs, SshKeysArgs, SshRevokeArgs};
+pub(crate) use serve::SshServeArgs;
 
 use super::{bare_engine, finished};
 use crate::arguments;
-use crate::session::{Attended, Part, attend};
-use crate::table::Act;
+use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
+use crate::output::{self, Outcome};
 use crate::terminal;
-use crate::words::{self, Outcome};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_api::Account;
 use msb_engine::{Engine, SshFile, SshFiles};
@@ -25,7 +25,7 @@ use msb_ssh::HostKey;
 /// No keys are needed, and no sshd inside.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ssh [OPTIONS] NAME [-- COMMAND...]")]
-pub(crate) struct Ssh {
+pub(crate) struct SshArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -46,8 +46,8 @@ pub(crate) struct Ssh {
     command: Vec<String>,
 }
 
-impl Act for Ssh {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshArgs {
+    fn run(self) -> Outcome {
         let name = Name::parse(&self.name)?;
         let engine = bare_engine()?;
         let user =
@@ -59,19 +59,24 @@ impl Act for Ssh {
         let mut env = Vec::new();
         arguments::pass_term(tty, &mut env);
         let command = account.command(line.as_deref(), tty.then(terminal::size), env);
-        let part = Part { stdin: Stdin::Streamed, tty, leave_at_once: false };
-        match attend(engine.exec(&name, command)?.into_stream(), part)? {
-            Attended::Exited(exit) if self.quiet => Ok(exit.status()),
-            Attended::Exited(exit) => Ok(finished(&exit)),
-            Attended::Left { exec } => {
-                words::say(exec);
+        let part = AttachOptions {
+            stdin: Stdin::Streamed,
+            tty,
+            leave_at_once: false,
+            closed_output: ClosedOutput::ClosePipe,
+        };
+        match attach(engine.exec(&name, command)?.into_stream(), part)? {
+            AttachResult::Exited(exit) if self.quiet => Ok(exit.status()),
+            AttachResult::Exited(exit) => Ok(finished(&exit)),
+            AttachResult::Detached { exec } => {
+                output::print(exec);
                 Ok(0)
             }
         }
     }
 }
 
-/// Who logs in where nobody is named.
+/// The default user of a login.
 fn login_name(engine: &Engine, name: &Name) -> Result<String> {
     let plan: Plan = engine.existing(name)?;
     Ok(plan.user.map_or_else(|| "root".to_owned(), |user| user.user().to_owned()))

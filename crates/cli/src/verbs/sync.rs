@@ -1,14 +1,14 @@
 //! `msb sync`: a directory of the host, kept in step inside a running sandbox.
 
 use super::bare_engine;
-use super::cp::{End, bar};
-use crate::at::At;
-use crate::elsewhere;
-use crate::fetching::Steps;
+use super::cp::{CopyEnd, bar};
 use crate::image_text;
 use crate::listing::{self, Listing};
-use crate::table::ActAt;
-use crate::words::{self, Failure, Outcome};
+use crate::output::{self, Failure, Outcome};
+use crate::pull_progress::Steps;
+use crate::remote;
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::{SyncSpec, SyncState, SyncSummary};
 use msb_engine::{Engine, SyncEnd, SyncEvent};
@@ -18,7 +18,7 @@ use std::ffi::OsString;
 /// Copies a directory into a running sandbox, and sends what changes in it until it is stopped.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb sync start [OPTIONS] SRC NAME:PATH")]
-pub(crate) struct Start {
+pub(crate) struct SyncStartArgs {
     /// A directory of the host
     #[arg(value_name = "SRC")]
     source: OsString,
@@ -39,40 +39,40 @@ pub(crate) struct Start {
     quiet: bool,
 }
 
-impl Start {
+impl SyncStartArgs {
     fn spec(&self) -> Result<SyncSpec> {
-        let (source, sandbox, target) = match (End::parse(&self.source)?, End::parse(&self.target)?)
-        {
-            (End::Host(source), End::Inside(name, target)) => (source, name, target),
-            (End::Inside(..), _) => {
-                return Err(Error::unsupported("a sync goes from the host into a sandbox")
-                    .hint("`msb cp box:/path .` copies out of one"));
-            }
-            (_, End::Host(_)) => {
-                return Err(Error::invalid("the target is not in a sandbox")
-                    .hint("write it as `msb sync start ./src box:/app`"));
-            }
-        };
+        let (source, sandbox, target) =
+            match (CopyEnd::parse(&self.source)?, CopyEnd::parse(&self.target)?) {
+                (CopyEnd::Host(source), CopyEnd::Inside(name, target)) => (source, name, target),
+                (CopyEnd::Inside(..), _) => {
+                    return Err(Error::unsupported("a sync goes from the host into a sandbox")
+                        .hint("`msb cp box:/path .` copies out of one"));
+                }
+                (_, CopyEnd::Host(_)) => {
+                    return Err(Error::invalid("the target is not in a sandbox")
+                        .hint("write it as `msb sync start ./src box:/app`"));
+                }
+            };
         let (excludes, default_excludes) = (self.excludes.clone(), !self.no_default_excludes);
         Ok(SyncSpec { source, sandbox, target, excludes, default_excludes })
     }
 }
 
-impl ActAt for Start {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for SyncStartArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let spec = self.spec()?;
-        let engine = match at {
-            At::Here => bare_engine()?,
-            At::There(server) if self.foreground => {
+        let engine = match target {
+            Target::Local => bare_engine()?,
+            Target::Remote(server) if self.foreground => {
                 return Err(server.refuse("`msb sync start --foreground`").into());
             }
-            At::There(server) => {
-                elsewhere::absolute(&spec.source)?;
+            Target::Remote(server) => {
+                remote::absolute(&spec.source)?;
                 let started = server.api()?.sync_start(&spec, &Steps::new(self.quiet))?;
                 if started.status.failures > 0 {
-                    words::note("what could not be sent is tried again; `msb sync ls` tells");
+                    output::note("what could not be sent is tried again; `msb sync ls` tells");
                 }
-                words::say(started.id);
+                output::print(started.id);
                 return Ok(0);
             }
         };
@@ -85,16 +85,16 @@ impl ActAt for Start {
             SyncEvent::Sent { bytes, .. } => bar.set_position(bytes),
             SyncEvent::Failed(error) => {
                 failures += 1;
-                bar.suspend(|| words::note(one_line(&error)));
+                bar.suspend(|| output::note(one_line(&error)));
             }
             _ => {}
         });
         bar.finish_and_clear();
         let id = started?;
         if failures > 0 {
-            words::note("what could not be sent is tried again; `msb sync ls` tells");
+            output::note("what could not be sent is tried again; `msb sync ls` tells");
         }
-        words::say(id);
+        output::print(id);
         Ok(0)
     }
 }
@@ -103,16 +103,16 @@ impl ActAt for Start {
 fn stay(engine: &Engine, spec: &SyncSpec) -> Outcome {
     let observer = Box::new(|event| match event {
         SyncEvent::Sent { .. } => {}
-        SyncEvent::Ready { id } => words::progress(format!("ready: sync {id} follows the source")),
+        SyncEvent::Ready { id } => output::progress(format!("ready: sync {id} follows the source")),
         SyncEvent::Put(path) if path.is_empty() => {}
-        SyncEvent::Put(path) => words::progress(format!("put {path}")),
-        SyncEvent::Touched(path) => words::progress(format!("mode {path}")),
-        SyncEvent::Removed(path) => words::progress(format!("removed {path}")),
-        SyncEvent::Renamed(from, to) => words::progress(format!("renamed {from} to {to}")),
-        SyncEvent::Failed(error) => words::note(one_line(&error)),
+        SyncEvent::Put(path) => output::progress(format!("put {path}")),
+        SyncEvent::Touched(path) => output::progress(format!("mode {path}")),
+        SyncEvent::Removed(path) => output::progress(format!("removed {path}")),
+        SyncEvent::Renamed(from, to) => output::progress(format!("renamed {from} to {to}")),
+        SyncEvent::Failed(error) => output::note(one_line(&error)),
     });
     if let SyncEnd::Reason(reason) = engine.run_sync(spec, observer)? {
-        words::note(format!("the sync has ended: {reason}"));
+        output::note(format!("the sync has ended: {reason}"));
     }
     Ok(0)
 }
@@ -125,7 +125,7 @@ fn one_line(error: &Error) -> String {
 /// Lists the syncs there are. One that has ended is listed once.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb sync ls [OPTIONS]")]
-pub(crate) struct Ls {
+pub(crate) struct SyncLsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -134,14 +134,14 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SyncLsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let syncs = api.sync_list()?;
         if self.json {
             listing::json(&syncs);
         } else if self.quiet {
-            syncs.iter().for_each(|sync| words::say(&sync.id));
+            syncs.iter().for_each(|sync| output::print(&sync.id));
             return Ok(0);
         } else {
             let heads = ["ID", "SOURCE", "TARGET", "STATE", "FILES", "SENT", "RATE", "ERROR"];
@@ -149,7 +149,7 @@ impl ActAt for Ls {
             syncs.iter().for_each(|sync| table.row(&cells(sync)));
             table.print();
         }
-        if let At::Here = at {
+        if let Target::Local = target {
             let engine = bare_engine()?;
             for sync in syncs.iter().filter(|sync| sync.status.state == SyncState::Ended) {
                 engine.forget_sync(&sync.id);
@@ -189,7 +189,7 @@ fn cells(sync: &SyncSummary) -> [String; 8] {
 /// Ends syncs; what they have sent stays.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb sync stop ID...\n       msb sync stop --all")]
-pub(crate) struct Stop {
+pub(crate) struct SyncStopArgs {
     /// Which, as `msb sync ls` lists them
     #[arg(value_name = "ID")]
     ids: Vec<String>,
@@ -198,9 +198,9 @@ pub(crate) struct Stop {
     all: bool,
 }
 
-impl ActAt for Stop {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for SyncStopArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let ids = match self.all {
             true => api.sync_list()?.into_iter().map(|sync| sync.id).collect(),
             false if self.ids.is_empty() => {
@@ -214,12 +214,12 @@ impl ActAt for Stop {
         for id in &ids {
             match api.sync_stop(id) {
                 Err(error) if ids.len() > 1 => {
-                    words::tell(&error);
+                    output::print_error(&error);
                     failed = true;
                 }
                 stopped => stopped?,
             }
         }
-        if failed { Err(Failure::Told) } else { Ok(0) }
+        if failed { Err(Failure::Reported) } else { Ok(0) }
     }
 }

@@ -1,13 +1,13 @@
 //! `msb volume …`: storage that outlives sandboxes.
 
 use super::{bare_engine, cp, engine};
-use crate::at::At;
 use crate::clock;
 use crate::image_text::size;
 use crate::listing::{self, Listing};
+use crate::output::{self, Failure, Outcome};
 use crate::selection::pair;
-use crate::table::ActAt;
-use crate::words::{self, Failure, Outcome};
+use crate::target::Target;
+use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::{Place as Files, Volume};
 use msb_spec::{Bytes, Error, Name, Result, VolumeKind, VolumeName, VolumeSpec};
@@ -20,7 +20,7 @@ use std::path::Path;
 /// Makes a volume. `msb run -v NAME:/path` shows it in a sandbox.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume create [OPTIONS] NAME")]
-pub(crate) struct Create {
+pub(crate) struct VolumeCreateArgs {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: VolumeName,
@@ -35,8 +35,8 @@ pub(crate) struct Create {
     labels: Vec<String>,
 }
 
-impl ActAt for Create {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for VolumeCreateArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
         let spec = VolumeSpec {
@@ -45,7 +45,7 @@ impl ActAt for Create {
             size: self.size,
             labels: labels.into_iter().map(owned).collect(),
         };
-        words::say(at.api()?.volume_create(&spec)?.name);
+        output::print(target.api()?.volume_create(&spec)?.name);
         Ok(0)
     }
 }
@@ -53,7 +53,7 @@ impl ActAt for Create {
 /// Lists volumes, or what a directory of one holds.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume ls [OPTIONS]\n       msb volume ls [OPTIONS] NAME:PATH")]
-pub(crate) struct Ls {
+pub(crate) struct VolumeLsArgs {
     /// A directory of a volume
     #[arg(value_name = "NAME:PATH")]
     place: Option<OsString>,
@@ -68,20 +68,20 @@ pub(crate) struct Ls {
     quiet: bool,
 }
 
-impl ActAt for Ls {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for VolumeLsArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         match &self.place {
-            Some(place) => self.list_files(at, &Place::parse(place)?),
-            None => self.list_volumes(at),
+            Some(place) => self.list_files(target, &Place::parse(place)?),
+            None => self.list_volumes(target),
         }
     }
 }
 
-impl Ls {
-    fn list_volumes(self, at: &At) -> Outcome {
-        let mut volumes = match at {
-            At::Here => readable()?,
-            At::There(server) => server.api()?.volume_list()?,
+impl VolumeLsArgs {
+    fn list_volumes(self, target: &Target) -> Outcome {
+        let mut volumes = match target {
+            Target::Local => readable()?,
+            Target::Remote(server) => server.api()?.volume_list()?,
         };
         let labels = self.labels.iter().map(|label| pair(label)).collect::<Result<Vec<_>>>()?;
         volumes.retain(|volume| {
@@ -94,7 +94,7 @@ impl Ls {
             return Ok(0);
         }
         if self.quiet {
-            volumes.iter().for_each(|volume| words::say(&volume.name));
+            volumes.iter().for_each(|volume| output::print(&volume.name));
             return Ok(0);
         }
         let mut table =
@@ -115,15 +115,15 @@ impl Ls {
         Ok(0)
     }
 
-    fn list_files(&self, at: &At, place: &Place) -> Outcome {
-        let entries = at.bare_api()?.file_list(&place.files(), &place.path)?;
+    fn list_files(&self, target: &Target, place: &Place) -> Outcome {
+        let entries = target.bare_api()?.file_list(&place.files(), &place.path)?;
         if self.json {
             listing::json(&entries.iter().map(Line::of).collect::<Vec<_>>());
             return Ok(0);
         }
         if self.quiet {
             for entry in &entries {
-                words::say(msb_spec::shown(&String::from_utf8_lossy(&entry.name)));
+                output::print(msb_spec::shown(&String::from_utf8_lossy(&entry.name)));
             }
             return Ok(0);
         }
@@ -147,10 +147,10 @@ impl Ls {
 fn readable() -> Result<Vec<Volume>> {
     let engine = engine()?;
     let mut volumes = Vec::new();
-    for name in engine.volume_names() {
-        match engine.volume(&name) {
+    for name in engine.volumes().names() {
+        match engine.volumes().get(&name) {
             Ok(volume) => volumes.push(volume),
-            Err(error) => words::note(error),
+            Err(error) => output::note(error),
         }
     }
     Ok(volumes)
@@ -163,7 +163,7 @@ struct Line {
     kind: &'static str,
     mode: String,
     size: u64,
-    /// In milliseconds since 1970.
+    /// Modification time in milliseconds since 1970.
     modified: i64,
     uid: u32,
     gid: u32,
@@ -197,7 +197,7 @@ impl Line {
 /// Shows everything about volumes, as JSON.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume inspect NAME...")]
-pub(crate) struct Inspect {
+pub(crate) struct VolumeInspectArgs {
     /// Names of volumes
     #[arg(value_name = "NAME", required = true)]
     names: Vec<VolumeName>,
@@ -206,9 +206,9 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-impl ActAt for Inspect {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for VolumeInspectArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let found = self.names.iter().map(|name| api.volume_inspect(name));
         match found.collect::<Result<Vec<Volume>>>()?.as_slice() {
             [one] => listing::json(one),
@@ -221,7 +221,7 @@ impl ActAt for Inspect {
 /// Removes volumes with all they hold. One that a sandbox uses stays.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume rm [OPTIONS] NAME...")]
-pub(crate) struct Rm {
+pub(crate) struct VolumeRmArgs {
     /// Names of volumes
     #[arg(value_name = "NAME", required = true)]
     names: Vec<VolumeName>,
@@ -230,20 +230,20 @@ pub(crate) struct Rm {
     force: bool,
 }
 
-impl ActAt for Rm {
-    fn act_at(self, at: &At) -> Outcome {
-        let api = at.api()?;
+impl TargetVerb for VolumeRmArgs {
+    fn run_on(self, target: &Target) -> Outcome {
+        let api = target.api()?;
         let mut failed = false;
         for name in &self.names {
             match api.volume_remove(name, self.force) {
-                Ok(()) => words::say(name),
+                Ok(()) => output::print(name),
                 Err(error) => {
-                    words::tell(&error);
+                    output::print_error(&error);
                     failed = true;
                 }
             }
         }
-        if failed { Err(Failure::Told) } else { Ok(0) }
+        if failed { Err(Failure::Reported) } else { Ok(0) }
     }
 }
 
@@ -252,7 +252,7 @@ impl ActAt for Rm {
 #[command(
     override_usage = "msb volume cp [OPTIONS] SRC NAME:PATH\n       msb volume cp [OPTIONS] NAME:PATH DST"
 )]
-pub(crate) struct Cp {
+pub(crate) struct VolumeCpArgs {
     /// What to copy: a path, or NAME:PATH in a volume
     #[arg(value_name = "SRC")]
     from: OsString,
@@ -264,29 +264,33 @@ pub(crate) struct Cp {
     quiet: bool,
 }
 
-impl ActAt for Cp {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for VolumeCpArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let bar = cp::bar(self.quiet);
         let mut progress = |bytes| bar.inc(bytes);
         let copied = match (End::parse(&self.from)?, End::parse(&self.to)?) {
             (End::Host(from), End::Inside(to)) => {
                 let from: &Path = from.as_ref();
-                match at {
-                    At::Here => {
-                        let files = bare_engine()?.volume_files(&to.volume)?;
+                match target {
+                    Target::Local => {
+                        let files = bare_engine()?.volumes().files(&to.volume)?;
                         files.push(from, &to.path, true, &mut progress)?
                     }
-                    At::There(server) => server.api()?.file_push(&to.files(), from, &to.path)?,
+                    Target::Remote(server) => {
+                        server.api()?.file_push(&to.files(), from, &to.path)?
+                    }
                 }
             }
             (End::Inside(from), End::Host(to)) => {
                 let to: &Path = to.as_ref();
-                match at {
-                    At::Here => {
-                        let files = bare_engine()?.volume_files(&from.volume)?;
+                match target {
+                    Target::Local => {
+                        let files = bare_engine()?.volumes().files(&from.volume)?;
                         files.pull(&from.path, to, &mut progress)?
                     }
-                    At::There(server) => server.api()?.file_pull(&from.files(), &from.path, to)?,
+                    Target::Remote(server) => {
+                        server.api()?.file_pull(&from.files(), &from.path, to)?
+                    }
                 }
             }
             (End::Inside(_), End::Inside(_)) => {
@@ -301,7 +305,7 @@ impl ActAt for Cp {
         };
         bar.finish_and_clear();
         if copied.left_out > 0 && !self.quiet {
-            words::note(format!("left out {} devices, sockets or pipes", copied.left_out));
+            output::note(format!("left out {} devices, sockets or pipes", copied.left_out));
         }
         Ok(0)
     }
@@ -310,22 +314,22 @@ impl ActAt for Cp {
 /// Writes a file of a volume to stdout.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb volume cat NAME:PATH")]
-pub(crate) struct Cat {
+pub(crate) struct VolumeCatArgs {
     /// A file of a volume
     #[arg(value_name = "NAME:PATH")]
     place: OsString,
 }
 
-impl ActAt for Cat {
-    fn act_at(self, at: &At) -> Outcome {
+impl TargetVerb for VolumeCatArgs {
+    fn run_on(self, target: &Target) -> Outcome {
         let place = Place::parse(&self.place)?;
-        let api = at.bare_api()?;
+        let api = target.bare_api()?;
         // A file may hold what moves the cursor or worse; a pipe gets every byte as it is.
         let shown = std::io::stdout().is_terminal();
         api.file_read(&place.files(), &place.path, 0, None, &mut |bytes| {
             match shown {
-                true => words::stdout(harmless(bytes).as_bytes()),
-                false => words::stdout(bytes),
+                true => output::write_stdout(harmless(bytes).as_bytes()),
+                false => output::write_stdout(bytes),
             }
             Ok(())
         })?;

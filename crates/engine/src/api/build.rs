@@ -1,19 +1,20 @@
-//! Building an image for whoever asks from elsewhere: a text, and no directory.
+//! Builds an image for a remote client, which sends the text of a Containerfile and no directory.
 
-use super::watched::Watched;
+use super::pull_progress::PullProgress;
 use crate::Engine;
-use crate::build::{Build, Recipe, Told, Watcher};
+use crate::build::{Build, BuildEvent, ContainerfileSource, Watcher};
 use crate::host::random;
 use crate::images::Fetching;
 use msb_api::{BUILD_LIMIT, ImageInspection, Part, Watch};
-use msb_image::Reach;
+use msb_image::RegistryOptions;
+use msb_spec::encoding::hex;
 use msb_spec::{Error, NetworkSpec, PullWhen, Reference, Result, env};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// As much of a command's last words as an error holds.
-const LAST_LIMIT: usize = 2 << 10;
+/// Bytes at the end of a command's output that an error contains.
+const OUTPUT_TAIL: usize = 2 << 10;
 
 impl Engine {
     pub(super) fn build_text(
@@ -22,11 +23,11 @@ impl Engine {
         containerfile: &str,
         watch: &dyn Watch,
     ) -> Result<ImageInspection> {
-        let nothing = Nothing::make()?;
+        let context = EmptyDir::make()?;
         let net = std::env::var(env::NET).ok();
         let build = Build {
-            directory: nothing.0.clone(),
-            recipe: Some(Recipe::Text(containerfile.to_owned())),
+            directory: context.0.clone(),
+            recipe: Some(ContainerfileSource::Text(containerfile.to_owned())),
             names: vec![name.clone()],
             arguments: BTreeMap::new(),
             target: None,
@@ -37,26 +38,26 @@ impl Engine {
             epoch: None,
             until: Some(Instant::now() + BUILD_LIMIT),
         };
-        let progress = Watched::new(watch);
-        let fetching = Fetching { reach: Reach::default(), progress: &progress };
-        let mut told = Steps { watch, last: Vec::new() };
-        let built = self.build(&build, &fetching, &mut told);
-        let images = built.map_err(|error| match told.last.trim_ascii() {
+        let progress = PullProgress::new(watch);
+        let fetching = Fetching { reach: RegistryOptions::default(), progress: &progress };
+        let mut steps = BuildProgress { watch, output_tail: Vec::new() };
+        let built = self.build(&build, &fetching, &mut steps);
+        let images = built.map_err(|error| match steps.output_tail.trim_ascii() {
             [] => error,
-            // Whoever asked has seen nothing of what the command said.
-            last => error.cause(String::from_utf8_lossy(last)),
+            // The client has not seen the output of the command.
+            output_tail => error.cause(String::from_utf8_lossy(output_tail)),
         })?;
         let image = images.first().map_or(name, |image| &image.reference);
         self.image_inspect(image)
     }
 }
 
-/// An empty directory to build from, gone when this is.
-struct Nothing(PathBuf);
+/// An empty build context in the temporary directory, removed on drop.
+struct EmptyDir(PathBuf);
 
-impl Nothing {
+impl EmptyDir {
     fn make() -> Result<Self> {
-        let digits: String = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex(random::<8>());
         let path = std::env::temp_dir().join(format!("msb-build-{digits}"));
         std::fs::create_dir(&path)
             .map_err(|error| Error::host(format!("cannot make `{}`", path.display()), error))?;
@@ -64,33 +65,33 @@ impl Nothing {
     }
 }
 
-impl Drop for Nothing {
+impl Drop for EmptyDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// Tells the steps of a build, and keeps what the last command said.
-struct Steps<'a> {
+/// Reports the steps of a build and keeps the end of the last command's output.
+struct BuildProgress<'a> {
     watch: &'a dyn Watch,
-    last: Vec<u8>,
+    output_tail: Vec<u8>,
 }
 
-impl Watcher for Steps<'_> {
-    fn told(&mut self, what: Told<'_>) {
+impl Watcher for BuildProgress<'_> {
+    fn told(&mut self, what: BuildEvent<'_>) {
         match what {
-            Told::Step { number, count, text, .. } => {
-                self.last.clear();
+            BuildEvent::Step { number, count, text, .. } => {
+                self.output_tail.clear();
                 let part = Part { done: number as u64, of: count as u64 };
                 self.watch.step(text, Some(part));
             }
-            Told::Output(bytes) => {
-                self.last.extend_from_slice(bytes);
-                let more = self.last.len().saturating_sub(LAST_LIMIT);
-                self.last.drain(..more);
+            BuildEvent::Output(bytes) => {
+                self.output_tail.extend_from_slice(bytes);
+                let more = self.output_tail.len().saturating_sub(OUTPUT_TAIL);
+                self.output_tail.drain(..more);
                 self.watch.step("building", None);
             }
-            Told::Note(text) => self.watch.step(&text, None),
+            BuildEvent::Note(text) => self.watch.step(&text, None),
         }
     }
 }

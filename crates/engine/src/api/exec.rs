@@ -1,10 +1,10 @@
-//! One Exec, on its connection to the worker.
+//! One Exec over its connection to the worker.
 
-use super::gone;
-use crate::connection::{Connection, Waited};
+use super::worker_gone;
+use crate::connection::{Connection, FrameWait};
 use msb_api::{CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::{Error, Exit, Kind, Result, TermSize};
-use msb_wire::record::Ran;
+use msb_wire::record::CommandRecord;
 use msb_wire::{CodeNote, FrameKind, Reply, encode, header};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,129 +13,131 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The largest piece of stdin in one frame: what the worker keeps for a slow reader.
-const STDIN_PIECE: usize = 64 << 10;
-/// Pieces of output before the report that the command runs; a hostile guest would send no end.
+/// The most bytes of stdin in one frame: as many as the worker buffers for a slow reader.
+const STDIN_CHUNK: usize = 64 << 10;
+/// Output frames accepted before the `Started` reply. A hostile guest would send an endless stream.
 const EARLY_LIMIT: usize = 256;
 
-/// The number of a sandbox's first Exec.
-const FIRST: u64 = 1;
+/// The id of the first Exec of a sandbox.
+const FIRST_EXEC_ID: u64 = 1;
 
-/// Who started an Exec.
+/// How a connection relates to the Exec on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// It ends with us.
-    ByUs,
-    /// We only take part in it.
-    ByOthers,
+pub(super) enum ExecRole {
+    /// This connection started the Exec: closing it ends the Exec.
+    Owner,
+    /// Another connection started the Exec; this one is attached to it.
+    Attached,
 }
 
-/// What was heard of the end of a command.
-pub(super) enum End {
-    /// How it ended.
-    Told(Exit),
-    /// It goes on.
-    NotYet,
-    /// The worker does not know of it any more.
-    Gone,
+/// The result of waiting for the end of an Exec.
+pub(super) enum ExecWait {
+    /// The Exec has ended with this status.
+    Exited(Exit),
+    /// The Exec still runs when the limit is reached.
+    TimedOut,
+    /// The worker has no running Exec with this id.
+    Unknown,
 }
 
-/// Waits for the end of a command that somebody takes part in.
-pub(super) fn end_of(mut connection: Connection, until: Instant) -> Result<End> {
+/// Waits on an attached connection until the Exec ends or `until` is reached.
+pub(super) fn wait_for_exit(mut connection: Connection, until: Instant) -> Result<ExecWait> {
     loop {
         let frame = match connection.frame_before(until) {
-            Ok(Waited::Frame(frame)) => frame,
-            Ok(Waited::TooLong) => return Ok(End::NotYet),
-            Ok(Waited::Closed) | Err(_) => return Ok(End::Gone),
+            Ok(FrameWait::Frame(frame)) => frame,
+            Ok(FrameWait::TimedOut) => return Ok(ExecWait::TimedOut),
+            Ok(FrameWait::Closed) | Err(_) => return Ok(ExecWait::Unknown),
         };
         if frame.kind != FrameKind::Reply {
             continue;
         }
-        match frame.value().map_err(gone)? {
-            Reply::Exited(exit) => return Ok(End::Told(exit)),
-            Reply::Failed(error) if error.kind() == Kind::NotFound => return Ok(End::Gone),
+        match frame.value().map_err(worker_gone)? {
+            Reply::Exited(exit) => return Ok(ExecWait::Exited(exit)),
+            Reply::Failed(error) if error.kind() == Kind::NotFound => return Ok(ExecWait::Unknown),
             Reply::Failed(error) => return Err(error),
             _ => {}
         }
     }
 }
 
-/// A command in a sandbox of this machine.
-pub(super) struct Local {
+/// An Exec in a sandbox of this machine.
+pub(super) struct LocalExec {
     connection: Connection,
-    input: Arc<Input>,
+    input: Arc<ExecSender>,
     id: u64,
     pid: u32,
-    early: VecDeque<ExecEvent>,
-    over: bool,
-    begun: Begun,
+    early_output: VecDeque<ExecEvent>,
+    finished: bool,
+    role: ExecRole,
 }
 
-impl Local {
-    /// The first command of a sandbox, whose worker tells that it runs only with what it says.
+impl LocalExec {
+    /// The first Exec of a sandbox. Its worker sends `Started` together with the first output.
     pub(super) fn first(stream: UnixStream) -> Result<Self> {
-        let out = stream.try_clone().map_err(gone)?;
+        let out = stream.try_clone().map_err(worker_gone)?;
         Ok(Self {
-            connection: Connection::on(stream),
-            input: Arc::new(Input(Mutex::new(out))),
-            id: FIRST,
+            connection: Connection::from_stream(stream),
+            input: Arc::new(ExecSender(Mutex::new(out))),
+            id: FIRST_EXEC_ID,
             pid: 0,
-            early: VecDeque::new(),
-            over: false,
-            begun: Begun::ByUs,
+            early_output: VecDeque::new(),
+            finished: false,
+            role: ExecRole::Owner,
         })
     }
 
     /// Waits until the command runs.
-    pub(super) fn begin(stream: UnixStream, begun: Begun) -> Result<Self> {
+    pub(super) fn begin(stream: UnixStream, role: ExecRole) -> Result<Self> {
         let mut exec = Self::first(stream)?;
-        exec.begun = begun;
+        exec.role = role;
         loop {
-            match exec.hear()? {
-                Heard::Started => return Ok(exec),
-                Heard::Ready => {}
-                // A quick command has said something before the guest could report it.
-                Heard::Event(event) if exec.early.len() < EARLY_LIMIT => {
-                    exec.early.push_back(event);
+            match exec.read_frame()? {
+                WorkerFrame::Started => return Ok(exec),
+                WorkerFrame::Ready => {}
+                // A short command may write output before the guest reports its start.
+                WorkerFrame::Event(event) if exec.early_output.len() < EARLY_LIMIT => {
+                    exec.early_output.push_back(event);
                 }
-                Heard::Event(_) => return Err(gone("a command talks that was never started")),
+                WorkerFrame::Event(_) => {
+                    return Err(worker_gone("it sent output of a command that was never started"));
+                }
             }
         }
     }
 
-    fn hear(&mut self) -> Result<Heard> {
+    fn read_frame(&mut self) -> Result<WorkerFrame> {
         let frame = self.connection.next_frame()?;
-        let frame = frame.ok_or_else(|| gone("it closed the connection"))?;
+        let frame = frame.ok_or_else(|| worker_gone("it closed the connection"))?;
         match frame.kind {
-            FrameKind::Stdout => Ok(Heard::Event(ExecEvent::Stdout(frame.payload))),
-            FrameKind::Stderr => Ok(Heard::Event(ExecEvent::Stderr(frame.payload))),
-            FrameKind::Reply => match frame.value().map_err(gone)? {
-                Reply::Ready => Ok(Heard::Ready),
+            FrameKind::Stdout => Ok(WorkerFrame::Event(ExecEvent::Stdout(frame.payload))),
+            FrameKind::Stderr => Ok(WorkerFrame::Event(ExecEvent::Stderr(frame.payload))),
+            FrameKind::Reply => match frame.value().map_err(worker_gone)? {
+                Reply::Ready => Ok(WorkerFrame::Ready),
                 Reply::Started { id, pid } => {
                     (self.id, self.pid) = (id, pid);
-                    Ok(Heard::Started)
+                    Ok(WorkerFrame::Started)
                 }
                 Reply::Exited(exit) => {
-                    self.over = true;
-                    Ok(Heard::Event(ExecEvent::Exited(exit)))
+                    self.finished = true;
+                    Ok(WorkerFrame::Event(ExecEvent::Exited(exit)))
                 }
                 Reply::Failed(error) => Err(error),
-                _ => Err(gone("it answered something else")),
+                _ => Err(worker_gone("it sent an unexpected reply")),
             },
-            _ => Err(gone("it answered something else")),
+            _ => Err(worker_gone("it sent an unexpected reply")),
         }
     }
 }
 
-enum Heard {
-    /// The sandbox runs.
+enum WorkerFrame {
+    /// The sandbox is up.
     Ready,
-    /// The command does.
+    /// The Exec has started.
     Started,
     Event(ExecEvent),
 }
 
-impl Exec for Local {
+impl Exec for LocalExec {
     fn id(&self) -> u64 {
         self.id
     }
@@ -145,19 +147,19 @@ impl Exec for Local {
     }
 
     fn next(&mut self) -> Result<Option<ExecEvent>> {
-        if let Some(event) = self.early.pop_front() {
+        if let Some(event) = self.early_output.pop_front() {
             return Ok(Some(event));
         }
-        if self.over {
+        if self.finished {
             return Ok(None);
         }
-        // Of a first command it may come now that its sandbox, and then that it runs.
+        // For a first Exec, `Ready` and `Started` may come before the first output.
         for _ in 0..3 {
-            if let Heard::Event(event) = self.hear()? {
+            if let WorkerFrame::Event(event) = self.read_frame()? {
                 return Ok(Some(event));
             }
         }
-        Err(gone("a command was started twice"))
+        Err(worker_gone("it reported the start of a command twice"))
     }
 
     fn input(&self) -> Arc<dyn ExecInput> {
@@ -165,20 +167,20 @@ impl Exec for Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalExec {
     fn drop(&mut self) {
-        // Others may still hold its input; the worker must learn that we have gone.
-        if self.begun == Begun::ByUs {
+        // The input half may still be referenced; the worker must see the connection close.
+        if self.role == ExecRole::Owner {
             let stream = self.input.0.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// The sending side. Each frame goes out whole.
-struct Input(Mutex<UnixStream>);
+/// The sending side of the connection. The lock keeps frames from interleaving.
+struct ExecSender(Mutex<UnixStream>);
 
-impl Input {
+impl ExecSender {
     fn send(&self, frames: &[u8]) -> Result<()> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stream
@@ -187,9 +189,9 @@ impl Input {
     }
 }
 
-impl ExecInput for Input {
+impl ExecInput for ExecSender {
     fn write(&self, bytes: &[u8]) -> Result<()> {
-        for piece in bytes.chunks(STDIN_PIECE) {
+        for piece in bytes.chunks(STDIN_CHUNK) {
             let mut frame = header(FrameKind::Stdin, piece.len()).to_vec();
             frame.extend_from_slice(piece);
             self.send(&frame)?;
@@ -198,7 +200,9 @@ impl ExecInput for Input {
     }
 
     fn close(&self) -> Result<()> {
-        self.send(&header(FrameKind::Stdin, 0))
+        // A command that has ended has no stdin that could be open.
+        let _ = self.send(&header(FrameKind::Stdin, 0));
+        Ok(())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -216,8 +220,8 @@ impl ExecInput for Input {
     fn note(&self, event: &CodeEvent<'_>) -> Result<()> {
         let note = match event {
             CodeEvent::Began(code) => {
-                let Ran { mut argv, cut, by, .. } =
-                    Ran::new(&[(*code).to_owned()], None, msb_api::asker());
+                let CommandRecord { mut argv, cut, by, .. } =
+                    CommandRecord::new(&[(*code).to_owned()], None, msb_api::current_origin());
                 CodeNote::Began { code: argv.pop().unwrap_or_default(), cut, by }
             }
             CodeEvent::Ended { status, took } => {

@@ -1,48 +1,48 @@
-//! Running mmdebstrap: how it is called, what it says, and how its failure is told.
+//! Runs mmdebstrap: arguments, progress and errors.
 
-use super::sources::Origin;
+use super::apt_sources::PackageOrigin;
 use msb_spec::{Error, Kind, Result, shown};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What mmdebstrap is to make.
+/// One run of mmdebstrap.
 #[derive(Debug)]
-pub(super) struct Recipe<'a> {
-    pub(super) origin: Origin,
+pub(super) struct MmdebstrapRun<'a> {
+    pub(super) origin: PackageOrigin,
     pub(super) suite: &'a str,
     pub(super) packages: &'a [String],
-    /// Whether it runs as an ordinary user.
+    /// Whether it runs as an ordinary user, in a user namespace.
     pub(super) rootless: bool,
 }
 
-/// It removes what it has unpacked before it ends; on a slow disk that takes a while.
+/// How long mmdebstrap may take to end: it removes its chroot first.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// Lines of complaint that are shown.
-const COMPLAINTS: usize = 4;
+/// The most error lines that are shown.
+const MAX_ERROR_LINES: usize = 4;
 
-/// What mmdebstrap takes over from this host would say where the image was made, and Debian's
-/// mark that only apt may install Python packages is not for a sandbox.
-const FORGET: &str =
+/// The hook that removes host-specific files, and the marker that forbids pip to install system
+/// packages.
+const CLEANUP_HOOK: &str =
     "rm -f \"$1\"/etc/hostname \"$1\"/etc/resolv.conf \"$1\"/usr/lib/python3*/EXTERNALLY-MANAGED";
 
-impl Recipe<'_> {
-    /// Runs it and hands its archive on while it is written.
+impl MmdebstrapRun<'_> {
+    /// Runs mmdebstrap; `keep` reads its tar output while it is written.
     pub(super) fn run<T>(
         &self,
-        said: &(dyn Fn(&str) + Sync),
+        report: &(dyn Fn(&str) + Sync),
         keep: impl FnOnce(&mut dyn Read) -> Result<T>,
     ) -> Result<T> {
         let mut child = self.command().spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::unsupported("mmdebstrap is not installed")
-                .hint("`apt install mmdebstrap` brings it"),
+                .hint("`apt install mmdebstrap` installs it"),
             _ => Error::host("cannot run mmdebstrap", error),
         })?;
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        if let (Some(mut stdin), Origin::Sources { text, .. }) = (stdin, &self.origin) {
-            // Some hundred bytes, which fit the pipe; whoever fails to read them says so.
+        if let (Some(mut stdin), PackageOrigin::Sources { text, .. }) = (stdin, &self.origin) {
+            // Some hundred bytes fit the pipe; a failed read is reported by mmdebstrap.
             let _ = stdin.write_all(text.as_bytes());
         }
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
@@ -51,14 +51,14 @@ impl Recipe<'_> {
                 io::Error::from(io::ErrorKind::BrokenPipe),
             ));
         };
-        let mut archive = Archive { child, stdout, ended: None };
+        let mut archive = TarOutput { child, stdout, ended: None };
         std::thread::scope(|scope| {
-            let listener = scope.spawn(move || listen(stderr, said));
+            let listener = scope.spawn(move || read_stderr(stderr, report));
             let kept = keep(&mut archive);
             let ended = archive.end();
-            let complaints = listener.join().unwrap_or_default();
+            let error_lines = listener.join().unwrap_or_default();
             match (kept, ended) {
-                (_, Some(status)) if !status.success() => Err(failure(status, &complaints)),
+                (_, Some(status)) if !status.success() => Err(failure(status, &error_lines)),
                 (kept, _) => kept,
             }
         })
@@ -72,21 +72,21 @@ impl Recipe<'_> {
         if !self.packages.is_empty() {
             command.arg(format!("--include={}", self.packages.join(",")));
         }
-        command.arg(format!("--customize-hook={FORGET}"));
-        if let Origin::Sources { keys, .. } = &self.origin {
+        command.arg(format!("--customize-hook={CLEANUP_HOOK}"));
+        if let PackageOrigin::Sources { keys, .. } = &self.origin {
             for key in keys {
-                // Where the release's own package of keys has not put it already.
+                // Unless the keyring package of the release has installed it.
                 let bring = format!("[ -e \"$1{key}\" ] || install -D -m 644 {key} \"$1{key}\"");
                 command.arg(format!("--customize-hook={bring}"));
             }
         }
-        if let Origin::Mirror { components, .. } = &self.origin {
+        if let PackageOrigin::Mirror { components, .. } = &self.origin {
             command.arg(format!("--components={components}"));
         }
-        as_apt_does(&mut command);
+        apply_apt_config(&mut command);
         let source = match &self.origin {
-            Origin::Sources { .. } => "-",
-            Origin::Mirror { url, .. } => url,
+            PackageOrigin::Sources { .. } => "-",
+            PackageOrigin::Mirror { url, .. } => url,
         };
         command.args(["--", self.suite, "-", source]);
         command.env("LC_ALL", "C.UTF-8").stdin(Stdio::piped());
@@ -95,8 +95,9 @@ impl Recipe<'_> {
     }
 }
 
-/// mmdebstrap does not read this host's apt.conf, which may have what it takes to reach a mirror.
-fn as_apt_does(command: &mut Command) {
+/// Passes proxies and validity checks of the host configuration of apt, which mmdebstrap does not
+/// read.
+fn apply_apt_config(command: &mut Command) {
     let dump = ["dump", "--no-empty", "--format", "%f %v%n"];
     let output = Command::new("apt-config").args(dump).stdin(Stdio::null()).output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
@@ -106,25 +107,25 @@ fn as_apt_does(command: &mut Command) {
             "Acquire::https::Proxy" => Some("https_proxy"),
             _ => None,
         };
-        // The caller's own word counts more.
+        // Variables of the caller take precedence.
         if let Some(variable) = proxy.filter(|variable| std::env::var_os(variable).is_none()) {
             command.env(variable, value);
         }
-        // For the mirror of a day long past, also in the image, whose source it is.
+        // For a mirror of old snapshots; the image keeps the option with its source.
         if name == "Acquire::Check-Valid-Until" && matches!(value, "false" | "no" | "0") {
             command.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
         }
     }
 }
 
-/// What mmdebstrap writes. Its end is that of the archive only if it succeeded.
-struct Archive {
+/// The tar output. It is complete only if mmdebstrap succeeded.
+struct TarOutput {
     child: Child,
     stdout: ChildStdout,
     ended: Option<ExitStatus>,
 }
 
-impl Read for Archive {
+impl Read for TarOutput {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.stdout.read(into)?;
         if count > 0 || into.is_empty() {
@@ -136,15 +137,16 @@ impl Read for Archive {
     }
 }
 
-impl Archive {
-    /// How it ended; none if it had to be told to, because nobody wants its archive any more.
+impl TarOutput {
+    /// Ends mmdebstrap and returns its status; `None` if it had to be stopped because the reader
+    /// failed.
     fn end(&mut self) -> Option<ExitStatus> {
         if self.ended.is_some() {
             return self.ended;
         }
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(pid) = pid {
-            // Asked first, so that it can clean up.
+            // SIGTERM first, so that it removes its chroot.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let begun = Instant::now();
@@ -160,29 +162,29 @@ impl Archive {
     }
 }
 
-/// Hands on what is being done, and gives the last complaints.
-fn listen(stderr: ChildStderr, said: &(dyn Fn(&str) + Sync)) -> Vec<String> {
-    let mut complaints: Vec<String> = Vec::new();
+/// Reports progress lines, and returns the last error lines.
+fn read_stderr(stderr: ChildStderr, report: &(dyn Fn(&str) + Sync)) -> Vec<String> {
+    let mut error_lines: Vec<String> = Vec::new();
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         let line = String::from_utf8_lossy(&line);
         let line = line.trim();
         if let Some(step) = line.strip_prefix("I: ") {
-            said(&shown(step.trim_end_matches('.')));
-        } else if let Some(complaint) = complaint(line) {
-            if complaints.len() == COMPLAINTS {
-                complaints.remove(0);
+            report(&shown(step.trim_end_matches('.')));
+        } else if let Some(error_line) = error_line(line) {
+            if error_lines.len() == MAX_ERROR_LINES {
+                error_lines.remove(0);
             }
-            if !complaints.contains(&complaint) {
-                complaints.push(complaint);
+            if !error_lines.contains(&error_line) {
+                error_lines.push(error_line);
             }
         }
     }
-    complaints
+    error_lines
 }
 
-/// A line that says what went wrong, without what every failure ends with.
-fn complaint(line: &str) -> Option<String> {
+/// The text of an error line; `None` for lines that follow every failure.
+fn error_line(line: &str) -> Option<String> {
     const NOISE: [&str; 5] = [
         "run_chroot failed",
         "mmdebstrap failed to run",
@@ -195,8 +197,8 @@ fn complaint(line: &str) -> Option<String> {
     (!NOISE.iter().any(|noise| text.contains(noise))).then_some(told)
 }
 
-fn failure(status: ExitStatus, complaints: &[String]) -> Error {
-    let all = complaints.join("\n");
+fn failure(status: ExitStatus, error_lines: &[String]) -> Error {
+    let all = error_lines.join("\n");
     let error = if all.contains("Unable to locate package") {
         Error::new(Kind::NotFound, "there is no such package")
             .hint("`--packages` takes names as `apt install` does, separated by commas")
@@ -207,8 +209,8 @@ fn failure(status: ExitStatus, complaints: &[String]) -> Error {
         Error::new(Kind::Host, "mmdebstrap failed")
             .hint("packages come from where apt has them; `--mirror URL` names another place")
     };
-    match complaints {
+    match error_lines {
         [] => error.cause(status),
-        complaints => complaints.iter().fold(error, Error::cause),
+        error_lines => error_lines.iter().fold(error, Error::cause),
     }
 }

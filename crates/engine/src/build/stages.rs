@@ -1,49 +1,49 @@
-//! The stages of a Containerfile, one after the other, only those that are needed.
+//! Builds the stages of a Containerfile in order, only those that are needed.
 
-use super::running::{Ran, Sandboxed};
-use super::sources::Sources;
-use super::{Build, Told, Watcher};
+use super::context::BuildContext;
+use super::run_step::{RunResult, RunStep};
+use super::{Build, BuildEvent, Watcher};
 use crate::Engine;
 use crate::images::Fetching;
 use msb_image::build::{
-    Assembly, Containerfile, Copying, Globals, Instruction, Job, Key, Launch, Made, Origin,
-    Putting, Stage, Step, Work, scratch, time,
+    BuildStage, BuildStep, CachedStep, Containerfile, CopyArgs, CopyOrigin, CopyRequest, Globals,
+    Instruction, RunCommand, RunJob, StageBuilder, StepAction, StepKey, scratch, time,
 };
-use msb_image::{History, ImageConfig, Layer, Store, Wish};
+use msb_image::{EnsureOptions, History, ImageConfig, Layer, Store};
 use msb_spec::{Error, ImageRef, Kind, Platform, Reference, Result};
 
-/// A stage that was built.
+/// A finished stage: config and layers.
 #[derive(Debug, Clone)]
-pub(crate) struct Finished {
+pub(crate) struct BuiltStage {
     pub(crate) image: ImageConfig,
-    /// From the lowest up.
+    /// The layers, the lowest first.
     pub(crate) layers: Vec<Layer>,
 }
 
-/// All stages of a build.
+/// The state of a build.
 pub(crate) struct Stages<'a> {
     engine: &'a Engine,
     store: &'a Store,
     build: &'a Build,
-    sources: &'a Sources,
+    context: &'a BuildContext,
     file: &'a Containerfile,
     fetching: &'a Fetching<'a>,
     globals: Globals,
     epoch: Option<i64>,
-    finished: Vec<Option<Finished>>,
+    finished: Vec<Option<BuiltStage>>,
 }
 
-/// A stage while it is built.
-struct Current {
-    place: Place,
-    assembly: Assembly,
+/// A stage in progress.
+struct StageBuild {
+    position: StepPosition,
+    assembly: StageBuilder,
     layers: Vec<Layer>,
     platform: Platform,
 }
 
-/// Which step of which stage.
+/// The position of a step.
 #[derive(Clone, Copy)]
-struct Place {
+struct StepPosition {
     stage: usize,
     number: usize,
     count: usize,
@@ -54,7 +54,7 @@ impl<'a> Stages<'a> {
         engine: &'a Engine,
         store: &'a Store,
         build: &'a Build,
-        sources: &'a Sources,
+        context: &'a BuildContext,
         file: &'a Containerfile,
         fetching: &'a Fetching<'a>,
     ) -> Result<Self> {
@@ -63,11 +63,11 @@ impl<'a> Stages<'a> {
         let globals = Globals::new(file, build.arguments.clone(), &target, &host)?;
         let finished = vec![None; file.stages.len()];
         let epoch = build.epoch;
-        Ok(Self { engine, store, build, sources, file, fetching, globals, epoch, finished })
+        Ok(Self { engine, store, build, context, file, fetching, globals, epoch, finished })
     }
 
-    /// Builds the stage that is wanted and those that it needs.
-    pub(crate) fn build(&mut self, watcher: &mut dyn Watcher) -> Result<Finished> {
+    /// Builds the target stage and those that it needs.
+    pub(crate) fn build(&mut self, watcher: &mut dyn Watcher) -> Result<BuiltStage> {
         let last = self.file.stages.len() - 1;
         let target = match &self.build.target {
             None => last,
@@ -83,7 +83,7 @@ impl<'a> Stages<'a> {
         let mut finished = self.stage(target, watcher)?;
         for name in self.globals.unused() {
             let text = format!("nothing uses the build argument `{name}`: no ARG declares it");
-            watcher.told(Told::Note(text));
+            watcher.told(BuildEvent::Note(text));
         }
         if finished.layers.is_empty() {
             return Err(Error::invalid("the image would hold no files")
@@ -94,7 +94,7 @@ impl<'a> Stages<'a> {
         Ok(finished)
     }
 
-    /// A stage before another, by name or number.
+    /// Finds an earlier stage by name or number.
     fn find(&self, name: &str, before: usize) -> Option<usize> {
         let name = name.to_ascii_lowercase();
         let stages = self.file.stages.iter().take(before);
@@ -102,13 +102,13 @@ impl<'a> Stages<'a> {
         by_name.or_else(|| name.parse::<usize>().ok().filter(|number| *number < before))
     }
 
-    /// Builds a stage, unless it was.
-    fn stage(&mut self, index: usize, watcher: &mut dyn Watcher) -> Result<Finished> {
+    /// Builds a stage, unless it is finished.
+    fn stage(&mut self, index: usize, watcher: &mut dyn Watcher) -> Result<BuiltStage> {
         if let Some(finished) = &self.finished[index] {
             return Ok(finished.clone());
         }
         let stage = &self.file.stages[index];
-        // What it needs comes first, so that its own steps stand together.
+        // Needed stages come first, so that the steps of a stage are shown together.
         for step in &stage.steps {
             if let Instruction::Copy(copy) = &step.instruction
                 && let Some(needed) = copy.from.as_ref().and_then(|from| self.find(from, index))
@@ -118,18 +118,23 @@ impl<'a> Stages<'a> {
         }
         let mut current = self.begin(index, stage, watcher)?;
         let triggers = self.triggers(&mut current, stage)?;
-        current.place.count += triggers.len();
+        current.position.count += triggers.len();
         for step in triggers.iter().chain(&stage.steps) {
-            current.place.number += 1;
+            current.position.number += 1;
             self.step(&mut current, step, watcher)?;
         }
-        let finished = Finished { image: current.assembly.image, layers: current.layers };
+        let finished = BuiltStage { image: current.assembly.image, layers: current.layers };
         self.finished[index] = Some(finished.clone());
         Ok(finished)
     }
 
-    /// FROM: a stage before, nothing, or an image.
-    fn begin(&mut self, index: usize, stage: &Stage, watcher: &mut dyn Watcher) -> Result<Current> {
+    /// FROM: an earlier stage, scratch, or an image.
+    fn begin(
+        &mut self,
+        index: usize,
+        stage: &BuildStage,
+        watcher: &mut dyn Watcher,
+    ) -> Result<StageBuild> {
         let from = self.globals.from(stage)?;
         let asked = match self.globals.platform(stage)? {
             Some(text) => {
@@ -141,70 +146,70 @@ impl<'a> Stages<'a> {
             Some(below) => Some(self.stage(below, watcher)?),
             None => None,
         };
-        let place = Place { stage: index, number: 1, count: stage.steps.len() + 1 };
-        watcher.told(self.told(place, &format!("FROM {from}"), false));
+        let position = StepPosition { stage: index, number: 1, count: stage.steps.len() + 1 };
+        watcher.told(self.told(position, &format!("FROM {from}"), false));
         let (image, layers) = match below {
-            Some(Finished { image, layers }) => (image, layers),
+            Some(BuiltStage { image, layers }) => (image, layers),
             None if from == "scratch" => {
                 (scratch(&asked.unwrap_or_else(Platform::host)), Vec::new())
             }
             None => self.image(&from, asked).map_err(|error| self.at(stage.line, &error))?,
         };
         let platform = image.platform();
-        let assembly = Assembly::new(image, &self.file.file, self.file.escape);
-        Ok(Current { place, assembly, layers, platform })
+        let assembly = StageBuilder::new(image, &self.file.file, self.file.escape);
+        Ok(StageBuild { position, assembly, layers, platform })
     }
 
-    /// An image by its name: its config and its layers, the lowest first.
+    /// The config and the layers of an image, the lowest first.
     fn image(&self, name: &str, platform: Option<Platform>) -> Result<(ImageConfig, Vec<Layer>)> {
         let reference = named(name)?;
         let reach = self.engine.reach(&self.fetching.reach);
-        let wish = Wish { when: self.build.pull, platform, reach };
+        let wish = EnsureOptions { when: self.build.pull, platform, reach };
         let (image, _) = self.store.ensure(&reference, &wish, self.fetching.progress)?;
         self.store.touch(&image.reference);
         Ok((self.store.config(&image)?, image.layers))
     }
 
-    /// The steps that the image below has kept for whoever builds on it.
-    fn triggers(&self, current: &mut Current, stage: &Stage) -> Result<Vec<Step>> {
+    /// The ONBUILD steps of the base image.
+    fn triggers(&self, current: &mut StageBuild, stage: &BuildStage) -> Result<Vec<BuildStep>> {
         let mut steps = Vec::new();
         for trigger in current.assembly.take_triggers() {
             let parsed = Containerfile::parse_trigger(&stage.from, &trigger)
                 .map_err(|error| self.at(stage.line, &error))?;
-            // They belong to the line that asked for the image.
-            steps.extend(parsed.into_iter().map(|step| Step { line: stage.line, ..step }));
+            // Errors refer to the line of the FROM.
+            steps.extend(parsed.into_iter().map(|step| BuildStep { line: stage.line, ..step }));
         }
         Ok(steps)
     }
 
-    fn told<'t>(&self, place: Place, text: &'t str, cached: bool) -> Told<'t> {
-        let Place { stage, number, count } = place;
+    fn told<'t>(&self, position: StepPosition, text: &'t str, cached: bool) -> BuildEvent<'t> {
+        let StepPosition { stage, number, count } = position;
         let name = || self.file.stages[stage].name.clone().unwrap_or_else(|| stage.to_string());
         let stage = (self.file.stages.len() > 1).then(name);
-        Told::Step { stage, number, count, text, cached }
+        BuildEvent::Step { stage, number, count, text, cached }
     }
 
     fn step(
         &mut self,
-        current: &mut Current,
-        step: &Step,
+        current: &mut StageBuild,
+        step: &BuildStep,
         watcher: &mut dyn Watcher,
     ) -> Result<()> {
         let made = match current.assembly.step(&self.globals, step)? {
-            Work::Settings => {
-                watcher.told(self.told(current.place, &step.text, false));
+            StepAction::Settings => {
+                watcher.told(self.told(current.position, &step.text, false));
                 None
             }
-            Work::Directory(path) => {
-                let putting = self.putting(current, directory(path), Origin::Nowhere)?;
+            StepAction::Directory(path) => {
+                let putting = self.putting(current, directory(path), CopyOrigin::Nowhere)?;
                 Some(self.put(current, step, &putting, watcher)?)
             }
-            Work::Copy(copying) => {
+            StepAction::Copy(copying) => {
                 let from = self.origin(current, step, &copying, watcher)?;
                 let putting = self.putting(current, copying, from)?;
                 Some(self.put(current, step, &putting, watcher)?)
             }
-            Work::Run(job) => Some(self.run(current, step, &job, watcher)?),
+            StepAction::Run(job) => Some(self.run(current, step, &job, watcher)?),
         };
         let image = &mut current.assembly.image;
         let layer = made.as_ref().and_then(|made| made.layer.clone());
@@ -232,28 +237,33 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    fn putting(&self, current: &Current, copying: Copying, from: Origin) -> Result<Putting> {
+    fn putting(
+        &self,
+        current: &StageBuild,
+        copying: CopyArgs,
+        from: CopyOrigin,
+    ) -> Result<CopyRequest> {
         let created = current.assembly.image.created.as_deref().and_then(time::read);
         let time = self.epoch.or(created).unwrap_or(0);
         let below = self.store.trees(&current.layers)?;
-        Ok(Putting { copying, below, from, time, latest: self.epoch })
+        Ok(CopyRequest { copying, below, from, time, latest: self.epoch })
     }
 
-    /// Where COPY takes files from.
+    /// The source of COPY: the context, a stage or an image.
     fn origin(
         &mut self,
-        current: &Current,
-        step: &Step,
-        copying: &Copying,
+        current: &StageBuild,
+        step: &BuildStep,
+        copying: &CopyArgs,
         watcher: &mut dyn Watcher,
-    ) -> Result<Origin> {
+    ) -> Result<CopyOrigin> {
         let Some(from) = &copying.from else {
-            return Ok(Origin::Folder {
-                path: self.sources.directory.clone(),
-                ignore: self.sources.ignore.clone(),
+            return Ok(CopyOrigin::Folder {
+                path: self.context.directory.clone(),
+                ignore: self.context.ignore.clone(),
             });
         };
-        let layers = match self.find(from, current.place.stage) {
+        let layers = match self.find(from, current.position.stage) {
             Some(stage) => self.stage(stage, watcher)?.layers,
             None => {
                 let platform = Some(current.platform.clone());
@@ -261,12 +271,12 @@ impl<'a> Stages<'a> {
                 image.map_err(|error| self.at(step.line, &error))?.1
             }
         };
-        self.store.trees(&layers).map(Origin::Layers)
+        self.store.trees(&layers).map(CopyOrigin::Layers)
     }
 
-    /// Everything below a step that decides what it makes.
-    fn key(&self, sort: &str, current: &Current) -> Key {
-        let mut key = Key::new(sort);
+    /// The part of a cache key that all steps share: layers, platform and epoch.
+    fn key(&self, sort: &str, current: &StageBuild) -> StepKey {
+        let mut key = StepKey::new(sort);
         for layer in &current.layers {
             key.add(layer.diff_id.hex());
         }
@@ -275,26 +285,26 @@ impl<'a> Stages<'a> {
         key
     }
 
-    /// What a step made when it was last done.
-    fn remembered(&self, key: &Key) -> Option<Made> {
+    /// The cached result of a step.
+    fn cached(&self, key: &StepKey) -> Option<CachedStep> {
         if self.build.no_cache { None } else { self.store.made(key) }
     }
 
-    fn remember(&self, key: &Key, layer: Option<Layer>) -> Result<Made> {
+    fn remember(&self, key: &StepKey, layer: Option<Layer>) -> Result<CachedStep> {
         let created = time::written(self.epoch.unwrap_or_else(time::now));
-        let made = Made { layer, created };
+        let made = CachedStep { layer, created };
         self.store.remember(key, &made)?;
         Ok(made)
     }
 
-    /// Copies, or finds that it was done.
+    /// Runs COPY or ADD, or takes it from the cache.
     fn put(
         &self,
-        current: &Current,
-        step: &Step,
-        putting: &Putting,
+        current: &StageBuild,
+        step: &BuildStep,
+        putting: &CopyRequest,
         watcher: &mut dyn Watcher,
-    ) -> Result<Made> {
+    ) -> Result<CachedStep> {
         let key = |contents: [u8; 32]| {
             let mut key = self.key("copy", current);
             key.add(contents);
@@ -302,32 +312,33 @@ impl<'a> Stages<'a> {
         };
         let about = |error: Error| self.at(step.line, &error);
         let looked = self.store.look(putting).map_err(about)?;
-        if let Some(made) = self.remembered(&key(looked.contents)) {
-            watcher.told(self.told(current.place, &step.text, true));
+        if let Some(made) = self.cached(&key(looked.contents)) {
+            watcher.told(self.told(current.position, &step.text, true));
             return Ok(made);
         }
-        watcher.told(self.told(current.place, &step.text, false));
-        // As new as what is copied, so that the same files make the same layer.
+        watcher.told(self.told(current.position, &step.text, false));
+        // The mtime of directories is that of the newest file, so that equal files make an equal
+        // layer.
         let time =
             if looked.newest > 0 && self.epoch.is_none() { looked.newest } else { putting.time };
-        let putting = Putting { time, ..putting.clone() };
+        let putting = CopyRequest { time, ..putting.clone() };
         let (layer, copied) = self.store.put(&putting).map_err(about)?;
-        // What was copied, should it have changed since it was looked at.
+        // The key is computed from what was copied, which may have changed since.
         self.remember(&key(copied.contents), layer)
     }
 
-    /// Runs a command, or finds that it was run.
+    /// Runs RUN, or takes it from the cache.
     fn run(
         &self,
-        current: &Current,
-        step: &Step,
-        job: &Job,
+        current: &StageBuild,
+        step: &BuildStep,
+        job: &RunJob,
         watcher: &mut dyn Watcher,
-    ) -> Result<Made> {
+    ) -> Result<CachedStep> {
         let mut key = self.key("run", current);
         match &job.command {
-            Launch::Words(words) => words.iter().for_each(|word| key.add(word)),
-            Launch::Script(text) => {
+            RunCommand::Words(words) => words.iter().for_each(|word| key.add(word)),
+            RunCommand::Script(text) => {
                 key.add("script");
                 key.add(text);
             }
@@ -338,11 +349,11 @@ impl<'a> Stages<'a> {
         }
         key.add(&job.workdir);
         key.add(job.user.as_ref().map(ToString::to_string).unwrap_or_default());
-        if let Some(made) = self.remembered(&key) {
-            watcher.told(self.told(current.place, &step.text, true));
+        if let Some(made) = self.cached(&key) {
+            watcher.told(self.told(current.position, &step.text, true));
             return Ok(made);
         }
-        watcher.told(self.told(current.place, &step.text, false));
+        watcher.told(self.told(current.position, &step.text, false));
         if !current.platform.runs_here() {
             let error = Error::unsupported(format!(
                 "this machine runs {}, not {}",
@@ -354,7 +365,7 @@ impl<'a> Stages<'a> {
         let network =
             self.build.network.clone().filter(|network| job.network && network.is_wanted());
         let closed = network.is_none();
-        let sandboxed = Sandboxed {
+        let step_sandbox = RunStep {
             engine: self.engine,
             store: self.store,
             names: &self.build.names,
@@ -363,10 +374,10 @@ impl<'a> Stages<'a> {
             latest: self.epoch,
             until: self.build.until,
         };
-        let ran = sandboxed.run(job, watcher).map_err(|error| self.at(step.line, &error))?;
+        let ran = step_sandbox.run(job, watcher).map_err(|error| self.at(step.line, &error))?;
         match ran {
-            Ran::Layer(layer) => self.remember(&key, layer),
-            Ran::Failed(exit) => {
+            RunResult::Layer(layer) => self.remember(&key, layer),
+            RunResult::Failed(exit) => {
                 let how = match (exit.code, exit.signal) {
                     (Some(code), _) => format!("exit code {code}"),
                     (None, Some(signal)) => format!("signal {signal}"),
@@ -388,26 +399,26 @@ impl<'a> Stages<'a> {
         }
     }
 
-    /// An error with its place in the Containerfile.
+    /// An error with file and line of the Containerfile.
     fn at(&self, line: usize, error: &Error) -> Error {
-        let place = format!("{}:{line}: {}", self.file.file, error.message());
-        // Whatever a command's end means for `run`, a build that fails is a failure of ours.
+        let position = format!("{}:{line}: {}", self.file.file, error.message());
+        // A failed command is an error of the build, unlike in `msb run`.
         let kind = match error.kind() {
             Kind::CommandNotFound | Kind::NotExecutable => Kind::Invalid,
             kind => kind,
         };
-        let told = error.causes().iter().fold(Error::new(kind, place), Error::cause);
+        let located = error.causes().iter().fold(Error::new(kind, position), Error::cause);
         match error.advice() {
-            Some(hint) => told.hint(hint),
-            None => told,
+            Some(hint) => located.hint(hint),
+            None => located,
         }
     }
 }
 
-/// The target of WORKDIR, which has to be there.
-fn directory(target: String) -> Copying {
+/// Creates the directory of WORKDIR.
+fn directory(target: String) -> CopyArgs {
     let (sources, into) = (Vec::new(), true);
-    Copying { add: false, sources, target, into, from: None, owner: None, mode: None }
+    CopyArgs { add: false, sources, target, into, from: None, owner: None, mode: None }
 }
 
 fn named(name: &str) -> Result<Reference> {

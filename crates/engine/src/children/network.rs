@@ -1,37 +1,31 @@
-//! The network of a child: nothing that its parent has not, and nothing that was its parent's alone.
+//! The network of a child: at most that of its parent, without what is private to the parent.
 //!
-//! Of a way out it has the rules that its parent was made with. Secrets, published ports, names that
-//! are not looked into, and rules that were added since stay with the parent.
+//! A child with network access gets the rules that its parent was created with. Secrets, published
+//! ports, TLS bypasses and rules added later stay with the parent.
 
-use crate::planning::network::device;
 use msb_spec::{
-    Bytes, Decision, FamilyNetwork, Isolation, Name, NetworkSpec, Peers, Plan, SpawnPolicy, WayOut,
+    Bytes, Decision, FamilyNetwork, Name, NetworkSpec, Peers, Plan, SpawnPolicy, WayOut,
 };
 
-/// The network that a child shares with its family. None where it would take a device that cannot be
-/// made: sharing is what is usual, and nobody asked for it.
+/// The network that a child shares with its family.
 pub(super) fn shared(parent: &Plan, policy: &SpawnPolicy, name: &Name) -> Option<FamilyNetwork> {
     let wanted = policy.peers != Peers::None && FamilyNetwork::admits(name);
-    parent.family_network().filter(|_| wanted && has_device(parent))
+    parent.family_network().filter(|_| wanted)
 }
 
-/// The network that its parent has joined by name, if the child is to be in it, too.
+/// The named network of the parent, if the policy lets the child join it.
 pub(super) fn joined(parent: &Plan, policy: &SpawnPolicy, name: &Name) -> Option<Name> {
     let wanted = policy.peers == Peers::All && FamilyNetwork::admits(name);
-    let network = parent.network.as_ref().filter(|_| wanted && has_device(parent))?;
+    let network = parent.network.as_ref().filter(|_| wanted)?;
     network.join.clone()
 }
 
-fn has_device(parent: &Plan) -> bool {
-    parent.isolation == Isolation::Vm || device().is_ok()
-}
-
-/// How a child gets out. Whose parent has no network does not.
+/// The network access of a child; none if its parent has no network.
 pub(super) fn way_out(parent: &Plan, policy: &SpawnPolicy) -> WayOut {
     parent.network.as_ref().map_or(WayOut::None, |_| policy.net)
 }
 
-/// The network to ask for; none if there is nobody that it would lead to or from.
+/// The network of the Spec; `None` if it would connect to nothing.
 pub(super) fn asked(
     parent: &Plan,
     policy: &SpawnPolicy,
@@ -47,6 +41,7 @@ pub(super) fn asked(
             dns: own.dns.clone(),
             max_connections: Some(own.max_connections),
             egress_rate: own.egress_rate.map(Bytes),
+            trust_host_cas: own.trust_host_cas,
             join,
             ..NetworkSpec::default()
         }),

@@ -1,19 +1,17 @@
-//! The network of a sandbox: rules in full, placeholders, and whether this host has a device for it.
+//! Plans the network of a sandbox: expands rules, makes placeholders for Secrets.
 
 use crate::host::random;
+use msb_spec::encoding::hex;
 use msb_spec::{
-    DEFAULT_CONNECTIONS, Error, Isolation, Network, PlannedSecret, Result, SecretPlace,
-    SecretSource, Spec, Stage, addresses, env, gateway_memory,
+    DEFAULT_CONNECTIONS, Error, Network, PlannedSecret, Result, SecretPlace, SecretSource, Spec,
+    addresses, env, gateway_memory,
 };
 
-/// Decides on the network; none if none was asked for.
-pub(super) fn network(spec: &Spec, isolation: Isolation) -> Result<Option<Network>> {
+/// The planned network; `None` if the Spec has none.
+pub(super) fn network(spec: &Spec) -> Result<Option<Network>> {
     let Some(asked) = spec.network.as_ref().filter(|network| network.is_wanted()) else {
         return Ok(None);
     };
-    if isolation == Isolation::Process {
-        device().map_err(|error| error.at(Stage::Network))?;
-    }
     let secret = |secret: &msb_spec::Secret| {
         let mut secret = secret.clone();
         secret.places.insert(SecretPlace::Header);
@@ -34,42 +32,24 @@ pub(super) fn network(spec: &Spec, isolation: Isolation) -> Result<Option<Networ
         gateway_memory: gateway_memory(max_connections),
         egress_rate: asked.egress_rate.map(|rate| rate.0),
         join: asked.join.clone(),
+        trust_host_cas: asked.trust_host_cas,
     }))
 }
 
-/// What every Exec is told of its network.
+/// The environment variables of the network: placeholders of Secrets, paths of CA certificates.
 pub(crate) fn environment(network: &Network) -> Vec<(String, String)> {
     let secrets = network.secrets.iter();
     let mut variables: Vec<(String, String)> =
         secrets.map(|one| (one.secret.name.clone(), one.placeholder.clone())).collect();
-    if network.intercepts() {
+    if network.intercepts() || network.trust_host_cas {
         let trust = |name: &str| (name.to_owned(), addresses::TRUSTED.to_owned());
         variables.extend(env::TRUST.map(trust));
     }
     variables
 }
 
-/// Nobody guesses it, so that it is never found in a request by accident.
+/// A random placeholder, so that it never appears in a request by accident.
 fn placeholder() -> String {
-    let digits: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = hex(random::<16>());
     format!("msb-secret-{digits}")
-}
-
-/// Whether a network device can be made; without, there is no network.
-pub(crate) fn device() -> Result<()> {
-    const TUN: &str = "/dev/net/tun";
-    let opened = std::fs::File::options().read(true).write(true).open(TUN);
-    opened.map(drop).map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                "`chmod 666 /dev/net/tun` as root lets every user make devices in networks of their own, as \
-                 most distributions do; `--no-net` does without"
-            }
-            _ => {
-                "`modprobe tun` as root makes the device; a container needs `--device /dev/net/tun`; \
-                 `--no-net` does without"
-            }
-        };
-        Error::unsupported(format!("a network needs `{TUN}`")).cause(error).hint(hint)
-    })
 }

@@ -1,11 +1,11 @@
-//! Whether a directory can be a workspace.
+//! Checks the directory of a workspace.
 
 use crate::store::Home;
 use msb_spec::{Error, Name, PlannedWorkspace, Result, Spec, Stage, state};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The workspace of a sandbox, found and checked.
+/// The planned workspace, with a canonical host path; `None` if the Spec has none.
 pub(super) fn workspace(home: &Home, spec: &Spec, name: &Name) -> Result<Option<PlannedWorkspace>> {
     let Some(asked) = &spec.workspace else { return Ok(None) };
     let shown = asked.host.display();
@@ -21,8 +21,8 @@ pub(super) fn workspace(home: &Home, spec: &Spec, name: &Name) -> Result<Option<
     Ok(Some(PlannedWorkspace { host, guest: asked.guest.to_string(), changes }))
 }
 
-/// A workspace is a project. One that holds the user's whole life, or our own state, would show
-/// keys and logins to the sandbox, and its changes to itself.
+/// Refuses `/`, the home directory and the state directory as a workspace: they would show keys and
+/// logins to the sandbox, and the state directory would contain its own changes.
 fn check(host: &Path, home: &Home) -> Result<()> {
     let state = fs::canonicalize(home.path()).unwrap_or_else(|_| home.path().to_owned());
     let shown = host.display();

@@ -1,15 +1,14 @@
-//! Snapshots as files: OCI archives whose top layers are what sandboxes wrote.
+//! Snapshots as files: OCI archives with the written layers on top.
 //!
-//! A snapshot without its image is an image of the changes alone, with a note of what they lie
-//! on. What a file says of itself is only ever used to find that.
+//! Without its image, a snapshot is an image of the changes alone, with a label that names its base
+//! image. The label is used only to find that image.
 
-use super::recorded;
-use super::records::Record;
-use super::tiers::lay_on;
-use crate::sandboxes::Engine;
-use msb_image::build::Written;
+use super::cross_tier::stack_layers;
+use super::records::SnapshotRecord;
+use super::{SnapshotStore, plan_to_record};
+use msb_image::build::UpperLayer;
 use msb_image::{
-    Image, ImageConfig, Layer, Load, Progress, RootfsIds, RunConfig, Store, WireConfig,
+    Image, ImageConfig, Layer, LoadOptions, Progress, RootfsIds, RunConfig, Store, WireConfig,
 };
 use msb_spec::{
     Digest, Error, ImageRef, IsolationChoice, Kind, Lower, Name, Plan, Platform, Reference, Result,
@@ -20,36 +19,36 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-/// The label that tells a snapshot from other images.
+/// The image label that marks a snapshot.
 const LABEL: &str = "dev.msb.snapshot";
-/// What is made at the top of a root that lacks it.
+/// Directories that a sandbox creates in a root without them.
 const USUAL: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
 
-/// A tar of nothing is its end alone.
+/// An empty tar archive: two zero blocks.
 const EMPTY_TAR: [u8; 1024] = [0; 1024];
 
-/// What a file says of the snapshot in it.
+/// The content of the snapshot label.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Label {
+struct SnapshotLabel {
     version: u32,
     name: Name,
-    /// The sandbox that it was taken of.
+    /// The sandbox that the snapshot was taken of.
     of: Name,
     #[serde(default)]
     note: Option<String>,
-    /// What it lies on: `host`, or the name of an image.
+    /// The base image: `host`, or a reference.
     on: ImageRef,
     #[serde(default)]
     digest: Option<Digest>,
-    /// Whether that is in the file as well.
+    /// Whether the layers of the base image are in the archive.
     whole: bool,
 }
 
-impl Engine {
+impl SnapshotStore<'_> {
     /// Writes a snapshot as an OCI archive, with all layers of its image if `whole`.
-    pub fn save_snapshot(&self, name: &Name, whole: bool, out: &mut dyn Write) -> Result<()> {
+    pub fn save(&self, name: &Name, whole: bool, out: &mut dyn Write) -> Result<()> {
         let record = self.records().find(name)?;
-        let store = self.images()?;
+        let store = self.engine.images()?;
         let plan = &record.plan;
         let base = self.base_of(plan, &store)?;
         if whole && base.is_none() {
@@ -64,14 +63,14 @@ impl Engine {
             _ => Vec::new(),
         };
         match plan.machine {
-            Some(_) => layers.extend(self.told_layer(plan, &store)?),
+            Some(_) => layers.extend(self.export_layer(plan, &store)?),
             None => layers.extend(written_layers(plan, &store)?),
         }
         if layers.is_empty() {
-            // Nothing was written, and an image has a layer.
+            // Nothing was written, but an image needs a layer.
             layers.push(store.add_layer(&EMPTY_TAR[..])?);
         }
-        let label = Label {
+        let label = SnapshotLabel {
             version: 1,
             name: name.clone(),
             of: plan.name.clone(),
@@ -86,28 +85,28 @@ impl Engine {
         saved.and(forgotten)
     }
 
-    /// Reads a snapshot from an OCI archive, under its own name or another.
-    pub fn load_snapshot(
+    /// Imports a snapshot from an OCI archive, under its own name or `name`.
+    pub fn load(
         &self,
         name: Option<&Name>,
         archive: &mut dyn Read,
         progress: &dyn Progress,
     ) -> Result<Name> {
-        let store = self.images()?;
-        let load = Load { name: None, platform: None };
+        let store = self.engine.images()?;
+        let load = LoadOptions { name: None, platform: None };
         let images = store.load_archive(archive, &load, progress)?;
-        let told = self.take_in(name, &images, &store);
-        // What a snapshot lies on stays an image of its own.
-        let needed = told.as_ref().ok().and_then(|(_, needed)| needed.clone());
-        for image in images.iter().filter(|image| Some(&image.reference) != needed.as_ref()) {
+        let imported = self.import_archive(name, &images, &store);
+        // A base image that came with the snapshot stays in the store.
+        let base_image = imported.as_ref().ok().and_then(|(_, base_image)| base_image.clone());
+        for image in images.iter().filter(|image| Some(&image.reference) != base_image.as_ref()) {
             let _ = store.forget(&image.reference);
         }
-        told.map(|(name, _)| name)
+        imported.map(|(name, _)| name)
     }
 
-    /// Makes a snapshot of what was loaded; its name, and the image that it lies on if that came
-    /// with it.
-    fn take_in(
+    /// Records a snapshot of the loaded image. Returns its name, and the base image if the archive
+    /// contained it.
+    fn import_archive(
         &self,
         name: Option<&Name>,
         images: &[Image],
@@ -115,17 +114,17 @@ impl Engine {
     ) -> Result<(Name, Option<Reference>)> {
         let labelled = images.iter().find_map(|image| {
             let text = image.config.labels.get(LABEL)?;
-            Some((image, serde_json::from_str::<Label>(text).ok()?))
+            Some((image, serde_json::from_str::<SnapshotLabel>(text).ok()?))
         });
         let Some((image, label)) = labelled.filter(|(_, label)| label.version == 1) else {
-            return Err(Error::invalid("there is no snapshot in it")
+            return Err(Error::invalid("the archive contains no snapshot")
                 .hint("`msb load` reads images; `msb snapshot save` writes snapshots"));
         };
         let name = name.cloned().unwrap_or_else(|| label.name.clone());
         let records = self.records();
         records.check_free(&name)?;
         let trees = store.layers_of(image).ok_or_else(|| {
-            Error::new(Kind::State, "the layers of the snapshot are not here any more")
+            Error::new(Kind::State, "the layers of the snapshot are no longer in the store")
         })?;
         let on = match (&label.on, label.whole) {
             (_, true) => ImageRef::Name(image.reference.clone()),
@@ -135,14 +134,14 @@ impl Engine {
                 let found = store.list().into_iter().find(|it| Some(&it.digest) == wanted);
                 let found = found.ok_or_else(|| {
                     let what = wanted.map_or_else(|| reference.clone(), |it| reference.at(it));
-                    Error::new(Kind::NotFound, format!("snapshot `{name}` lies on an image that is not here"))
+                    Error::new(Kind::NotFound, format!("snapshot `{name}` needs an image that is not in the store"))
                         .cause(what.to_string())
                         .hint(format!("`msb pull {what}` fetches it; `msb snapshot save --with-image` takes it along"))
                 })?;
                 ImageRef::Name(found.reference)
             }
             (other, false) => {
-                return Err(Error::invalid(format!("a snapshot cannot lie on `{other}`")));
+                return Err(Error::invalid(format!("a snapshot cannot be based on `{other}`")));
             }
         };
         let spec = Spec {
@@ -152,20 +151,23 @@ impl Engine {
             ephemeral: false,
             ..Spec::with_defaults()
         };
-        let mut plan = self.plan(&spec)?;
+        let mut plan = self.engine.plan(&spec)?;
         if !label.whole {
-            lay_on(&mut plan.rootfs.overlays, &trees);
+            stack_layers(&mut plan.rootfs.overlays, &trees);
             take_settings(&mut plan, &image.config)?;
         }
-        let mut record =
-            Record::new(records.nearest(&plan)?, label.note.as_deref(), recorded(plan));
+        let mut record = SnapshotRecord::new(
+            records.nearest(&plan)?,
+            label.note.as_deref(),
+            plan_to_record(plan),
+        );
         record.paused_us = None;
         records.add(&record, &name)?;
-        self.tidy_later();
+        self.spawn_tidy();
         Ok((name, label.whole.then(|| image.reference.clone())))
     }
 
-    /// The image that a Plan lies on; none if it is this host.
+    /// The base image of a Plan; `None` if it is `host`.
     pub(super) fn base_of(&self, plan: &Plan, store: &Store) -> Result<Option<Image>> {
         match plan.image.clone() {
             ImageRef::Host => Ok(None),
@@ -176,18 +178,23 @@ impl Engine {
                     None => image.reference == reference,
                 });
                 found.map(Some).ok_or_else(|| {
-                    Error::new(Kind::NotFound, format!("image `{reference}` is not here any more"))
-                        .hint(format!("`msb pull {reference}` fetches it"))
+                    Error::new(
+                        Kind::NotFound,
+                        format!("image `{reference}` is no longer in the store"),
+                    )
+                    .hint(format!("`msb pull {reference}` fetches it"))
                 })
             }
-            other => Err(Error::unsupported(format!("what lies on `{other}` cannot be saved"))
-                .hint("snapshots of images and of `host` can")),
+            other => {
+                Err(Error::unsupported(format!("a snapshot based on `{other}` cannot be saved"))
+                    .hint("snapshots of images and of `host` can"))
+            }
         }
     }
 }
 
-/// What sandboxes wrote over an image, as layers of one, from the lowest up. No two overlays have
-/// a path in common, so that one may come before the other.
+/// The written layers of a Plan as image layers, from the lowest up. Overlays have no path in
+/// common, so their order does not matter.
 fn written_layers(plan: &Plan, store: &Store) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     for overlay in &plan.rootfs.overlays {
@@ -196,10 +203,10 @@ fn written_layers(plan: &Plan, store: &Store) -> Result<Vec<Layer>> {
         let below: Vec<PathBuf> = image.into_iter().map(|lower| lower.path.clone()).collect();
         let top = overlay.at == "/";
         let missing = if top { missing(&below) } else { Vec::new() };
-        let places = lookup::PLACES.into_iter().chain(ctl::PLACES).filter(|_| top);
-        let covered: Vec<String> = places.map(str::to_owned).collect();
+        let paths = lookup::PLACES.into_iter().chain(ctl::PLACES).filter(|_| top);
+        let covered: Vec<String> = paths.map(str::to_owned).collect();
         for lower in written.into_iter().rev() {
-            layers.extend(store.pack(Written {
+            layers.extend(store.pack(UpperLayer {
                 upper: &lower.path,
                 at: overlay.at.trim_matches('/').to_owned(),
                 below: below.clone(),
@@ -213,19 +220,19 @@ fn written_layers(plan: &Plan, store: &Store) -> Result<Vec<Layer>> {
     Ok(layers)
 }
 
-/// The usual names at the top that none of these layers has.
+/// The directories of `USUAL` that none of these layers has.
 fn missing(below: &[PathBuf]) -> Vec<String> {
     let there = |name: &str| below.iter().any(|layer| layer.join(name).symlink_metadata().is_ok());
     USUAL.iter().filter(|name| !there(name)).map(|name| (*name).to_owned()).collect()
 }
 
-/// Adds the image that a snapshot is, until it is saved.
+/// Adds the snapshot to the store as a temporary image, to save it.
 fn add(
     store: &Store,
     name: &Name,
     plan: &Plan,
     base: Option<&Image>,
-    label: &Label,
+    label: &SnapshotLabel,
     layers: &[Layer],
 ) -> Result<Image> {
     let reference = Reference::parse(&format!("localhost/snapshots/{}", lowered(name)))?;
@@ -260,12 +267,12 @@ fn add(
     store.add_image(&reference, &config, layers)
 }
 
-/// Names of images have no capitals.
+/// Image references are lower case.
 fn lowered(name: &Name) -> String {
     name.as_str().to_ascii_lowercase()
 }
 
-/// What the sandbox was set to, as its image tells it.
+/// Takes environment, working directory and user from the image config.
 fn take_settings(plan: &mut Plan, config: &RunConfig) -> Result<()> {
     let variables = config.env.iter().filter_map(|variable| variable.split_once('='));
     let variables: BTreeMap<String, String> =

@@ -1,4 +1,4 @@
-//! What is different about a sandbox that is made from a snapshot.
+//! Applies changed settings to a sandbox that is restored from a snapshot.
 
 use crate::planning;
 use crate::store::Home;
@@ -6,10 +6,10 @@ use crate::volumes;
 use msb_api::Changes;
 use msb_spec::{Error, Plan, PlannedMount, Result, Spec};
 
-/// Changes what was decided for the sandbox that the snapshot was taken of.
+/// Changes labels, user, ports, mounts and tmpfs of a restored Plan.
 pub(super) fn apply(home: &Home, plan: &mut Plan, changes: &Changes) -> Result<()> {
     if changes.lenient {
-        plan.mounts.retain(|mount| is_there(home, plan.isolation, mount));
+        plan.mounts.retain(|mount| source_exists(home, plan.isolation, mount));
     }
     plan.labels.extend(changes.labels.clone());
     if let Some(user) = &changes.user {
@@ -33,15 +33,15 @@ pub(super) fn apply(home: &Home, plan: &mut Plan, changes: &Changes) -> Result<(
     };
     own.validate()?;
     let mounts = planning::mounts(home, &own, plan.isolation)?;
-    let taken = |place: &str| {
-        plan.mounts.iter().any(|mount| mount.guest == place)
-            || plan.tmpfs.iter().any(|tmpfs| tmpfs.guest.as_str() == place)
-            || plan.workspace.as_ref().is_some_and(|workspace| workspace.guest == place)
+    let is_mount_point = |target: &str| {
+        plan.mounts.iter().any(|mount| mount.guest == target)
+            || plan.tmpfs.iter().any(|tmpfs| tmpfs.guest.as_str() == target)
+            || plan.workspace.as_ref().is_some_and(|workspace| workspace.guest == target)
     };
-    let places = mounts.iter().map(|mount| mount.guest.as_str());
-    let places = places.chain(changes.tmpfs.iter().map(|tmpfs| tmpfs.guest.as_str()));
-    if let Some(place) = { places }.find(|place| taken(place)) {
-        return Err(Error::invalid(format!("two mounts at `{place}`")));
+    let targets = mounts.iter().map(|mount| mount.guest.as_str());
+    let targets = targets.chain(changes.tmpfs.iter().map(|tmpfs| tmpfs.guest.as_str()));
+    if let Some(target) = { targets }.find(|target| is_mount_point(target)) {
+        return Err(Error::invalid(format!("two mounts at `{target}`")));
     }
     plan.security.allow_setid &=
         mounts.iter().all(|mount| mount.read_only || mount.volume.is_some());
@@ -52,7 +52,7 @@ pub(super) fn apply(home: &Home, plan: &mut Plan, changes: &Changes) -> Result<(
     Ok(())
 }
 
-fn is_there(home: &Home, isolation: msb_spec::Isolation, mount: &PlannedMount) -> bool {
+fn source_exists(home: &Home, isolation: msb_spec::Isolation, mount: &PlannedMount) -> bool {
     match &mount.volume {
         Some(volume) => volumes::planned(home, &volume.name, isolation).is_ok(),
         None => mount.host.exists(),

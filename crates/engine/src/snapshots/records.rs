@@ -1,10 +1,11 @@
-//! Snapshots as they are kept: a file for each by its id, and a file for each name.
+//! Snapshot records on disk: one JSON file per id, and one symlink per name.
 //!
-//! A name is what makes a snapshot: without one it is what somebody who died has left.
+//! A record without a name is the leftover of a process that was killed.
 
 use crate::host::random;
 use crate::planning::now_ms;
 use crate::store;
+use msb_spec::encoding::hex;
 use msb_spec::{Error, Kind, Name, Plan, Result};
 use msb_sys::files;
 use serde::{Deserialize, Serialize};
@@ -13,16 +14,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// Raised whenever an `msb` of the previous number could misread a record.
+/// The format version. It is raised when an older `msb` could misread a record.
 const VERSION: u32 = 1;
-/// A Plan and a note.
+/// The most bytes of a record: a Plan and a note.
 const LIMIT: u64 = 64 << 20;
-/// A note is a few lines.
+/// The most bytes of a note.
 const NOTE: usize = 4096;
 
-/// One snapshot.
+/// The record of one snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct SnapshotRecord {
     version: u32,
     pub(super) id: String,
     pub(super) created: u64,
@@ -30,27 +31,27 @@ pub(super) struct Record {
     pub(super) parent: Option<String>,
     #[serde(default)]
     pub(super) paused_us: Option<u64>,
-    /// The sandbox's, without what it was given for one life.
+    /// The Plan of the sandbox, without Secrets, ports and command.
     pub(super) plan: Plan,
-    /// The same for the other tier, once somebody has asked for it.
+    /// The Plan for the other tier, once it was requested.
     #[serde(default)]
     pub(super) other: Option<Box<Plan>>,
 }
 
-impl Record {
+impl SnapshotRecord {
     pub(super) fn new(parent: Option<String>, note: Option<&str>, plan: Plan) -> Self {
-        let id = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = hex(random::<8>());
         let (note, paused_us) = (note.map(str::to_owned), None);
         Self { version: VERSION, id, created: now_ms(), note, parent, paused_us, plan, other: None }
     }
 }
 
-/// All of them.
-pub(super) struct Records {
+/// The directory of all records.
+pub(super) struct SnapshotRecords {
     directory: PathBuf,
 }
 
-impl Records {
+impl SnapshotRecords {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
@@ -63,14 +64,14 @@ impl Records {
         self.directory.join(format!("{id}.json"))
     }
 
-    /// Adds a snapshot under a name.
-    pub(super) fn add(&self, record: &Record, name: &Name) -> Result<()> {
+    /// Writes a record and its first name.
+    pub(super) fn add(&self, record: &SnapshotRecord, name: &Name) -> Result<()> {
         if record.note.as_ref().is_some_and(|note| note.len() > NOTE) {
             return Err(Error::invalid("a note is at most 4096 bytes long"));
         }
         let write = || -> io::Result<()> {
             for directory in [&self.directory, &self.names()] {
-                match store::make_private(directory) {
+                match store::create_private_dir(directory) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                         return Err(error);
                     }
@@ -87,10 +88,10 @@ impl Records {
         named
     }
 
-    /// Keeps what a snapshot is on the other tier.
-    pub(super) fn complete(&self, record: &Record, other: &Plan) -> Result<()> {
-        let record = Record { other: Some(Box::new(other.clone())), ..record.clone() };
-        // It may have been removed meanwhile.
+    /// Adds the Plan for the other tier to a record. A record that was removed meanwhile stays
+    /// removed.
+    pub(super) fn set_other_tier(&self, record: &SnapshotRecord, other: &Plan) -> Result<()> {
+        let record = SnapshotRecord { other: Some(Box::new(other.clone())), ..record.clone() };
         if self.read(&record.id)?.is_none() {
             return Ok(());
         }
@@ -98,51 +99,52 @@ impl Records {
             .map_err(|error| Error::host(format!("cannot write snapshot `{}`", record.id), error))
     }
 
-    fn put(&self, record: &Record) -> io::Result<()> {
+    fn put(&self, record: &SnapshotRecord) -> io::Result<()> {
         let text = serde_json::to_vec(record).expect("our own types always serialise");
-        let aside = self.directory.join(store::passing("making", &record.id));
-        let mut file = store::create_private(&aside)?;
+        let temp = self.directory.join(store::temp_name("making", &record.id));
+        let mut file = store::create_private_file(&temp)?;
         let written = file.write_all(&text).and_then(|()| files::write_before_rename(&file));
-        let put = written.and_then(|()| fs::rename(&aside, self.path(&record.id)));
+        let put = written.and_then(|()| fs::rename(&temp, self.path(&record.id)));
         if put.is_err() {
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(&temp);
         }
         put
     }
 
-    /// Gives a snapshot a name that is free.
+    /// Adds a name to a snapshot. Fails if it is taken.
     pub(super) fn name(&self, id: &str, name: &Name) -> Result<()> {
-        // A link, though it leads nowhere: it is made only where nothing is, and never half.
+        // A symlink to the id, which is no file: `symlink(2)` is atomic and fails if the name
+        // exists.
         symlink(id, self.names().join(name.as_str())).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => taken(name),
+            io::ErrorKind::AlreadyExists => name_taken(name),
             _ => Error::host(format!("cannot name a snapshot `{name}`"), error),
         })
     }
 
     pub(super) fn check_free(&self, name: &Name) -> Result<()> {
         match fs::symlink_metadata(self.names().join(name.as_str())) {
-            Ok(_) => Err(taken(name)),
+            Ok(_) => Err(name_taken(name)),
             Err(_) => Ok(()),
         }
     }
 
-    /// Takes a name away.
-    pub(super) fn unname(&self, name: &Name) -> Result<()> {
+    /// Removes one name of a snapshot.
+    pub(super) fn remove_name(&self, name: &Name) -> Result<()> {
         fs::remove_file(self.names().join(name.as_str()))
             .map_err(|error| Error::host(format!("cannot remove snapshot `{name}`"), error))
     }
 
-    /// Removes a snapshot with all its names. The last name's end is its end.
+    /// Removes a snapshot with all its names, the names first.
     pub(super) fn remove(&self, id: &str) -> Result<()> {
         for name in self.names_of(id) {
-            self.unname(&name)?;
+            self.remove_name(&name)?;
         }
         fs::remove_file(self.path(id))
             .map_err(|error| Error::host(format!("cannot remove snapshot `{id}`"), error))
     }
 
-    /// The snapshot of this name or id.
-    pub(super) fn find(&self, name: &Name) -> Result<Record> {
+    /// Finds a snapshot by a name or its id.
+    pub(super) fn find(&self, name: &Name) -> Result<SnapshotRecord> {
         let id = match self.id_of(name) {
             Some(id) => id,
             None if !self.names_of(name.as_str()).is_empty() => name.to_string(),
@@ -181,12 +183,12 @@ impl Records {
         names
     }
 
-    /// How a snapshot is shown: by a name, if it has one.
+    /// The display name of a snapshot: its first name, else its id.
     pub(super) fn shown(&self, id: &str) -> String {
         self.names_of(id).first().map_or_else(|| id.to_owned(), ToString::to_string)
     }
 
-    fn read(&self, id: &str) -> Result<Option<Record>> {
+    fn read(&self, id: &str) -> Result<Option<SnapshotRecord>> {
         let about = |error: &dyn std::fmt::Display| {
             Error::new(Kind::State, format!("snapshot `{id}` cannot be read")).cause(error)
         };
@@ -196,7 +198,8 @@ impl Records {
         };
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text).map_err(|error| about(&error))?;
-        let record: Record = serde_json::from_slice(&text).map_err(|error| about(&error))?;
+        let record: SnapshotRecord =
+            serde_json::from_slice(&text).map_err(|error| about(&error))?;
         if record.version != VERSION || record.id != id {
             return Err(about(&"another version of msb wrote it"));
         }
@@ -205,8 +208,8 @@ impl Records {
         Ok(Some(record))
     }
 
-    /// Every snapshot that has a name.
-    pub(super) fn all(&self) -> Result<Vec<Record>> {
+    /// All snapshots that have a name.
+    pub(super) fn all(&self) -> Result<Vec<SnapshotRecord>> {
         let mut ids: Vec<String> =
             self.all_names().iter().filter_map(|name| self.id_of(name)).collect();
         ids.sort();
@@ -215,9 +218,9 @@ impl Records {
         ids.iter().filter_map(read).collect()
     }
 
-    /// The snapshot that a Plan lies on: the one with the most layers that are all below it.
+    /// The parent of a Plan: the snapshot with the most layers that are all below it.
     pub(super) fn nearest(&self, plan: &Plan) -> Result<Option<String>> {
-        // On the `vm` tier all lie on one disk of the image, and on disks that were written.
+        // On the `vm` tier the layers are the disk of the image and frozen disks.
         let base = |plan: &Plan| plan.machine.as_ref().map(|machine| machine.base.clone());
         let layers = |plan: &Plan| -> Vec<PathBuf> {
             let lowers = plan.rootfs.overlays.first().map(|overlay| &overlay.lowers);
@@ -228,7 +231,7 @@ impl Records {
             }
         };
         let own = layers(plan);
-        let below = |record: &Record| {
+        let below = |record: &SnapshotRecord| {
             let theirs = layers(&record.plan);
             let same = plan.isolation == record.plan.isolation && base(plan) == base(&record.plan);
             (same && own.ends_with(&theirs)).then_some(theirs.len())
@@ -245,7 +248,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn taken(name: &Name) -> Error {
+fn name_taken(name: &Name) -> Error {
     Error::new(Kind::Exists, format!("snapshot `{name}` already exists"))
         .hint(format!("`msb snapshot rm {name}` removes it"))
 }

@@ -1,19 +1,19 @@
-//! Follows the source: looks at what may have changed, and sends what has.
+//! Follows the source: checks paths that may have changed, and sends those that have.
 //!
-//! One thread owns all of this. Whatever it is told by events, it decides by looking: a directory
-//! is watched before it is listed, and a file is read after the event that named it, so that
-//! every later change is another event.
+//! One thread owns this state. Events only name paths to check. A directory is watched before it is
+//! listed, and a file is read after the event that named it, so every later change causes another
+//! event.
 
-mod settle;
+mod reconcile;
 
-use super::board::Board;
-use super::ledger::{Known, Ledger, below, parent};
-use super::notes::Notes;
-use super::outgoing::{Outgoing, Refused, Sent};
-use super::queue::{Job, Queue, Wanted};
-use super::rules::Rules;
-use super::source::{Sort, Source};
-use super::watches::{Heard, Watches};
+use super::baseline::{Baseline, BaselineEntry, below, parent};
+use super::baseline_file::BaselineFile;
+use super::excludes::ExcludeRules;
+use super::inotify::{FsEvent, InotifyWatches};
+use super::mirror::{FailedChange, MirrorConnection, SentChange};
+use super::queue::{CheckFlags, PathQueue, SyncJob};
+use super::source::{SourceDir, SourceKind};
+use super::status_file::StatusFile;
 use super::{Observer, SyncEvent, SyncSpec, SyncState, text};
 use crate::sandboxes::Engine;
 use msb_spec::{Error, Kind, Result};
@@ -25,29 +25,29 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Events come in bursts: it is worth waiting this long for the next one.
-const QUIET: Duration = Duration::from_millis(5);
-/// But not longer than this altogether.
-const GATHER_LIMIT: Duration = Duration::from_millis(60);
-/// After so many paths, what has happened meanwhile is heard: the kernel keeps only so much.
-const BETWEEN_HEARING: usize = 64;
-/// How soon what failed is tried again, at first and at last.
+/// Events come in bursts: the step in which more are waited for.
+const DEBOUNCE_STEP: Duration = Duration::from_millis(5);
+/// The longest wait for a burst to end.
+const DEBOUNCE_LIMIT: Duration = Duration::from_millis(60);
+/// Paths handled before inotify events are read again: the kernel queue is bounded.
+const JOBS_PER_ROUND: usize = 64;
+/// The first and the longest delay before failed paths are retried.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
-/// The first copy is given up when the way in is lost this often in a row.
-const LOST_LIMIT: u32 = 3;
-/// How long to wait before the next attempt at a way in.
-const LOST_PAUSE: Duration = Duration::from_millis(300);
-/// How often somebody who watches is told of progress.
-const TELLING: Duration = Duration::from_millis(100);
-/// More messages than anybody reads are not kept, only counted.
-const MESSAGES: usize = 1000;
+/// The first copy fails after this many lost connections in a row.
+const RECONNECT_LIMIT: u32 = 3;
+/// The delay before the next connection, multiplied by the number of losses up to 20.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
+/// How often progress is reported to the observer.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// The most error messages that are kept; further failures are only counted.
+const MAX_MESSAGES: usize = 1000;
 
-/// Why a job was not done.
-pub(crate) enum Trouble {
-    /// The way in is lost; there may be another.
+/// Why a job failed.
+pub(crate) enum JobError {
+    /// The connection to the guest is lost; another one may work.
     Lost(Error),
-    /// There is no going on.
+    /// The sync cannot continue.
     Fatal(Error),
 }
 
@@ -56,284 +56,291 @@ pub(crate) struct Follower {
     engine: Engine,
     spec: SyncSpec,
     id: String,
-    source: Source,
-    rules: Rules,
-    watches: Watches,
-    ledger: Ledger,
-    notes: Option<Notes>,
-    queue: Queue,
-    outgoing: Option<Outgoing>,
-    failures: Failures,
-    board: Arc<Board>,
+    source: SourceDir,
+    excludes: ExcludeRules,
+    inotify: InotifyWatches,
+    baseline: Baseline,
+    baseline_file: Option<BaselineFile>,
+    queue: PathQueue,
+    mirror: Option<MirrorConnection>,
+    failures: RetryList,
+    status_file: Arc<StatusFile>,
     observer: Observer,
-    /// Whether the first copy is made.
+    /// Whether the first copy is complete.
     ready: bool,
-    /// Whether the source was moved or removed.
+    /// Whether the source was moved, removed or unmounted.
     gone: bool,
-    /// How often in a row the way in was lost.
+    /// Lost connections in a row.
     lost: u32,
-    sent: Traffic,
+    sent: TransferStats,
 }
 
-/// What could not be sent, and when it is tried again.
+/// Failed paths, and when they are retried.
 #[derive(Default)]
-struct Failures {
+struct RetryList {
     now: BTreeMap<Vec<u8>, Option<String>>,
-    /// What was told of those that are being tried again.
-    told: BTreeMap<Vec<u8>, Option<String>>,
+    /// Messages already reported, of paths that are being retried.
+    reported: BTreeMap<Vec<u8>, Option<String>>,
     retry: Option<(Instant, Duration)>,
 }
 
-/// Files and bytes, and how fast they went.
-struct Traffic {
+/// Counters of the transfer, and its rate.
+struct TransferStats {
     files: u64,
     bytes: u64,
-    /// Since when something is on its way, and how many bytes had been sent by then.
+    /// Start of the present transfer, and the byte count at that time.
     busy: Option<(Instant, u64)>,
-    told: Instant,
+    reported: Instant,
 }
 
 impl Follower {
-    /// Opens the source. Its path is canonical.
+    /// Opens the source, a canonical path, and reads the baseline of the last sync.
     pub(crate) fn new(
         engine: &Engine,
         spec: &SyncSpec,
         source: &Path,
-        (id, board): (&str, Arc<Board>),
+        (id, status_file): (&str, Arc<StatusFile>),
         observer: Observer,
     ) -> Result<Self> {
         let about = |error| Error::host(format!("cannot read `{}`", source.display()), error);
-        let mut ledger = Ledger::default();
+        let mut baseline = Baseline::default();
         let sandbox = engine.home().directory(&spec.sandbox);
-        let notes = Notes::open(&sandbox, source, &spec.target).map(|(notes, sent)| {
-            for (path, is_directory) in sent {
-                let sort = if is_directory { Sort::Directory } else { Sort::File };
-                ledger.insert(&path, Known { sort, stamp: None, fresh: false });
-            }
-            ledger.news();
-            notes
-        });
+        let baseline_file =
+            BaselineFile::open(&sandbox, source, &spec.target).map(|(baseline_file, sent)| {
+                for (path, is_directory) in sent {
+                    let kind = if is_directory { SourceKind::Directory } else { SourceKind::File };
+                    baseline.insert(&path, BaselineEntry { kind, stamp: None, fresh: false });
+                }
+                baseline.pending_lines();
+                baseline_file
+            });
         Ok(Self {
             engine: engine.clone(),
             spec: spec.clone(),
             id: id.to_owned(),
-            source: Source::open(source).map_err(about)?,
-            rules: Rules::new(spec, source, engine.home().path())?,
-            watches: Watches::new().map_err(no_instance)?,
-            ledger,
-            notes,
-            queue: Queue::default(),
-            outgoing: None,
-            failures: Failures::default(),
-            board,
+            source: SourceDir::open(source).map_err(about)?,
+            excludes: ExcludeRules::new(spec, source, engine.home().path())?,
+            inotify: InotifyWatches::new().map_err(no_instance)?,
+            baseline,
+            baseline_file,
+            queue: PathQueue::default(),
+            mirror: None,
+            failures: RetryList::default(),
+            status_file,
             observer,
             ready: false,
             gone: false,
             lost: 0,
-            sent: Traffic { files: 0, bytes: 0, busy: None, told: Instant::now() },
+            sent: TransferStats { files: 0, bytes: 0, busy: None, reported: Instant::now() },
         })
     }
 
     /// Copies, then follows until the source is gone.
     pub(crate) fn run(mut self) -> Result<()> {
-        self.queue.add(b"", Wanted::ALL);
+        self.queue.add(b"", CheckFlags::ALL);
         loop {
-            self.hear()?;
-            if self.gone || !self.source.hold() {
+            self.read_events()?;
+            if self.gone || !self.source.reopen() {
                 return Ok(());
             }
             match self.work() {
                 Ok(()) => self.lost = 0,
-                Err(Trouble::Fatal(error)) => return Err(error),
-                Err(Trouble::Lost(error)) => self.lost_way(error)?,
+                Err(JobError::Fatal(error)) => return Err(error),
+                Err(JobError::Lost(error)) => self.on_connection_lost(error)?,
             }
             if self.queue.is_empty() {
                 self.idle();
-                self.source.let_go();
-                if !self.rest()? {
+                self.source.close();
+                if !self.wait_for_events()? {
                     continue;
                 }
-                self.gather()?;
+                self.debounce()?;
             }
         }
     }
 
-    /// Takes what has happened.
-    fn hear(&mut self) -> Result<()> {
-        let heard = self
-            .watches
-            .hear()
-            .map_err(|error| Error::host("cannot hear what changes in the source", error))?;
-        heard.iter().for_each(|heard| self.queue.hear(heard));
+    /// Reads inotify events and due retries into the queue.
+    fn read_events(&mut self) -> Result<()> {
+        let events = self
+            .inotify
+            .read_events()
+            .map_err(|error| Error::host("cannot read inotify events of the source", error))?;
+        events.iter().for_each(|event| self.queue.apply(event));
         let now = Instant::now();
         self.queue.wake(now);
         self.failures.wake(now, &mut self.queue);
-        self.gone |= heard.contains(&Heard::Lost);
+        self.gone |= events.contains(&FsEvent::Lost);
         Ok(())
     }
 
-    /// Does some of what waits, and hears how it went if nothing more does.
-    fn work(&mut self) -> std::result::Result<(), Trouble> {
+    /// Handles some queued paths. Reads the reply of the guest when the queue is empty.
+    fn work(&mut self) -> std::result::Result<(), JobError> {
         if self.sent.busy.is_none() && !self.queue.is_empty() {
             self.sent.busy = Some((Instant::now(), self.sent.bytes));
-            // The sandbox may be paused: whoever asks is to see that something waits.
-            self.post(SyncState::Copying, true);
+            // The sandbox may be paused: the status shows that paths are pending.
+            self.publish_status(SyncState::Copying, true);
         }
-        for _ in 0..BETWEEN_HEARING {
+        for _ in 0..JOBS_PER_ROUND {
             let Some(job) = self.queue.next() else {
                 return self.finish();
             };
             let done = match &job {
-                Job::Rename(from, to) => self.rename(from, to),
-                Job::Look(path, wanted) => self.settle(path, *wanted),
+                SyncJob::Rename(from, to) => self.rename(from, to),
+                SyncJob::Check(path, flags) => self.reconcile(path, *flags),
             };
             if let Err(trouble) = done {
                 self.queue.put_back(job);
                 return Err(trouble);
             }
-            self.tell();
-            if self.outgoing.as_ref().is_some_and(Outgoing::is_full) {
+            self.report_progress();
+            if self.mirror.as_ref().is_some_and(MirrorConnection::is_full) {
                 self.finish()?;
             }
         }
-        // The last of them would wait for something else to happen otherwise.
+        // Without this, the reply would wait for the next event.
         if self.queue.is_empty() { self.finish() } else { Ok(()) }
     }
 
-    /// The way in, opened when it is needed.
-    fn way(&mut self) -> std::result::Result<&mut Outgoing, Trouble> {
-        if self.outgoing.is_none() {
+    /// The connection to the guest, opened on demand.
+    fn connection(&mut self) -> std::result::Result<&mut MirrorConnection, JobError> {
+        if self.mirror.is_none() {
             let (sandbox, target) = (&self.spec.sandbox, &self.spec.target);
-            let way = Outgoing::open(&self.engine, sandbox, target).map_err(Trouble::Lost)?;
-            self.outgoing = Some(way);
+            let connection =
+                MirrorConnection::open(&self.engine, sandbox, target).map_err(JobError::Lost)?;
+            self.mirror = Some(connection);
         }
-        Ok(self.outgoing.as_mut().expect("it was opened above"))
+        Ok(self.mirror.as_mut().expect("it was opened above"))
     }
 
-    /// Sends one change and tells of it.
+    /// Sends one change and reports it to the observer.
     fn send(
         &mut self,
         event: SyncEvent,
-        send: impl FnOnce(&mut Outgoing) -> Result<()>,
-    ) -> std::result::Result<(), Trouble> {
-        send(self.way()?).map_err(Trouble::Lost)?;
+        send: impl FnOnce(&mut MirrorConnection) -> Result<()>,
+    ) -> std::result::Result<(), JobError> {
+        send(self.connection()?).map_err(JobError::Lost)?;
         if self.ready {
             (self.observer)(event);
         }
         Ok(())
     }
 
-    /// Keeps what has come and gone for the next sync of the same.
+    /// Appends changes of the baseline to its file.
     fn note(&mut self) {
-        let news = self.ledger.news();
-        if let Some(notes) = self.notes.as_mut().filter(|_| !news.is_empty())
-            && !notes.add(&news)
-            && !notes.write_anew(self.ledger.all())
+        let pending_lines = self.baseline.pending_lines();
+        if let Some(baseline_file) =
+            self.baseline_file.as_mut().filter(|_| !pending_lines.is_empty())
+            && !baseline_file.add(&pending_lines)
+            && !baseline_file.rewrite(self.baseline.all())
         {
-            self.notes = None;
+            self.baseline_file = None;
         }
     }
 
-    /// Hears which changes were made.
-    fn finish(&mut self) -> std::result::Result<(), Trouble> {
+    /// Ends the connection and handles the changes that the guest could not make.
+    fn finish(&mut self) -> std::result::Result<(), JobError> {
         self.note();
-        let Some(way) = self.outgoing.take() else { return Ok(()) };
-        let (sent, heard) = way.finish();
-        match heard {
+        let Some(connection) = self.mirror.take() else { return Ok(()) };
+        let (sent, failed) = connection.finish();
+        match failed {
             Ok(failed) => {
-                for Refused { number, errno, error } in failed {
+                for FailedChange { number, errno, error } in failed {
                     self.refused(&sent[number], errno, error)?;
                 }
                 Ok(())
             }
             Err(error) => {
-                sent.iter().for_each(|sent| self.doubt(sent));
-                Err(Trouble::Lost(error))
+                sent.iter().for_each(|sent| self.mark_unknown(sent));
+                Err(JobError::Lost(error))
             }
         }
     }
 
-    /// A change that the guest could not make.
+    /// Handles a change that failed in the guest.
     fn refused(
         &mut self,
-        sent: &Sent,
+        sent: &SentChange,
         errno: i32,
         error: Error,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<(), JobError> {
         match sent {
-            Sent::Put(path) if path.is_empty() && !self.ready => return Err(Trouble::Fatal(error)),
-            Sent::Put(path) => {
-                self.ledger.doubt(path);
-                // Somebody inside has put something else in the place of its directory, which is
-                // sent again with all it holds. Not at once: nothing inside may keep us busy.
-                let astray = [Errno::NOENT, Errno::NOTDIR, Errno::EXIST];
-                if astray.iter().any(|astray| astray.raw_os_error() == errno) {
-                    self.ledger.doubt(parent(path));
+            SentChange::Put(path) if path.is_empty() && !self.ready => {
+                return Err(JobError::Fatal(error));
+            }
+            SentChange::Put(path) => {
+                self.baseline.mark_unknown(path);
+                // A process inside has replaced the parent directory, which is sent again with its
+                // contents. It is delayed, so that nothing inside can keep the sync busy.
+                let parent_replaced = [Errno::NOENT, Errno::NOTDIR, Errno::EXIST];
+                if parent_replaced.iter().any(|known| known.raw_os_error() == errno) {
+                    self.baseline.mark_unknown(parent(path));
                     self.failed(parent(path), error);
                 } else {
                     self.failed(path, error);
                 }
             }
-            // Somebody inside has put something else in its place: it is sent again.
-            Sent::Touch(_) | Sent::Rename { .. } => self.doubt(sent),
-            Sent::Remove { path, .. } => {
-                let top = self.remember(sent).unwrap_or_else(|| path.clone());
+            // A process inside has replaced the file: it is sent again.
+            SentChange::Touch(_) | SentChange::Rename { .. } => self.mark_unknown(sent),
+            SentChange::Remove { path, .. } => {
+                let top = self.restore_entries(sent).unwrap_or_else(|| path.clone());
                 self.failed(&top, error);
             }
         }
         Ok(())
     }
 
-    /// Has everything looked at again that a change was about which may or may not be made.
-    fn doubt(&mut self, sent: &Sent) {
+    /// Queues the paths of a change with an unknown outcome.
+    fn mark_unknown(&mut self, sent: &SentChange) {
         match sent {
-            Sent::Put(path) | Sent::Touch(path) => {
-                self.ledger.doubt(path);
-                self.queue.add(path, Wanted::ALL);
+            SentChange::Put(path) | SentChange::Touch(path) => {
+                self.baseline.mark_unknown(path);
+                self.queue.add(path, CheckFlags::ALL);
             }
-            Sent::Remove { path, .. } => {
-                let top = self.remember(sent).unwrap_or_else(|| path.clone());
-                self.queue.add(&top, Wanted::DEEP);
+            SentChange::Remove { path, .. } => {
+                let top = self.restore_entries(sent).unwrap_or_else(|| path.clone());
+                self.queue.add(&top, CheckFlags::DEEP);
             }
-            Sent::Rename { from, to } => {
-                self.remember(sent);
-                let mut inside = self.ledger.all_below(to);
+            SentChange::Rename { from, to } => {
+                self.restore_entries(sent);
+                let mut inside = self.baseline.all_below(to);
                 inside.push(to.clone());
-                inside.iter().for_each(|path| self.ledger.doubt(path));
-                self.queue.add(from, Wanted::ALL);
-                self.queue.add(to, Wanted::ALL);
+                inside.iter().for_each(|path| self.baseline.mark_unknown(path));
+                self.queue.add(from, CheckFlags::ALL);
+                self.queue.add(to, CheckFlags::ALL);
             }
         }
     }
 
-    /// Notes again what may still be inside. Gives the topmost directory that had to be noted for
-    /// it, since only what is below a known directory is ever looked at.
-    fn remember(&mut self, sent: &Sent) -> Option<Vec<u8>> {
-        let mut again: Vec<(Vec<u8>, Sort)> = Vec::new();
+    /// Adds paths that may still exist inside to the baseline again. Returns the topmost parent
+    /// that was added, since only paths below a known directory are checked.
+    fn restore_entries(&mut self, sent: &SentChange) -> Option<Vec<u8>> {
+        let mut again: Vec<(Vec<u8>, SourceKind)> = Vec::new();
         match sent {
-            Sent::Remove { path, directory } => {
-                let sort = if *directory { Sort::Directory } else { Sort::File };
-                again.push((path.clone(), sort));
+            SentChange::Remove { path, directory } => {
+                let kind = if *directory { SourceKind::Directory } else { SourceKind::File };
+                again.push((path.clone(), kind));
             }
-            Sent::Rename { from, to } => {
-                let mut inside = self.ledger.all_below(to);
+            SentChange::Rename { from, to } => {
+                let mut inside = self.baseline.all_below(to);
                 inside.push(to.clone());
                 for path in inside {
-                    let sort = self.ledger.get(&path).map_or(Sort::File, |known| known.sort);
-                    again.push((super::ledger::moved(&path, to, from), sort));
+                    let kind =
+                        self.baseline.get(&path).map_or(SourceKind::File, |known| known.kind);
+                    again.push((super::baseline::moved(&path, to, from), kind));
                 }
             }
-            Sent::Put(_) | Sent::Touch(_) => {}
+            SentChange::Put(_) | SentChange::Touch(_) => {}
         }
         let mut top = None;
-        for (path, sort) in again {
-            if self.ledger.get(&path).is_none() {
-                self.ledger.insert(&path, Known { sort, stamp: None, fresh: false });
+        for (path, kind) in again {
+            if self.baseline.get(&path).is_none() {
+                self.baseline.insert(&path, BaselineEntry { kind, stamp: None, fresh: false });
             }
             let mut above = parent(&path);
-            while !above.is_empty() && self.ledger.get(above).is_none() {
-                let known = Known { sort: Sort::Directory, stamp: None, fresh: false };
-                self.ledger.insert(above, known);
+            while !above.is_empty() && self.baseline.get(above).is_none() {
+                let known =
+                    BaselineEntry { kind: SourceKind::Directory, stamp: None, fresh: false };
+                self.baseline.insert(above, known);
                 top = Some(above.to_vec());
                 above = parent(above);
             }
@@ -341,65 +348,65 @@ impl Follower {
         top
     }
 
-    /// The way in is lost, or there is none.
-    fn lost_way(&mut self, error: Error) -> Result<()> {
+    /// Handles a lost connection: logs it and waits.
+    fn on_connection_lost(&mut self, error: Error) -> Result<()> {
         self.abandon();
         self.lost = self.lost.saturating_add(1);
-        if !self.ready && self.lost >= LOST_LIMIT {
+        if !self.ready && self.lost >= RECONNECT_LIMIT {
             return Err(error);
         }
-        self.board.log_error(&error);
-        self.board.update(true, |status| status.last_error = Some(one_line(&error)));
-        std::thread::sleep(LOST_PAUSE * self.lost.min(20));
+        self.status_file.log_error(&error);
+        self.status_file.update(true, |status| status.last_error = Some(one_line(&error)));
+        std::thread::sleep(RECONNECT_PAUSE * self.lost.min(20));
         Ok(())
     }
 
-    /// Gives up a connection; what was sent on it is looked at again.
+    /// Drops a connection; paths sent on it are queued again.
     fn abandon(&mut self) {
-        if let Some(way) = self.outgoing.take() {
-            way.abandon().iter().for_each(|sent| self.doubt(sent));
+        if let Some(connection) = self.mirror.take() {
+            connection.abandon().iter().for_each(|sent| self.mark_unknown(sent));
         }
     }
 
-    /// Notes a path that could not be sent.
+    /// Records a failed path for a retry.
     fn failed(&mut self, path: &[u8], error: Error) {
         let message = one_line(&error);
-        let is_new = self.failures.told.remove(path).flatten().as_ref() != Some(&message);
+        let is_new = self.failures.reported.remove(path).flatten().as_ref() != Some(&message);
         self.failures.add(path, message);
         if is_new {
-            self.board.log_error(&error);
+            self.status_file.log_error(&error);
             (self.observer)(SyncEvent::Failed(error));
         }
     }
 
-    /// Whoever watches is told how far it has come.
-    fn tell(&mut self) {
-        if self.sent.told.elapsed() < TELLING {
+    /// Reports progress to the observer and the status file.
+    fn report_progress(&mut self) {
+        if self.sent.reported.elapsed() < PROGRESS_INTERVAL {
             return;
         }
-        self.sent.told = Instant::now();
-        let (files, bytes) = (self.ledger.files(), self.sent.bytes);
+        self.sent.reported = Instant::now();
+        let (files, bytes) = (self.baseline.files(), self.sent.bytes);
         (self.observer)(SyncEvent::Sent { files, bytes });
-        self.post(SyncState::Copying, false);
+        self.publish_status(SyncState::Copying, false);
     }
 
-    /// Nothing waits: both sides are the same, but for what has failed.
+    /// The queue is empty: both trees are equal, except for failed paths.
     fn idle(&mut self) {
-        self.post(SyncState::Watching, true);
+        self.publish_status(SyncState::Watching, true);
         self.sent.busy = None;
         if !self.ready {
             self.ready = true;
-            let (files, bytes) = (self.ledger.files(), self.sent.bytes);
+            let (files, bytes) = (self.baseline.files(), self.sent.bytes);
             (self.observer)(SyncEvent::Sent { files, bytes });
             (self.observer)(SyncEvent::Ready { id: self.id.clone() });
         }
     }
 
-    fn post(&self, state: SyncState, now: bool) {
+    fn publish_status(&self, state: SyncState, now: bool) {
         let rate = self.sent.rate();
-        self.board.update(now, |status| {
+        self.status_file.update(now, |status| {
             status.state = state;
-            status.files = self.ledger.files();
+            status.files = self.baseline.files();
             status.sent = self.sent.files;
             status.bytes = self.sent.bytes;
             status.rate = rate.unwrap_or(status.rate);
@@ -409,21 +416,21 @@ impl Follower {
         });
     }
 
-    /// Waits for something to happen. False if it is only time to try something again.
-    fn rest(&mut self) -> Result<bool> {
+    /// Waits for inotify events. False if a retry is due.
+    fn wait_for_events(&mut self) -> Result<bool> {
         let until = [self.queue.due(), self.failures.retry.map(|(at, _)| at)];
         let until = until.into_iter().flatten().min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         self.readable(left).map_err(|error| Error::host("cannot wait for changes", error))
     }
 
-    /// Waits until a burst is over, or at least well under way.
-    fn gather(&mut self) -> Result<()> {
+    /// Waits until a burst of events is over, up to `DEBOUNCE_LIMIT`.
+    fn debounce(&mut self) -> Result<()> {
         let since = Instant::now();
-        while since.elapsed() < GATHER_LIMIT {
+        while since.elapsed() < DEBOUNCE_LIMIT {
             let before = self.queue.len();
-            std::thread::sleep(QUIET);
-            self.hear()?;
+            std::thread::sleep(DEBOUNCE_STEP);
+            self.read_events()?;
             if self.queue.len() == before {
                 break;
             }
@@ -432,10 +439,10 @@ impl Follower {
     }
 
     fn readable(&self, limit: Option<Duration>) -> io::Result<bool> {
-        // A millisecond more, so that what it waits for is due when it returns.
+        // One millisecond more, so that the retry is due on return.
         let limit = limit.map(|limit| limit + Duration::from_millis(1));
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut fds = [PollFd::from_borrowed_fd(self.watches.fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(self.inotify.fd(), PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(false),
@@ -444,14 +451,14 @@ impl Follower {
     }
 }
 
-impl Failures {
+impl RetryList {
     fn add(&mut self, path: &[u8], message: String) {
-        let message = (self.now.len() < MESSAGES).then_some(message);
+        let message = (self.now.len() < MAX_MESSAGES).then_some(message);
         self.now.insert(path.to_vec(), message);
         self.retry.get_or_insert_with(|| (Instant::now() + RETRY_FIRST, RETRY_FIRST));
     }
 
-    /// Forgets a path and, with `all`, everything below it.
+    /// Removes a path and, with `all`, everything below it.
     fn forget(&mut self, path: &[u8], all: bool) {
         self.now.remove(path);
         if all && !self.now.is_empty() {
@@ -462,22 +469,22 @@ impl Failures {
         }
     }
 
-    /// Has everything tried again when it is time, and less and less often.
-    fn wake(&mut self, now: Instant, queue: &mut Queue) {
+    /// Queues all failed paths when the retry is due, with exponential backoff.
+    fn wake(&mut self, now: Instant, queue: &mut PathQueue) {
         let Some((at, pause)) = self.retry.filter(|(at, _)| *at <= now) else { return };
         if self.now.is_empty() {
             self.retry = None;
-            self.told.clear();
+            self.reported.clear();
             return;
         }
         let pause = (pause * 2).min(RETRY_LAST);
         self.retry = Some((at.max(now) + pause, pause));
-        self.told = std::mem::take(&mut self.now);
-        self.told.keys().for_each(|path| queue.add(path, Wanted::ALL));
+        self.reported = std::mem::take(&mut self.now);
+        self.reported.keys().for_each(|path| queue.add(path, CheckFlags::ALL));
     }
 }
 
-impl Traffic {
+impl TransferStats {
     fn rate(&self) -> Option<u64> {
         let (since, before) = self.busy?;
         let sent = self.bytes - before;
@@ -486,14 +493,14 @@ impl Traffic {
     }
 }
 
-/// An error on one line, as a list shows it.
+/// An error on one line, up to 500 characters.
 fn one_line(error: &Error) -> String {
     let causes = error.causes().iter().map(|cause| format!(": {cause}"));
     let line: String = [error.message().to_owned()].into_iter().chain(causes).collect();
     line.chars().take(500).collect()
 }
 
-/// The kernel gives each user only so many.
+/// The error for the limit of inotify instances of a user.
 fn no_instance(error: io::Error) -> Error {
     let error = Error::new(Kind::Limit, "cannot watch for changes").cause(error);
     error.hint("`sudo sysctl fs.inotify.max_user_instances=1024` allows more syncs at a time")

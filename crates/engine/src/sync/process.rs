@@ -1,13 +1,14 @@
-//! The life of a sync: how it comes to be a process of its own, and how it ends.
+//! Starts the sync process and waits for its end.
 //!
-//! One thread follows the source and may be stuck in a sandbox that is paused. The other waits for
-//! what ends it: a signal, the end of the sandbox, or that of whoever waits for the first copy.
+//! One thread follows the source, and may block on a paused sandbox. The main thread waits for what
+//! ends the sync: a signal, the end of the sandbox, or the end of the caller before the first copy
+//! is complete.
 
-use super::board::Board;
 use super::follower::Follower;
-use super::registry::{self, Claim};
+use super::registry::{self, SyncClaim};
+use super::status_file::StatusFile;
 use super::{Observer, SYNC_ARGUMENT, SyncEnd, SyncEvent, SyncSpec};
-use crate::files::{Links, through_a_link};
+use crate::files::{SymlinkPolicy, symlink_in_path};
 use crate::launch::Launcher;
 use crate::sandboxes::Engine;
 use crate::store::Home;
@@ -28,9 +29,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How a new process is told what to do. Paths are bytes.
+/// The request to a new sync process. Paths are bytes.
 #[derive(Debug, Serialize, Deserialize)]
-struct Letter {
+struct SyncRequest {
     home: Vec<u8>,
     source: Vec<u8>,
     sandbox: Name,
@@ -39,29 +40,29 @@ struct Letter {
     default_excludes: bool,
 }
 
-/// What it answers, a line of JSON each.
+/// The replies of the sync process, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum SyncReply {
     Sent { files: u64, bytes: u64 },
     Unsent(Error),
     Ready { id: String },
     Failed(Error),
 }
 
-/// A path, a target and patterns; far longer is no letter of ours.
-const LETTER_LIMIT: u64 = 16 << 20;
-/// Failures of the first copy that are told one by one; all are counted.
-const TOLD: usize = 20;
+/// The most bytes of a request.
+const REQUEST_LIMIT: u64 = 16 << 20;
+/// The most failures of the first copy that are reported; all are counted.
+const MAX_REPORTED: usize = 20;
 
-/// Starts a process that is the sync, and waits for its first copy.
+/// Starts a sync process and waits for its first copy.
 pub(crate) fn start(
     engine: &Engine,
     spec: &SyncSpec,
-    links: Links,
+    links: SymlinkPolicy,
     progress: &mut dyn FnMut(SyncEvent),
 ) -> Result<String> {
     let about = |error: io::Error| Error::host("cannot start a sync", error);
-    let letter = Letter {
+    let request = SyncRequest {
         home: engine.home().path().as_os_str().as_bytes().to_vec(),
         source: canonical(&spec.source, links)?.into_os_string().into_vec(),
         sandbox: spec.sandbox.clone(),
@@ -69,7 +70,7 @@ pub(crate) fn start(
         excludes: spec.excludes.clone(),
         default_excludes: spec.default_excludes,
     };
-    let letter = serde_json::to_vec(&letter).expect("our own types always serialise");
+    let request = serde_json::to_vec(&request).expect("our own types always serialise");
     let (mut ours, theirs) = UnixStream::pair().map_err(about)?;
     let program = engine.program();
     let mut child = Command::new(&program)
@@ -80,67 +81,68 @@ pub(crate) fn start(
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| Error::host(format!("cannot execute `{}`", program.display()), error))?;
-    let sent =
-        ours.write_all(&(letter.len() as u64).to_le_bytes()).and_then(|()| ours.write_all(&letter));
-    // It forks at once and this one ends.
+    let sent = ours
+        .write_all(&(request.len() as u64).to_le_bytes())
+        .and_then(|()| ours.write_all(&request));
+    // It forks at once; the process that we started exits.
     child.wait().map_err(about)?;
     sent.map_err(about)?;
     for line in BufReader::new(ours).lines() {
         let answer = serde_json::from_str(&line.map_err(about)?);
         match answer.map_err(|error| about(io::Error::other(error)))? {
-            Answer::Sent { files, bytes } => progress(SyncEvent::Sent { files, bytes }),
-            Answer::Unsent(error) => progress(SyncEvent::Failed(error)),
-            Answer::Ready { id } => return Ok(id),
-            Answer::Failed(error) => return Err(error),
+            SyncReply::Sent { files, bytes } => progress(SyncEvent::Sent { files, bytes }),
+            SyncReply::Unsent(error) => progress(SyncEvent::Failed(error)),
+            SyncReply::Ready { id } => return Ok(id),
+            SyncReply::Failed(error) => return Err(error),
         }
     }
     Err(Error::new(Kind::State, "the sync ended before its first copy was made"))
 }
 
-/// Is the sync that whoever is on stdin asks for.
+/// Runs as the sync process that stdin requests.
 pub(crate) fn serve() -> i32 {
-    let Ok((letter, caller)) = receive() else { return 125 };
-    // So that nobody but init has to wait for it.
+    let Ok((request, caller)) = receive() else { return 125 };
+    // Forked, so that init reaps it.
     match msb_sys::process::fork() {
-        Ok(true) => msb_sys::process::leave(serve_apart(letter, caller)),
+        Ok(true) => msb_sys::process::leave(serve_detached(request, caller)),
         Ok(false) => 0,
         Err(_) => 125,
     }
 }
 
-fn receive() -> io::Result<(Letter, UnixStream)> {
+fn receive() -> io::Result<(SyncRequest, UnixStream)> {
     let mut caller = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
     let mut length = [0; 8];
     caller.read_exact(&mut length)?;
-    let mut letter = Vec::new();
-    let length = u64::from_le_bytes(length).min(LETTER_LIMIT);
-    Read::by_ref(&mut caller).take(length).read_to_end(&mut letter)?;
-    Ok((serde_json::from_slice(&letter)?, caller))
+    let mut request = Vec::new();
+    let length = u64::from_le_bytes(length).min(REQUEST_LIMIT);
+    Read::by_ref(&mut caller).take(length).read_to_end(&mut request)?;
+    Ok((serde_json::from_slice(&request)?, caller))
 }
 
-fn serve_apart(letter: Letter, mut caller: UnixStream) -> i32 {
-    let Letter { home, source, sandbox, target, excludes, default_excludes } = letter;
+fn serve_detached(request: SyncRequest, mut caller: UnixStream) -> i32 {
+    let SyncRequest { home, source, sandbox, target, excludes, default_excludes } = request;
     let (home, source) = (PathBuf::from(OsString::from_vec(home)), OsString::from_vec(source));
     let source = PathBuf::from(source);
     let spec = SyncSpec { source, sandbox, target, excludes, default_excludes };
     let served = detach().and_then(|()| {
-        // It starts no worker, and never executes anything again.
+        // The sync process starts no worker and executes nothing.
         let engine = Engine::at(Home::at(&home)?, Launcher::Execute(PathBuf::new()));
-        let observer = telling(caller.try_clone().map_err(not_started)?);
-        // Whoever started us has followed its links.
-        let life = Life::begin(&engine, &spec, Links::Refused, observer)?;
-        life.last(Some(&caller), true)
+        let observer = report_to_caller(caller.try_clone().map_err(not_started)?);
+        // The caller has resolved symlinks already.
+        let life = RunningSync::begin(&engine, &spec, SymlinkPolicy::Refuse, observer)?;
+        life.wait_for_end(Some(&caller), true)
     });
     match served {
         Ok(_) => 0,
         Err(error) => {
-            answer(&mut caller, &Answer::Failed(error));
+            answer(&mut caller, &SyncReply::Failed(error));
             125
         }
     }
 }
 
-/// Leaves the terminal, the directory and the streams of whoever started it.
+/// Detaches from the terminal, the current directory and stdin of the caller.
 fn detach() -> Result<()> {
     rustix::process::setsid().map_err(|error| not_started(error.into()))?;
     std::env::set_current_dir("/").map_err(not_started)?;
@@ -152,20 +154,20 @@ fn not_started(error: io::Error) -> Error {
     Error::host("cannot start a sync", error)
 }
 
-/// Passes on to the caller what it wants to know, until it has heard that all is ready.
-fn telling(caller: UnixStream) -> Observer {
+/// Sends events to the caller until the first copy is complete.
+fn report_to_caller(caller: UnixStream) -> Observer {
     let mut caller = Some(caller);
-    let mut told = 0;
+    let mut reported = 0;
     Box::new(move |event| {
         let Some(stream) = &mut caller else { return };
         match event {
-            SyncEvent::Sent { files, bytes } => answer(stream, &Answer::Sent { files, bytes }),
-            SyncEvent::Failed(error) if told < TOLD => {
-                told += 1;
-                answer(stream, &Answer::Unsent(error));
+            SyncEvent::Sent { files, bytes } => answer(stream, &SyncReply::Sent { files, bytes }),
+            SyncEvent::Failed(error) if reported < MAX_REPORTED => {
+                reported += 1;
+                answer(stream, &SyncReply::Unsent(error));
             }
             SyncEvent::Ready { id } => {
-                answer(stream, &Answer::Ready { id });
+                answer(stream, &SyncReply::Ready { id });
                 caller = None;
             }
             _ => {}
@@ -173,52 +175,56 @@ fn telling(caller: UnixStream) -> Observer {
     })
 }
 
-fn answer(caller: &mut UnixStream, answer: &Answer) {
+fn answer(caller: &mut UnixStream, answer: &SyncReply) {
     let mut line = serde_json::to_vec(answer).expect("our own types always serialise");
     line.push(b'\n');
-    // One that has gone is noticed by whoever waits for it.
+    // A closed connection is noticed by the main thread.
     let _ = caller.write_all(&line);
 }
 
-/// Is a sync in this very process.
-pub(crate) fn stay(engine: &Engine, spec: &SyncSpec, observer: Observer) -> Result<SyncEnd> {
-    Life::begin(engine, spec, Links::Followed, observer)?.last(None, false)
+/// Runs a sync in this process.
+pub(crate) fn run_in_process(
+    engine: &Engine,
+    spec: &SyncSpec,
+    observer: Observer,
+) -> Result<SyncEnd> {
+    RunningSync::begin(engine, spec, SymlinkPolicy::Follow, observer)?.wait_for_end(None, false)
 }
 
-/// A sync that goes on.
-struct Life {
+/// A sync that is running in this process.
+struct RunningSync {
     home: Home,
-    claim: Claim,
-    board: Arc<Board>,
+    claim: SyncClaim,
+    status_file: Arc<StatusFile>,
     signals: Signals,
-    /// Readable when the sandbox is over.
+    /// Readable when the sandbox has ended.
     sandbox: UnixStream,
     name: Name,
-    /// Readable when the thread is.
+    /// Readable when the follower thread has ended.
     over: UnixStream,
     thread: JoinHandle<Result<()>>,
-    /// Readable when the first copy is made.
+    /// Readable when the first copy is complete.
     ready: UnixStream,
 }
 
-impl Life {
+impl RunningSync {
     fn begin(
         engine: &Engine,
         spec: &SyncSpec,
-        links: Links,
+        links: SymlinkPolicy,
         mut observer: Observer,
     ) -> Result<Self> {
         let source = canonical(&spec.source, links)?;
         let sandbox = engine.connect(&spec.sandbox, &Request::Wait)?.into_stream();
-        // Before there is another thread: it must not be the one that a signal ends.
+        // Blocked before the thread starts, so that it inherits the signal mask.
         let signals = Signals::collect(&[SIGTERM, SIGINT, SIGHUP]).map_err(not_started)?;
         let claim = registry::claim(engine.home(), spec, &source)?;
-        let board = Arc::new(Board::new(&claim.directory, registry::first_status()));
+        let status_file = Arc::new(StatusFile::new(&claim.directory, registry::first_status()));
         let (over, thread_over) = UnixStream::pair().map_err(not_started)?;
         let (ready, tell_ready) = UnixStream::pair().map_err(not_started)?;
         let mut tell_ready = Some(tell_ready);
         let observer: Observer = Box::new(move |event| {
-            // Before the caller hears of it: its end means nothing any more.
+            // Before the caller is told: its end no longer stops the sync.
             if matches!(event, SyncEvent::Ready { .. })
                 && let Some(mut ready) = tell_ready.take()
             {
@@ -227,7 +233,7 @@ impl Life {
             observer(event);
         });
         let follower =
-            Follower::new(engine, spec, &source, (&claim.id, Arc::clone(&board)), observer)
+            Follower::new(engine, spec, &source, (&claim.id, Arc::clone(&status_file)), observer)
                 .inspect_err(|_| drop(registry::remove(engine.home(), &claim.id)))?;
         let thread = std::thread::Builder::new()
             .name("follower".to_owned())
@@ -237,12 +243,12 @@ impl Life {
             })
             .map_err(not_started)?;
         let (home, name) = (engine.home().clone(), spec.sandbox.clone());
-        Ok(Self { home, claim, board, signals, sandbox, name, over, thread, ready })
+        Ok(Self { home, claim, status_file, signals, sandbox, name, over, thread, ready })
     }
 
-    /// Waits for the end. Until the first copy is made, the end of the caller is one. The reason
-    /// is kept for whoever asks later, unless it was told here.
-    fn last(self, mut caller: Option<&UnixStream>, keep: bool) -> Result<SyncEnd> {
+    /// Waits for the end. Before the first copy is complete, the end of the caller counts. With
+    /// `keep` the reason is stored in the status file.
+    fn wait_for_end(self, mut caller: Option<&UnixStream>, keep: bool) -> Result<SyncEnd> {
         let (mut ready, mut was_ready) = (Some(&self.ready), false);
         let end = loop {
             let mut fds = vec![self.signals.fd().as_fd(), self.sandbox.as_fd(), self.over.as_fd()];
@@ -267,11 +273,14 @@ impl Life {
                 break match self.thread.join() {
                     Ok(Ok(())) => Ok(SyncEnd::Reason("the source was moved or removed".to_owned())),
                     Ok(Err(error)) => Err(error),
-                    Err(_) => Err(Error::new(Kind::State, "the sync has failed, by a bug of msb")),
+                    Err(_) => Err(Error::new(
+                        Kind::State,
+                        "the sync thread has panicked; this is a bug of msb",
+                    )),
                 };
             }
             if now_ready {
-                // Without a word it only means that the thread ends.
+                // Closed without a byte, it means that the thread has ended.
                 was_ready = (&self.ready).read(&mut [0]).is_ok_and(|n| n > 0);
                 (ready, caller) = (None, None);
             } else if caller_left && !is_readable(&self.ready) {
@@ -279,8 +288,8 @@ impl Life {
             }
         };
         match &end {
-            Ok(SyncEnd::Reason(reason)) if keep && was_ready => self.board.end(reason),
-            Err(error) if keep && was_ready => self.board.end(error.message()),
+            Ok(SyncEnd::Reason(reason)) if keep && was_ready => self.status_file.end(reason),
+            Err(error) if keep && was_ready => self.status_file.end(error.message()),
             _ => drop(registry::remove(&self.home, &self.claim.id)),
         }
         match end {
@@ -292,18 +301,18 @@ impl Life {
     }
 }
 
-/// Whether something can be read at once.
+/// Whether the socket is readable now.
 fn is_readable(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// The source as it is called whatever the current directory is.
-fn canonical(source: &Path, links: Links) -> Result<PathBuf> {
+/// The canonical path of the source. Fails if symlinks are refused and it had one.
+fn canonical(source: &Path, links: SymlinkPolicy) -> Result<PathBuf> {
     let about = |error| Error::host(format!("cannot sync `{}`", source.display()), error);
     let path = fs::canonicalize(source).map_err(about)?;
-    if links == Links::Refused && path != source {
-        return Err(through_a_link(source));
+    if links == SymlinkPolicy::Refuse && path != source {
+        return Err(symlink_in_path(source));
     }
     if !fs::metadata(&path).map_err(about)?.is_dir() {
         return Err(Error::invalid(format!("not a directory: `{}`", source.display()))
@@ -317,15 +326,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_was_judged_leads_nowhere_else() {
+    fn a_symlink_in_a_checked_source_is_refused() {
         let place = std::env::temp_dir().join(format!("msb-judged-{}", std::process::id()));
         fs::create_dir_all(place.join("real")).unwrap();
         let place = fs::canonicalize(place).unwrap();
         let (real, link) = (place.join("real"), place.join("link"));
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        assert_eq!(canonical(&link, Links::Followed).unwrap(), real);
-        assert_eq!(canonical(&real, Links::Refused).unwrap(), real);
-        assert_eq!(canonical(&link, Links::Refused).unwrap_err().kind(), Kind::Denied);
+        assert_eq!(canonical(&link, SymlinkPolicy::Follow).unwrap(), real);
+        assert_eq!(canonical(&real, SymlinkPolicy::Refuse).unwrap(), real);
+        assert_eq!(canonical(&link, SymlinkPolicy::Refuse).unwrap_err().kind(), Kind::Denied);
         fs::remove_dir_all(place).unwrap();
     }
 }

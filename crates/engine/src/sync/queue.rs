@@ -1,170 +1,170 @@
-//! What is to be looked at: paths, each once, however many events there were.
+//! The queue of paths to check, each once, however many events named it.
 
-use super::ledger::{below, moved, parent};
-use super::rules;
-use super::watches::Heard;
+use super::baseline::{below, moved, parent};
+use super::excludes;
+use super::inotify::FsEvent;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A file that changes while it is read is left alone for this long: a log that is written all
-/// the time would otherwise be sent all the time.
+/// How long a file that changes while it is read is postponed: a busy log would otherwise be sent
+/// all the time.
 const POSTPONED: Duration = Duration::from_millis(500);
 
-/// A file that gets two names in a row gets them soon after each other.
+/// How many of the last renames are searched for one that can be merged.
 const RECENT: usize = 64;
 
-/// What to look for at a path.
+/// What to check at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Wanted {
-    /// Whether the content of a file may be another though its times are the same.
+pub(crate) struct CheckFlags {
+    /// Whether the content may have changed though the timestamps are equal.
     pub(crate) content: bool,
-    /// Whether everything in a directory is to be looked at, too.
+    /// Whether everything below a directory is checked as well.
     pub(crate) deep: bool,
 }
 
-impl Wanted {
+impl CheckFlags {
     pub(crate) const ALL: Self = Self { content: true, deep: true };
     pub(crate) const DEEP: Self = Self { content: false, deep: true };
     pub(crate) const CONTENT: Self = Self { content: true, deep: false };
     pub(crate) const PLAIN: Self = Self { content: false, deep: false };
 }
 
-/// The next thing to do.
+/// One job of the follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// Something may have got another name.
+pub(crate) enum SyncJob {
+    /// A path may have been renamed.
     Rename(Vec<u8>, Vec<u8>),
-    /// Something may be different.
-    Look(Vec<u8>, Wanted),
+    /// A path may have changed.
+    Check(Vec<u8>, CheckFlags),
 }
 
-/// Paths to look at. Renamings come first; of the others, a directory before what it holds.
+/// Paths to check. Renames come first; of the others, a directory before its entries.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    paths: BTreeMap<Vec<u8>, Wanted>,
+pub(crate) struct PathQueue {
+    paths: BTreeMap<Vec<u8>, CheckFlags>,
     renames: VecDeque<(Vec<u8>, Vec<u8>)>,
     postponed: BTreeSet<Vec<u8>>,
     due: Option<Instant>,
 }
 
-impl Queue {
+impl PathQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.paths.is_empty() && self.renames.is_empty()
     }
 
-    /// How many paths wait.
+    /// The number of queued paths, including postponed ones.
     pub(crate) fn len(&self) -> usize {
         self.paths.len() + self.renames.len() + self.postponed.len()
     }
 
-    pub(crate) fn add(&mut self, path: &[u8], wanted: Wanted) {
+    pub(crate) fn add(&mut self, path: &[u8], flags: CheckFlags) {
         let before = self.paths.entry(path.to_vec()).or_default();
-        before.content |= wanted.content;
-        before.deep |= wanted.deep;
+        before.content |= flags.content;
+        before.deep |= flags.deep;
     }
 
-    /// Puts a job back that could not be done.
-    pub(crate) fn put_back(&mut self, job: Job) {
+    /// Returns a job that failed to the queue.
+    pub(crate) fn put_back(&mut self, job: SyncJob) {
         match job {
-            Job::Rename(from, to) => self.renames.push_front((from, to)),
-            Job::Look(path, wanted) => self.add(&path, wanted),
+            SyncJob::Rename(from, to) => self.renames.push_front((from, to)),
+            SyncJob::Check(path, flags) => self.add(&path, flags),
         }
     }
 
-    /// Leaves a file alone for a moment.
+    /// Postpones a file for 500 ms.
     pub(crate) fn postpone(&mut self, path: &[u8]) {
         self.postponed.insert(path.to_vec());
         self.due.get_or_insert_with(|| Instant::now() + POSTPONED);
     }
 
-    /// When files that were left alone are to be looked at again.
+    /// When postponed files are due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Takes back the files that were left alone for long enough.
+    /// Queues the postponed files that are due.
     pub(crate) fn wake(&mut self, now: Instant) {
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
             for path in std::mem::take(&mut self.postponed) {
-                self.add(&path, Wanted::CONTENT);
+                self.add(&path, CheckFlags::CONTENT);
             }
         }
     }
 
-    /// Takes an event.
-    pub(crate) fn hear(&mut self, heard: &Heard) {
-        match heard {
-            Heard::Written(path) => {
+    /// Queues the paths of an event.
+    pub(crate) fn apply(&mut self, event: &FsEvent) {
+        match event {
+            FsEvent::Written(path) => {
                 if !self.postponed.contains(path) {
-                    self.add(path, Wanted::CONTENT);
+                    self.add(path, CheckFlags::CONTENT);
                 }
-                self.rules(path);
+                self.recheck_if_ignore_file(path);
             }
-            Heard::Changed(path) => self.add(path, Wanted::PLAIN),
-            Heard::Appeared(path) => {
-                self.add(path, Wanted::ALL);
-                self.rules(path);
+            FsEvent::Changed(path) => self.add(path, CheckFlags::PLAIN),
+            FsEvent::Appeared(path) => {
+                self.add(path, CheckFlags::ALL);
+                self.recheck_if_ignore_file(path);
             }
-            Heard::Vanished(path) => {
-                self.add(path, Wanted::PLAIN);
-                self.rules(path);
+            FsEvent::Vanished(path) => {
+                self.add(path, CheckFlags::PLAIN);
+                self.recheck_if_ignore_file(path);
             }
-            Heard::Renamed(from, to) => {
+            FsEvent::Renamed(from, to) => {
                 self.renamed(from, to);
-                self.rules(from);
-                self.rules(to);
+                self.recheck_if_ignore_file(from);
+                self.recheck_if_ignore_file(to);
             }
-            // Everything is compared, which is more than was waiting.
-            Heard::Overflow => {
+            // Everything is checked, which covers all queued paths.
+            FsEvent::Overflow => {
                 self.renames.clear();
                 self.paths.clear();
-                self.add(b"", Wanted::ALL);
+                self.add(b"", CheckFlags::ALL);
             }
-            Heard::Lost => {}
+            FsEvent::Lost => {}
         }
     }
 
-    /// Other rules for a directory mean another look at all of it.
-    fn rules(&mut self, path: &[u8]) {
+    /// A changed ignore file means that its directory is checked again.
+    fn recheck_if_ignore_file(&mut self, path: &[u8]) {
         let name = path.rsplit(|byte| *byte == b'/').next();
-        if name == Some(rules::FILE) {
-            self.add(parent(path), Wanted::DEEP);
+        if name == Some(excludes::FILE) {
+            self.add(parent(path), CheckFlags::DEEP);
         }
     }
 
-    /// What was to be looked at goes along with the name.
+    /// Moves queued paths along with a rename.
     fn renamed(&mut self, from: &[u8], to: &[u8]) {
         let (start, end) = below(from);
         let inside = self.paths.range(start.clone()..end.clone()).map(|(path, _)| path.clone());
         let along: Vec<Vec<u8>> = [from.to_vec()].into_iter().chain(inside).collect();
         for path in along {
-            if let Some(wanted) = self.paths.remove(&path) {
-                self.add(&moved(&path, from, to), wanted);
+            if let Some(flags) = self.paths.remove(&path) {
+                self.add(&moved(&path, from, to), flags);
             }
         }
         let inside = self.postponed.range(start..end).cloned();
         let along: Vec<Vec<u8>> = [from.to_vec()].into_iter().chain(inside).collect();
         for path in along {
             if self.postponed.remove(&path) {
-                self.add(&moved(&path, from, to), Wanted::CONTENT);
+                self.add(&moved(&path, from, to), CheckFlags::CONTENT);
             }
         }
-        // Two in a row are one: nobody sees the name in between any more.
+        // Two renames in a row are merged: the name in between no longer exists.
         match self.renames.iter_mut().rev().take(RECENT).find(|(_, before)| before == from) {
             Some((_, last)) => *last = to.to_vec(),
             None => self.renames.push_back((from.to_vec(), to.to_vec())),
         }
-        // Whatever becomes of the renaming, both names are looked at.
-        self.add(from, Wanted::PLAIN);
-        self.add(to, Wanted::DEEP);
+        // Both names are checked, even if the rename fails.
+        self.add(from, CheckFlags::PLAIN);
+        self.add(to, CheckFlags::DEEP);
     }
 
-    pub(crate) fn next(&mut self) -> Option<Job> {
+    pub(crate) fn next(&mut self) -> Option<SyncJob> {
         if let Some((from, to)) = self.renames.pop_front() {
-            return Some(Job::Rename(from, to));
+            return Some(SyncJob::Rename(from, to));
         }
-        self.paths.pop_first().map(|(path, wanted)| Job::Look(path, wanted))
+        self.paths.pop_first().map(|(path, flags)| SyncJob::Check(path, flags))
     }
 }
 
@@ -172,68 +172,68 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn all(queue: &mut Queue) -> Vec<Job> {
+    fn all(queue: &mut PathQueue) -> Vec<SyncJob> {
         std::iter::from_fn(|| queue.next()).collect()
     }
 
-    fn look(path: &str, wanted: Wanted) -> Job {
-        Job::Look(path.into(), wanted)
+    fn look(path: &str, flags: CheckFlags) -> SyncJob {
+        SyncJob::Check(path.into(), flags)
     }
 
     #[test]
-    fn a_path_waits_once_however_often_it_changes() {
-        let mut queue = Queue::default();
+    fn a_path_is_queued_once() {
+        let mut queue = PathQueue::default();
         for _ in 0..100 {
-            queue.hear(&Heard::Written(b"a/b".to_vec()));
-            queue.hear(&Heard::Changed(b"a/b".to_vec()));
+            queue.apply(&FsEvent::Written(b"a/b".to_vec()));
+            queue.apply(&FsEvent::Changed(b"a/b".to_vec()));
         }
-        queue.hear(&Heard::Appeared(b"a".to_vec()));
-        let expected = [look("a", Wanted::ALL), look("a/b", Wanted::CONTENT)];
+        queue.apply(&FsEvent::Appeared(b"a".to_vec()));
+        let expected = [look("a", CheckFlags::ALL), look("a/b", CheckFlags::CONTENT)];
         assert_eq!(all(&mut queue), expected);
     }
 
     #[test]
-    fn what_waits_goes_along_with_a_renaming() {
-        let mut queue = Queue::default();
-        queue.hear(&Heard::Written(b"a/b".to_vec()));
-        queue.hear(&Heard::Renamed(b"a".to_vec(), b"c".to_vec()));
-        queue.hear(&Heard::Renamed(b"c".to_vec(), b"d".to_vec()));
+    fn queued_paths_follow_a_rename() {
+        let mut queue = PathQueue::default();
+        queue.apply(&FsEvent::Written(b"a/b".to_vec()));
+        queue.apply(&FsEvent::Renamed(b"a".to_vec(), b"c".to_vec()));
+        queue.apply(&FsEvent::Renamed(b"c".to_vec(), b"d".to_vec()));
         let expected = [
-            Job::Rename(b"a".to_vec(), b"d".to_vec()),
-            look("a", Wanted::PLAIN),
-            look("c", Wanted::PLAIN),
-            look("d", Wanted::DEEP),
-            look("d/b", Wanted::CONTENT),
+            SyncJob::Rename(b"a".to_vec(), b"d".to_vec()),
+            look("a", CheckFlags::PLAIN),
+            look("c", CheckFlags::PLAIN),
+            look("d", CheckFlags::DEEP),
+            look("d/b", CheckFlags::CONTENT),
         ];
         assert_eq!(all(&mut queue), expected);
     }
 
     #[test]
-    fn rules_that_change_mean_a_look_at_the_directory() {
-        let mut queue = Queue::default();
-        queue.hear(&Heard::Written(b"a/.gitignore".to_vec()));
-        let expected = [look("a", Wanted::DEEP), look("a/.gitignore", Wanted::CONTENT)];
+    fn a_changed_gitignore_rechecks_its_directory() {
+        let mut queue = PathQueue::default();
+        queue.apply(&FsEvent::Written(b"a/.gitignore".to_vec()));
+        let expected = [look("a", CheckFlags::DEEP), look("a/.gitignore", CheckFlags::CONTENT)];
         assert_eq!(all(&mut queue), expected);
-        queue.hear(&Heard::Vanished(b".gitignore".to_vec()));
-        assert_eq!(all(&mut queue)[0], look("", Wanted::DEEP));
+        queue.apply(&FsEvent::Vanished(b".gitignore".to_vec()));
+        assert_eq!(all(&mut queue)[0], look("", CheckFlags::DEEP));
     }
 
     #[test]
-    fn a_file_that_is_left_alone_is_looked_at_once_it_is_time() {
-        let mut queue = Queue::default();
+    fn a_postponed_file_is_checked_when_due() {
+        let mut queue = PathQueue::default();
         queue.postpone(b"log");
-        queue.hear(&Heard::Written(b"log".to_vec()));
+        queue.apply(&FsEvent::Written(b"log".to_vec()));
         assert!(queue.is_empty() && queue.len() == 1);
         queue.wake(queue.due().unwrap());
-        assert_eq!(all(&mut queue), [look("log", Wanted::CONTENT)]);
+        assert_eq!(all(&mut queue), [look("log", CheckFlags::CONTENT)]);
         assert!(queue.due().is_none());
     }
 
     #[test]
-    fn too_many_events_mean_a_look_at_everything() {
-        let mut queue = Queue::default();
-        queue.hear(&Heard::Written(b"a".to_vec()));
-        queue.hear(&Heard::Overflow);
-        assert_eq!(all(&mut queue), [look("", Wanted::ALL)]);
+    fn an_overflow_rechecks_everything() {
+        let mut queue = PathQueue::default();
+        queue.apply(&FsEvent::Written(b"a".to_vec()));
+        queue.apply(&FsEvent::Overflow);
+        assert_eq!(all(&mut queue), [look("", CheckFlags::ALL)]);
     }
 }

@@ -1,9 +1,10 @@
-//! The syncs of a state directory: a directory for each, whose lock its process holds.
+//! The syncs of a state directory: one directory each, locked by its process.
 
-use super::board::{self, STATUS};
+use super::status_file::{self, STATUS};
 use super::{SyncSpec, SyncState, SyncStatus, SyncSummary, text};
 use crate::planning::now_ms;
-use crate::store::{Aside, Home, create_private, passing, remove_tree};
+use crate::store::{Home, TempDir, create_private_file, remove_tree, temp_name};
+use msb_spec::encoding::hex;
 use msb_spec::{Error, Kind, Name, Result, state};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, RenameFlags};
@@ -14,19 +15,19 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What a sync is about; written once.
+/// The name of the record, which is written once.
 const RECORD: &str = "sync.json";
-/// Both files are far smaller.
+/// The most bytes of a record or status that are read.
 const FILE_LIMIT: u64 = 64 << 10;
-/// Hexadecimal digits of an ID: short to type, and a few dozen never meet.
+/// Hex digits of an id: short to type, and unique among dozens of syncs.
 const ID_DIGITS: usize = 6;
-/// A sync ends at once when it is asked to; one that does not is killed.
+/// How long a sync may take to end before it is killed.
 const STOP_LIMIT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// One that has ended is kept so long for somebody who asks why.
+/// How long an ended sync stays listed, in milliseconds.
 const KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct SyncRecord {
     source: String,
     sandbox: Name,
     target: String,
@@ -34,15 +35,15 @@ struct Record {
     started: u64,
 }
 
-/// The directory of a sync whose lock we hold; it stays when this is dropped.
+/// The directory of a sync, locked by this process. It stays on drop.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct SyncClaim {
     pub(crate) id: String,
     pub(crate) directory: PathBuf,
     _lock: File,
 }
 
-/// How a sync begins.
+/// The initial status of a sync.
 pub(crate) fn first_status() -> SyncStatus {
     SyncStatus {
         state: SyncState::Copying,
@@ -57,8 +58,9 @@ pub(crate) fn first_status() -> SyncStatus {
     }
 }
 
-/// Makes the directory of a sync that this process is. It is there whole or not at all.
-pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<Claim> {
+/// Creates the directory of the sync of this process. `rename(2)` makes it visible when it is
+/// complete.
+pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<SyncClaim> {
     let syncs = home.syncs();
     let about = |error: io::Error| {
         Error::host(format!("cannot keep a sync in `{}`", syncs.display()), error)
@@ -66,12 +68,12 @@ pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<Claim
     let private =
         |path: &Path, parents| fs::DirBuilder::new().recursive(parents).mode(0o700).create(path);
     private(&syncs, true).map_err(about)?;
-    let aside = syncs.join(passing("making", "sync"));
-    private(&aside, false).map_err(about)?;
-    let guard = Aside(aside.clone());
-    let lock = create_private(&aside.join(state::LOCK)).map_err(about)?;
+    let temp = syncs.join(temp_name("making", "sync"));
+    private(&temp, false).map_err(about)?;
+    let guard = TempDir(temp.clone());
+    let lock = create_private_file(&temp.join(state::LOCK)).map_err(about)?;
     msb_sys::lock::try_lock(&lock).map_err(about)?;
-    let record = Record {
+    let record = SyncRecord {
         source: source.to_string_lossy().into_owned(),
         sandbox: spec.sandbox.clone(),
         target: text(&spec.target),
@@ -79,16 +81,16 @@ pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<Claim
         started: now_ms(),
     };
     let record = serde_json::to_vec(&record).expect("our own types always serialise");
-    let mut file = create_private(&aside.join(RECORD)).map_err(about)?;
+    let mut file = create_private_file(&temp.join(RECORD)).map_err(about)?;
     file.write_all(&record).map_err(about)?;
-    board::write(&aside, &first_status()).map_err(about)?;
+    status_file::write(&temp, &first_status()).map_err(about)?;
     loop {
         let id = new_id().map_err(about)?;
         let directory = syncs.join(&id);
-        match rustix::fs::renameat_with(CWD, &aside, CWD, &directory, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(CWD, &temp, CWD, &directory, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 std::mem::forget(guard);
-                return Ok(Claim { id, directory, _lock: lock });
+                return Ok(SyncClaim { id, directory, _lock: lock });
             }
             Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(about(error.into())),
@@ -99,7 +101,7 @@ pub(crate) fn claim(home: &Home, spec: &SyncSpec, source: &Path) -> Result<Claim
 fn new_id() -> io::Result<String> {
     let mut bytes = [0u8; ID_DIGITS / 2];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(bytes))
 }
 
 fn is_id(id: &str) -> bool {
@@ -119,10 +121,10 @@ fn is_alive(directory: &Path) -> bool {
     lock.is_ok_and(|lock| msb_sys::lock::is_locked(&lock).unwrap_or(false))
 }
 
-/// What a directory tells, read back as something that anybody could have written.
+/// The summary of a sync. Its files are untrusted.
 fn read(home: &Home, id: &str) -> Option<SyncSummary> {
     let directory = home.syncs().join(id);
-    let Record { source, sandbox, target, pid, started } = parsed(&directory.join(RECORD))?;
+    let SyncRecord { source, sandbox, target, pid, started } = parsed(&directory.join(RECORD))?;
     let status = parsed(&directory.join(STATUS))?;
     Some(SyncSummary { id: id.to_owned(), source, sandbox, target, pid, started, status })
 }
@@ -133,11 +135,11 @@ fn parsed<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&content).ok()
 }
 
-/// Every sync that runs or has ended with a word, the oldest first.
+/// All syncs that run or have recorded their end, the oldest first.
 pub(crate) fn all(home: &Home) -> Vec<SyncSummary> {
     let all = ids(home).into_iter().filter_map(|id| {
         let alive = is_alive(&home.syncs().join(&id));
-        // In that order: one that ends meanwhile has said so before its lock was free.
+        // The lock is tested first: a sync records its end before it releases the lock.
         read(home, &id).filter(|sync| alive || sync.status.state == SyncState::Ended)
     });
     let mut all: Vec<SyncSummary> = all.collect();
@@ -145,7 +147,7 @@ pub(crate) fn all(home: &Home) -> Vec<SyncSummary> {
     all
 }
 
-/// One of them.
+/// One sync by its id.
 pub(crate) fn one(home: &Home, id: &str) -> Result<SyncSummary> {
     all(home).into_iter().find(|sync| sync.id == id).ok_or_else(|| unknown(home, id))
 }
@@ -159,7 +161,7 @@ fn unknown(home: &Home, id: &str) -> Error {
     }
 }
 
-/// Ends a sync, and removes what it kept.
+/// Stops a sync and removes its directory.
 pub(crate) fn stop(home: &Home, id: &str) -> Result<()> {
     let directory = home.syncs().join(id);
     if !is_id(id) || !directory.exists() {
@@ -171,9 +173,9 @@ pub(crate) fn stop(home: &Home, id: &str) -> Result<()> {
     remove(home, id).map_err(|error| Error::host(format!("cannot remove sync `{id}`"), error))
 }
 
-/// Asks the process of a sync to end, then makes it.
+/// Ends a sync process: SIGTERM, then SIGKILL.
 fn end(id: &str, directory: &Path) -> Result<()> {
-    let record: Option<Record> = parsed(&directory.join(RECORD));
+    let record: Option<SyncRecord> = parsed(&directory.join(RECORD));
     let pid = record.and_then(|record| Pid::from_raw(i32::try_from(record.pid).ok()?));
     let Some(pid) = pid else {
         return Err(Error::new(Kind::State, format!("the record of sync `{id}` cannot be read")));
@@ -185,7 +187,7 @@ fn end(id: &str, directory: &Path) -> Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         process => process.map_err(about)?,
     };
-    // Only now that it is held: if the lock is still held, too, then by this very process.
+    // The pidfd is open now: if the lock is still held, the pid has not been reused.
     if !is_alive(directory) {
         return Ok(());
     }
@@ -202,25 +204,25 @@ fn end(id: &str, directory: &Path) -> Result<()> {
     Err(Error::new(Kind::Timeout, format!("sync `{id}` does not end")))
 }
 
-/// Forgets a sync that has ended.
+/// Removes the directory of a sync that has ended.
 pub(crate) fn forget(home: &Home, id: &str) {
     if is_id(id) && !is_alive(&home.syncs().join(id)) {
-        let _ = remove(home, id);
+        msb_log::debug_on_failure!(remove(home, id), "cannot remove the record of a sync");
     }
 }
 
-/// Removes the directory of a sync: first its name, at once, then what it holds.
+/// Removes the directory of a sync: `rename(2)` first, then the tree.
 pub(crate) fn remove(home: &Home, id: &str) -> io::Result<()> {
-    let gone = home.syncs().join(passing("gone", id));
+    let gone = home.syncs().join(temp_name("gone", id));
     match fs::rename(home.syncs().join(id), &gone) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         renamed => renamed.and_then(|()| remove_tree(&gone)),
     }
 }
 
-/// Removes what syncs left that were killed, and says so.
+/// Removes directories of killed syncs. Returns one line for each.
 pub(crate) fn repair(home: &Home) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     for id in ids(home) {
         if is_alive(&home.syncs().join(&id)) {
             continue;
@@ -228,7 +230,10 @@ pub(crate) fn repair(home: &Home) -> Vec<String> {
         let note = match read(home, &id) {
             Some(sync) if sync.status.state == SyncState::Ended => {
                 if now_ms().saturating_sub(sync.started) > KEPT_MS {
-                    let _ = remove(home, &id);
+                    msb_log::debug_on_failure!(
+                        remove(home, &id),
+                        "cannot remove the record of a sync"
+                    );
                 }
                 continue;
             }
@@ -238,8 +243,8 @@ pub(crate) fn repair(home: &Home) -> Vec<String> {
             None => format!("cleaned up after sync `{id}`, which was killed"),
         };
         if remove(home, &id).is_ok() {
-            said.push(note);
+            notes.push(note);
         }
     }
-    said
+    notes
 }

@@ -1,8 +1,8 @@
-//! The directory that is copied, through one descriptor of it.
+//! The source directory, accessed through one descriptor.
 //!
-//! Every path is resolved below that descriptor and through no link, so that nothing outside is
-//! ever read, whatever is renamed meanwhile. It is held only while it is used: the kernel does not
-//! tell that a directory was removed while somebody has it open, and does not unmount it.
+//! Every path is resolved below that descriptor without following symlinks, so nothing outside is
+//! read, whatever is renamed meanwhile. The descriptor is closed while the sync is idle: an open
+//! directory reports no removal and cannot be unmounted.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::fs::File;
@@ -10,70 +10,70 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A directory of the host.
+/// The source directory of a sync or a copy.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceDir {
     path: PathBuf,
-    /// By which it is known again.
-    stamp: Stamp,
+    /// Device and inode, to recognise the directory when it is reopened.
+    stamp: FileStamp,
     root: Option<OwnedFd>,
 }
 
-/// What sort of thing is there.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum SourceKind {
     File,
     Directory,
     Symlink,
-    /// A device, socket or pipe, which is left out.
+    /// A device, socket or FIFO, which is not copied.
     Other,
 }
 
-/// What tells a version of a file from others.
+/// The metadata that identifies a version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) size: u64,
     pub(crate) mode: u32,
-    /// Seconds and nanoseconds.
+    /// The mtime in seconds and nanoseconds.
     pub(crate) modified: (i64, i64),
     pub(crate) changed: (i64, i64),
 }
 
-impl Stamp {
-    /// Whether it is the same thing, whatever has happened to it.
-    pub(crate) fn is_same_thing(&self, other: &Self) -> bool {
+impl FileStamp {
+    /// Whether device and inode are equal.
+    pub(crate) fn is_same_inode(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Whether it has the same content, unless somebody has set the time back.
+    /// Whether inode, size and mtime are equal. A process that sets the mtime can defeat this.
     pub(crate) fn has_same_content(&self, other: &Self) -> bool {
-        self.is_same_thing(other) && (self.size, self.modified) == (other.size, other.modified)
+        self.is_same_inode(other) && (self.size, self.modified) == (other.size, other.modified)
     }
 
-    /// Milliseconds since 1970.
+    /// The mtime in milliseconds since 1970.
     pub(crate) fn modified_ms(&self) -> i64 {
         self.modified.0.saturating_mul(1000).saturating_add(self.modified.1 / 1_000_000)
     }
 }
 
-/// Something of the source, held.
+/// A path of the source, opened with O_PATH.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct SourceEntry {
     fd: OwnedFd,
-    pub(crate) sort: Sort,
-    pub(crate) stamp: Stamp,
+    pub(crate) kind: SourceKind,
+    pub(crate) stamp: FileStamp,
 }
 
-impl Look {
-    /// What a link says.
+impl SourceEntry {
+    /// The target of a symlink.
     pub(crate) fn link(&self) -> io::Result<Vec<u8>> {
         Ok(rustix::fs::readlinkat(&self.fd, c"", Vec::new())?.into_bytes())
     }
 }
 
-impl Source {
+impl SourceDir {
     /// Opens a directory by its canonical path.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let root = open(path)?;
@@ -81,52 +81,52 @@ impl Source {
         Ok(Self { path: path.to_owned(), stamp, root: Some(root) })
     }
 
-    /// One that is open.
-    pub(crate) fn held(path: &Path, root: OwnedFd, stamp: Stamp) -> Self {
+    /// Wraps an open directory.
+    pub(crate) fn from_open(path: &Path, root: OwnedFd, stamp: FileStamp) -> Self {
         Self { path: path.to_owned(), stamp, root: Some(root) }
     }
 
-    /// What something open is.
-    pub(crate) fn described(fd: impl AsFd) -> io::Result<(Sort, Stamp)> {
+    /// Kind and stamp of an open file.
+    pub(crate) fn described(fd: impl AsFd) -> io::Result<(SourceKind, FileStamp)> {
         Ok(described(&rustix::fs::fstat(fd)?))
     }
 
-    /// Opens it again if it was let go. False if it is no longer there.
-    pub(crate) fn hold(&mut self) -> bool {
+    /// Reopens the source if it was closed. False if it is gone.
+    pub(crate) fn reopen(&mut self) -> bool {
         if self.root.is_none() {
-            let same = |root: &OwnedFd| stamp(root).is_ok_and(|now| now.is_same_thing(&self.stamp));
+            let same = |root: &OwnedFd| stamp(root).is_ok_and(|now| now.is_same_inode(&self.stamp));
             self.root = open(&self.path).ok().filter(same);
         }
         self.root.is_some()
     }
 
-    /// Lets it go until it is held again.
-    pub(crate) fn let_go(&mut self) {
+    /// Closes the source until [`SourceDir::reopen`].
+    pub(crate) fn close(&mut self) {
         self.root = None;
     }
 
-    /// What is there; a link is one.
-    pub(crate) fn look(&self, path: &[u8]) -> io::Result<Look> {
+    /// Looks a path up; symlinks are not followed.
+    pub(crate) fn look_up(&self, path: &[u8]) -> io::Result<SourceEntry> {
         let fd = self.at(path, OFlags::PATH)?;
-        let (sort, stamp) = described(&rustix::fs::fstat(&fd)?);
-        Ok(Look { fd, sort, stamp })
+        let (kind, stamp) = described(&rustix::fs::fstat(&fd)?);
+        Ok(SourceEntry { fd, kind, stamp })
     }
 
-    /// A directory that can be listed.
+    /// Opens a directory for listing.
     pub(crate) fn directory(&self, path: &[u8]) -> io::Result<OwnedFd> {
         self.at(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// A file, with what it is now; none if it is not one.
-    pub(crate) fn file(&self, path: &[u8]) -> io::Result<Option<(File, Stamp)>> {
-        // A pipe that has just taken its place must not be waited for.
+    /// Opens a file with its stamp; `None` if it is not a regular file.
+    pub(crate) fn file(&self, path: &[u8]) -> io::Result<Option<(File, FileStamp)>> {
+        // O_NONBLOCK: a FIFO that has replaced the file must not block.
         let fd = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        let (sort, stamp) = described(&rustix::fs::fstat(&fd)?);
-        Ok((sort == Sort::File).then(|| (File::from(fd), stamp)))
+        let (kind, stamp) = described(&rustix::fs::fstat(&fd)?);
+        Ok((kind == SourceKind::File).then(|| (File::from(fd), stamp)))
     }
 
     fn at(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let root = self.root.as_ref().ok_or_else(|| io::Error::other("the source is not held"))?;
+        let root = self.root.as_ref().ok_or_else(|| io::Error::other("the source is closed"))?;
         let path = if path.is_empty() { b"." } else { path };
         let within =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -137,16 +137,16 @@ impl Source {
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Every link was followed before; one that is there now leads elsewhere.
+    // The path is canonical, so a symlink in it now is refused.
     Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
 }
 
-/// What a file is now.
-pub(crate) fn stamp(file: impl AsFd) -> io::Result<Stamp> {
+/// The present stamp of an open file.
+pub(crate) fn stamp(file: impl AsFd) -> io::Result<FileStamp> {
     Ok(described(&rustix::fs::statat(file, c"", AtFlags::EMPTY_PATH)?).1)
 }
 
-/// The names in a directory.
+/// The names in a directory, without `.` and `..`.
 pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -158,14 +158,14 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-fn described(stat: &Stat) -> (Sort, Stamp) {
-    let sort = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Sort::File,
-        FileType::Directory => Sort::Directory,
-        FileType::Symlink => Sort::Symlink,
-        _ => Sort::Other,
+fn described(stat: &Stat) -> (SourceKind, FileStamp) {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => SourceKind::File,
+        FileType::Directory => SourceKind::Directory,
+        FileType::Symlink => SourceKind::Symlink,
+        _ => SourceKind::Other,
     };
-    let stamp = Stamp {
+    let stamp = FileStamp {
         device: stat.st_dev,
         inode: stat.st_ino,
         size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -173,7 +173,7 @@ fn described(stat: &Stat) -> (Sort, Stamp) {
         modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
         changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
     };
-    (sort, stamp)
+    (kind, stamp)
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
         fs::create_dir_all(place.join("real/deep")).unwrap();
         let place = fs::canonicalize(place).unwrap();
         std::os::unix::fs::symlink("real", place.join("link")).unwrap();
-        let opens = |path: &str| Source::open(&place.join(path)).is_ok();
+        let opens = |path: &str| SourceDir::open(&place.join(path)).is_ok();
         assert!(opens("real/deep"));
         assert!(!opens("link"));
         assert!(!opens("link/deep"));

@@ -1,9 +1,10 @@
-//! What is known of a volume, in its `volume.json`. Read back as something that anybody could have
-//! written.
+//! The record of a volume, `volume.json`. It is untrusted when it is read back.
 
-use crate::host::{User, is_unused};
-use crate::store::{Home, create_private};
-use msb_spec::{Bytes, Error, IdRange, Kind, Result, Stored, VolumeKind, VolumeName, VolumeSpec};
+use crate::host::{HostUser, is_sandbox_range};
+use crate::store::{Home, create_private_file};
+use msb_spec::{
+    Bytes, Error, IdRange, Kind, Result, VolumeKind, VolumeName, VolumeSpec, VolumeStorage,
+};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,44 +13,43 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Raised whenever an older msb could misread a record.
+/// The format version. It is raised when an older msb could misread a record.
 const VERSION: u32 = 1;
-/// Labels and a few numbers.
+/// The most bytes of a record: labels and a few numbers.
 const LIMIT: u64 = 1 << 20;
 
 const RECORD: &str = "volume.json";
 pub(super) const DIRECTORY: &str = "data";
-/// Only ever written by the host's kernel, and never to be mistaken for a disk that was not.
+/// Only the host kernel writes it. The name differs from that of disks that guests write.
 const IMAGE: &str = "image";
 const DISK: &str = "disk";
-/// The next record.
-const ASIDE: &str = ".volume.json";
-/// Held by whoever uses the volume.
+/// The temporary name of a record while it is written.
+const TEMP_RECORD: &str = ".volume.json";
+/// The lock file: shared by users of the volume, exclusive for its removal.
 pub(super) const LOCK: &str = "lock";
 
-/// The ids of a disk are those inside: it is the business of its file system.
+/// The id range of a disk: its file system has ids of the guest.
 const OWN_IDS: IdRange = IdRange { start: 0, count: 0x1_0000 };
 
-/// A volume.
+/// The record of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub(crate) struct VolumeRecord {
     version: u32,
     pub(crate) name: VolumeName,
     pub(crate) kind: VolumeKind,
     pub(crate) size: Option<Bytes>,
     pub(crate) labels: BTreeMap<String, String>,
-    /// In milliseconds since 1970.
+    /// Creation time in milliseconds since 1970.
     pub(crate) created: u64,
-    /// The host ids of its files, if they are not those of every sandbox of this user.
+    /// The host ids of its files. `None` if they are those of the sandboxes of this user.
     pub(crate) ids: Option<IdRange>,
-    /// Whether a microVM may have written to the disk itself: then the host's kernel never mounts
-    /// it again.
+    /// Whether a microVM may have written to the disk. The host kernel does not mount it then.
     pub(crate) by_machine: bool,
 }
 
-impl Record {
-    /// A new volume, as asked for and as this user can have it.
+impl VolumeRecord {
+    /// A record for a new volume.
     pub(crate) fn new(spec: &VolumeSpec, created: u64, ids: Option<IdRange>) -> Self {
         let size = match spec.kind {
             VolumeKind::Dir => spec.size,
@@ -67,7 +67,7 @@ impl Record {
         }
     }
 
-    /// Reads the record of a volume that is there.
+    /// Reads and checks the record of an existing volume.
     pub(crate) fn read(home: &Home, name: &VolumeName) -> Result<Self> {
         let directory = home.volume(name);
         let unreadable = |cause: &dyn std::fmt::Display| {
@@ -84,7 +84,7 @@ impl Record {
         let file = match open {
             Ok(file) if file.metadata().is_ok_and(|meta| meta.is_file()) => file,
             Ok(_) => return Err(unreadable(&"its record is not a file")),
-            // Somebody removes it at this moment.
+            // It is being removed.
             Err(_) if !directory.exists() => return Err(unknown(home, name)),
             Err(error) => return Err(unreadable(&error)),
         };
@@ -103,7 +103,7 @@ impl Record {
             return Err(Error::unsupported("it was made by another version of msb"));
         }
         if self.name != *name {
-            return Err(Error::invalid("its record is another's"));
+            return Err(Error::invalid("its record belongs to another volume"));
         }
         VolumeSpec {
             name: self.name.clone(),
@@ -112,11 +112,11 @@ impl Record {
             labels: self.labels.clone(),
         }
         .validate()?;
-        let root = User::current().is_root();
+        let root = HostUser::current().is_root();
         match self.ids {
-            // Ids that belong to somebody would be handed to sandboxes.
-            Some(range) if !root || !is_unused(range) => {
-                return Err(Error::invalid("its ids are not ours to give"));
+            // Ids of other users would be handed to sandboxes.
+            Some(range) if !root || !is_sandbox_range(range) => {
+                return Err(Error::invalid("its ids are outside of the range for volumes"));
             }
             None if root && self.kind == VolumeKind::Dir => {
                 return Err(Error::invalid("it has no ids"));
@@ -125,33 +125,33 @@ impl Record {
         }
         let path = self.path(directory);
         let meta = fs::symlink_metadata(&path)
-            .map_err(|error| Error::host("what it holds is missing", error))?;
+            .map_err(|error| Error::host("its data is missing", error))?;
         let well = match self.stored() {
-            Stored::Directory => meta.is_dir(),
-            Stored::Image | Stored::Disk => meta.is_file(),
+            VolumeStorage::Directory => meta.is_dir(),
+            VolumeStorage::Image | VolumeStorage::Disk => meta.is_file(),
         };
-        if well { Ok(()) } else { Err(Error::invalid("what it holds is something else")) }
+        if well { Ok(()) } else { Err(Error::invalid("its data has the wrong file type")) }
     }
 
-    /// How it lies on the host.
-    pub(crate) fn stored(&self) -> Stored {
+    /// How the volume is stored on the host.
+    pub(crate) fn stored(&self) -> VolumeStorage {
         match (self.kind, self.size) {
-            (VolumeKind::Disk, _) => Stored::Disk,
-            (VolumeKind::Dir, Some(_)) => Stored::Image,
-            (VolumeKind::Dir, None) => Stored::Directory,
+            (VolumeKind::Disk, _) => VolumeStorage::Disk,
+            (VolumeKind::Dir, Some(_)) => VolumeStorage::Image,
+            (VolumeKind::Dir, None) => VolumeStorage::Directory,
         }
     }
 
-    /// The directory or image that holds it, in the volume's directory.
+    /// The path of its data in the directory of the volume.
     pub(crate) fn path(&self, directory: &Path) -> PathBuf {
         directory.join(match self.stored() {
-            Stored::Directory => DIRECTORY,
-            Stored::Image => IMAGE,
-            Stored::Disk => DISK,
+            VolumeStorage::Directory => DIRECTORY,
+            VolumeStorage::Image => IMAGE,
+            VolumeStorage::Disk => DISK,
         })
     }
 
-    /// The host ids of its files, for whoever mounts it as root.
+    /// The host ids of its files, for a mount by root.
     pub(crate) fn range(&self) -> Option<IdRange> {
         match self.kind {
             VolumeKind::Dir => self.ids,
@@ -159,23 +159,23 @@ impl Record {
         }
     }
 
-    /// Writes it into a volume's directory, replacing what is there at once.
+    /// Writes the record to the directory of a volume, by `rename(2)`.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         let text = serde_json::to_vec(self).expect("our own types always serialise");
-        // One of a writer who was killed; there is one at a time.
-        let aside = directory.join(ASIDE);
-        let _ = fs::remove_file(&aside);
-        let mut file = create_private(&aside)?;
+        // Left by a killed process; there is one writer at a time.
+        let temp = directory.join(TEMP_RECORD);
+        let _ = fs::remove_file(&temp);
+        let mut file = create_private_file(&temp)?;
         let written = file.write_all(&text).and_then(|()| file.sync_all());
-        let replaced = written.and_then(|()| fs::rename(&aside, directory.join(RECORD)));
+        let replaced = written.and_then(|()| fs::rename(&temp, directory.join(RECORD)));
         if replaced.is_err() {
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(&temp);
         }
         replaced.and_then(|()| File::open(directory)?.sync_all())
     }
 }
 
-/// There is no such volume; perhaps another was meant.
+/// The error for a missing volume, with the nearest name as a hint.
 pub(crate) fn unknown(home: &Home, name: &VolumeName) -> Error {
     let error = Error::new(Kind::NotFound, format!("no volume `{name}`"));
     let names = home.volume_names();

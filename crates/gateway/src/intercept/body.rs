@@ -1,12 +1,13 @@
-//! Bodies on their way through: watched for placeholders outwards, scrubbed of values inwards.
+//! Streaming bodies: request bodies are searched for placeholders, response bodies are scrubbed of
+//! values.
 
-use super::message_end::MessageEnd;
-use super::patterns::Watch;
-use super::scrub::{PAUSE, Scrubber, scrub_headers};
-use super::secrets::Scope;
-use super::stall::Stall;
-use super::value_search::ValueSearch;
-use crate::budget::Reserved;
+use super::idle_timeout::IdleTimeout;
+use crate::budget::MemoryReservation;
+use crate::secrets::message_end::MessageEnd;
+use crate::secrets::patterns::StreamSearch;
+use crate::secrets::scrub::{HOLD_TIMEOUT, Scrubber, scrub_headers};
+use crate::secrets::substitution::HostSecrets;
+use crate::secrets::value_search::ValueSearch;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::HeaderMap;
 use std::io;
@@ -15,48 +16,51 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Nothing of a body for so long, and whoever sends it has gone. Events of some APIs are minutes
-/// apart.
-pub(crate) const BODY_LIMIT: Duration = Duration::from_secs(600);
+/// A body that makes no progress for so long is aborted. Events of some APIs are minutes apart.
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A body for the other side.
-pub(crate) enum Outgoing {
-    /// Read before, or none.
+/// The body of a request to the server.
+pub(crate) enum RequestBody {
+    /// A body that is in memory, or none.
     Whole(Option<Bytes>),
-    /// As it comes.
-    Passing(Box<Watched>),
+    /// A body that is forwarded as it arrives.
+    Streaming(Box<ScannedBody>),
 }
 
-/// A body in which no placeholder may stand.
-pub(crate) struct Watched {
+/// A request body in which no placeholder may occur.
+pub(crate) struct ScannedBody {
     body: Incoming,
-    scope: Scope,
-    watch: Watch,
-    stall: Stall,
-    /// None when there is nothing more to find: one was found.
-    report: Option<Report>,
+    secrets: HostSecrets,
+    search: StreamSearch,
+    idle: IdleTimeout,
+    /// `None` after a placeholder was found.
+    report: Option<PlaceholderReport>,
 }
 
-/// Told whose placeholder is in a body.
-pub(crate) type Report = Box<dyn FnOnce(usize) + Send + Sync>;
+/// Called with the index of the Secret, when its placeholder is in a body.
+pub(crate) type PlaceholderReport = Box<dyn FnOnce(usize) + Send + Sync>;
 
-impl Outgoing {
-    /// Passes `body` on until a placeholder comes in it.
-    pub(crate) fn passing(body: Incoming, scope: Scope, report: Report) -> Self {
+impl RequestBody {
+    /// Forwards `body` until a placeholder is found in it.
+    pub(crate) fn streaming(
+        body: Incoming,
+        secrets: HostSecrets,
+        report: PlaceholderReport,
+    ) -> Self {
         if body.is_end_stream() {
             return Self::Whole(None);
         }
-        Self::Passing(Box::new(Watched {
+        Self::Streaming(Box::new(ScannedBody {
             body,
-            scope,
-            watch: Watch::default(),
-            stall: Stall::new(BODY_LIMIT),
+            secrets,
+            search: StreamSearch::default(),
+            idle: IdleTimeout::new(BODY_TIMEOUT),
             report: Some(report),
         }))
     }
 }
 
-impl Body for Outgoing {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -66,14 +70,14 @@ impl Body for Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Passing(watched) => watched.poll(cx),
+            Self::Streaming(body) => body.poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Passing(watched) => watched.body.is_end_stream(),
+            Self::Streaming(body) => body.body.is_end_stream(),
         }
     }
 
@@ -82,32 +86,32 @@ impl Body for Outgoing {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Self::Passing(watched) => watched.body.size_hint(),
+            Self::Streaming(body) => body.body.size_hint(),
         }
     }
 }
 
-impl Watched {
+impl ScannedBody {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if self.report.is_none() {
             return Poll::Ready(Some(Err(io::ErrorKind::PermissionDenied.into())));
         }
         let Poll::Ready(next) = Pin::new(&mut self.body).poll_frame(cx) else {
-            ready!(self.stall.poll(cx));
+            ready!(self.idle.poll(cx));
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
         };
-        self.stall.reset();
+        self.idle.reset();
         let Some(frame) = next else { return Poll::Ready(None) };
         let frame = frame.map_err(io::Error::other)?;
-        let of = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(piece), _) => self.scope.watched(&mut self.watch, piece),
-            (None, Some(trailers)) => self.scope.check_trailers(trailers),
+        let index = match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(piece), _) => self.secrets.search(&mut self.search, piece),
+            (None, Some(trailers)) => self.secrets.check_trailers(trailers),
             (None, None) => None,
         };
-        if let Some(of) = of {
-            // The other side never gets the end of the request, so it cannot act on it.
+        if let Some(index) = index {
+            // The server never gets the end of the request, so it cannot act on it.
             if let Some(report) = self.report.take() {
-                report(of);
+                report(index);
             }
             return Poll::Ready(Some(Err(io::ErrorKind::PermissionDenied.into())));
         }
@@ -115,46 +119,46 @@ impl Watched {
     }
 }
 
-/// A body for the inside.
-pub(crate) enum Reply {
-    /// Our own words, or none.
+/// The body of a response to the client.
+pub(crate) enum ResponseBody {
+    /// A body of the gateway itself, or none.
     Whole(Option<Bytes>),
-    /// What the other side sends.
-    Passing(Box<Scrubbed<Incoming>>),
+    /// The scrubbed body of the server.
+    Streaming(Box<ScrubbedBody<Incoming>>),
 }
 
-/// A body without values.
-pub(crate) struct Scrubbed<B> {
+/// A response body with masked secret values.
+pub(crate) struct ScrubbedBody<B> {
     body: B,
     scrubber: Option<Scrubber>,
     values: Arc<ValueSearch>,
-    /// In use until all of it has gone on.
-    memory: Option<Reserved>,
+    /// Memory that is reserved until the body is sent.
+    memory: Option<MemoryReservation>,
     trailers: Option<HeaderMap>,
-    over: bool,
-    stall: Stall,
-    pause: Stall,
+    ended: bool,
+    idle: IdleTimeout,
+    hold_timeout: IdleTimeout,
 }
 
-impl Reply {
-    /// Passes `body` on, in this memory; `headers` are those that came with it.
-    pub(crate) fn passing(
+impl ResponseBody {
+    /// Forwards `body`, in this reserved memory; `headers` are those of the response.
+    pub(crate) fn streaming(
         body: Incoming,
         headers: &HeaderMap,
-        scope: &Scope,
-        memory: Reserved,
+        secrets: &HostSecrets,
+        memory: MemoryReservation,
     ) -> Self {
         if body.is_end_stream() {
             return Self::Whole(None);
         }
-        let messages = MessageEnd::of_body(headers, scope.values());
-        let mut scrubbed = Scrubbed::new(body, Arc::clone(scope.values()), messages);
+        let message_end = MessageEnd::of_body(headers, secrets.values());
+        let mut scrubbed = ScrubbedBody::new(body, Arc::clone(secrets.values()), message_end);
         scrubbed.memory = Some(memory);
-        Self::Passing(Box::new(scrubbed))
+        Self::Streaming(Box::new(scrubbed))
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -164,14 +168,14 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Passing(scrubbed) => scrubbed.poll(cx),
+            Self::Streaming(scrubbed) => scrubbed.poll(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Passing(scrubbed) => scrubbed.is_over(),
+            Self::Streaming(scrubbed) => scrubbed.is_finished(),
         }
     }
 
@@ -180,8 +184,8 @@ impl Body for Reply {
             Self::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Self::Passing(scrubbed) => match scrubbed.is_holding() {
-                // The server asks before the first byte; later it is only a hint.
+            Self::Streaming(scrubbed) => match scrubbed.is_holding() {
+                // hyper asks before the first byte; later it is only a hint.
                 true => SizeHint::default(),
                 false => scrubbed.body.size_hint(),
             },
@@ -189,21 +193,22 @@ impl Body for Reply {
     }
 }
 
-impl<B> Scrubbed<B>
+impl<B> ScrubbedBody<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin,
 {
-    fn new(body: B, values: Arc<ValueSearch>, messages: MessageEnd) -> Self {
-        let scrubber = (!values.is_empty()).then(|| Scrubber::new(Arc::clone(&values), messages));
+    fn new(body: B, values: Arc<ValueSearch>, message_end: MessageEnd) -> Self {
+        let scrubber =
+            (!values.is_empty()).then(|| Scrubber::new(Arc::clone(&values), message_end));
         Self {
             body,
             scrubber,
             values,
             memory: None,
             trailers: None,
-            over: false,
-            stall: Stall::new(BODY_LIMIT),
-            pause: Stall::new(PAUSE),
+            ended: false,
+            idle: IdleTimeout::new(BODY_TIMEOUT),
+            hold_timeout: IdleTimeout::new(HOLD_TIMEOUT),
         }
     }
 
@@ -211,25 +216,25 @@ where
         self.scrubber.as_ref().is_some_and(Scrubber::is_holding)
     }
 
-    fn is_over(&self) -> bool {
-        let ended = self.over || self.body.is_end_stream();
+    fn is_finished(&self) -> bool {
+        let ended = self.ended || self.body.is_end_stream();
         ended && self.trailers.is_none() && !self.is_holding()
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         loop {
-            if self.over {
-                return Poll::Ready(self.last().map(Ok));
+            if self.ended {
+                return Poll::Ready(self.trailing_frame().map(Ok));
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => return self.waiting(cx),
-                Poll::Ready(None) => self.over = true,
+                Poll::Pending => return self.on_pending(cx),
+                Poll::Ready(None) => self.ended = true,
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(Some(Err(io::Error::other(error))));
                 }
                 Poll::Ready(Some(Ok(frame))) => {
-                    self.stall.reset();
-                    self.pause.reset();
+                    self.idle.reset();
+                    self.hold_timeout.reset();
                     match frame.into_data() {
                         Ok(piece) => {
                             let out = match &mut self.scrubber {
@@ -244,7 +249,7 @@ where
                             }
                         }
                         Err(frame) => {
-                            self.over = true;
+                            self.ended = true;
                             self.trailers = frame.into_trailers().ok().map(|mut trailers| {
                                 scrub_headers(&self.values, &mut trailers);
                                 trailers
@@ -256,23 +261,26 @@ where
         }
     }
 
-    /// Behind the end: what is held, then the trailers.
-    fn last(&mut self) -> Option<Frame<Bytes>> {
+    /// After the end: the held bytes, then the trailers.
+    fn trailing_frame(&mut self) -> Option<Frame<Bytes>> {
         match &mut self.scrubber {
             Some(scrubber) if scrubber.is_holding() => Some(Frame::data(scrubber.release())),
             _ => self.trailers.take().map(Frame::trailers),
         }
     }
 
-    /// Nothing comes at the moment.
-    fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    /// No frame is available: releases held bytes after the hold timeout.
+    fn on_pending(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if let Some(scrubber) = &mut self.scrubber
             && scrubber.is_holding()
         {
-            ready!(self.pause.poll(cx));
+            ready!(self.hold_timeout.poll(cx));
             return Poll::Ready(Some(Ok(Frame::data(scrubber.release()))));
         }
-        ready!(self.stall.poll(cx));
+        ready!(self.idle.poll(cx));
         Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())))
     }
 }
@@ -287,10 +295,10 @@ mod tests {
 
     const VALUE: &[u8] = b"sk-live-0123456789/x";
 
-    /// What is sent to it, as it comes.
-    struct Dripping(mpsc::UnboundedReceiver<Bytes>);
+    /// A body with data from a channel.
+    struct ChannelBody(mpsc::UnboundedReceiver<Bytes>);
 
-    impl Body for Dripping {
+    impl Body for ChannelBody {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -303,10 +311,10 @@ mod tests {
         }
     }
 
-    /// A scrubbed body as others see it.
-    struct Shown(Scrubbed<Dripping>);
+    /// A scrubbed body as hyper sees it.
+    struct TestBody(ScrubbedBody<ChannelBody>);
 
-    impl Body for Shown {
+    impl Body for TestBody {
         type Data = Bytes;
         type Error = io::Error;
 
@@ -320,25 +328,25 @@ mod tests {
 
     fn paused(test: impl Future<Output = ()>) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
-        // Time goes on by itself when everything waits.
+        // The paused clock advances when all tasks wait.
         builder.enable_all().start_paused(true).build().unwrap().block_on(test);
     }
 
-    fn dripping() -> (mpsc::UnboundedSender<Bytes>, Shown) {
+    fn channel_body() -> (mpsc::UnboundedSender<Bytes>, TestBody) {
         let (pieces, body) = mpsc::unbounded_channel();
         let values = Arc::new(ValueSearch::of([VALUE]));
-        let messages = MessageEnd::of_body(&HeaderMap::new(), &values);
-        (pieces, Shown(Scrubbed::new(Dripping(body), values, messages)))
+        let message_end = MessageEnd::of_body(&HeaderMap::new(), &values);
+        (pieces, TestBody(ScrubbedBody::new(ChannelBody(body), values, message_end)))
     }
 
     #[test]
-    fn a_value_that_comes_byte_by_byte_is_starred_whole() {
+    fn a_value_that_arrives_byte_by_byte_is_masked() {
         paused(async {
-            let (pieces, body) = dripping();
+            let (pieces, body) = channel_body();
             tokio::spawn(async move {
                 for byte in [b"Bearer ", VALUE, b"; sk"].concat() {
                     pieces.send(Bytes::copy_from_slice(&[byte])).unwrap();
-                    sleep(PAUSE - Duration::from_millis(1)).await;
+                    sleep(HOLD_TIMEOUT - Duration::from_millis(1)).await;
                 }
             });
             let shown = body.collect().await.unwrap().to_bytes();
@@ -346,48 +354,48 @@ mod tests {
         });
     }
 
-    /// What comes until the peer is silent for good, and when.
-    fn heard(sent: &'static [&'static [u8]]) -> Vec<(usize, Duration)> {
-        let mut heard = Vec::new();
+    /// The lengths and times of frames until the server is silent.
+    fn frames_of(sent: &'static [&'static [u8]]) -> Vec<(usize, Duration)> {
+        let mut frames_of = Vec::new();
         paused(async {
-            let (pieces, mut body) = dripping();
+            let (pieces, mut body) = channel_body();
             tokio::spawn(async move {
                 for piece in sent {
                     pieces.send(Bytes::from_static(piece)).unwrap();
-                    sleep(PAUSE / 5).await;
+                    sleep(HOLD_TIMEOUT / 5).await;
                 }
-                sleep(4 * PAUSE).await;
+                sleep(4 * HOLD_TIMEOUT).await;
             });
             let begin = Instant::now();
             while let Some(frame) = body.frame().await {
-                heard.push((frame.unwrap().into_data().unwrap().len(), begin.elapsed()));
+                frames_of.push((frame.unwrap().into_data().unwrap().len(), begin.elapsed()));
             }
         });
-        heard
+        frames_of
     }
 
     #[test]
-    fn the_end_of_a_line_comes_at_once_and_the_rest_when_nothing_follows() {
-        let step = PAUSE / 5;
-        let quiet = step * 2 + PAUSE;
-        let first = heard(&[b"data: yes\n\n", b"data: y", b"es"]);
+    fn a_line_end_is_sent_at_once_and_the_rest_after_the_hold_timeout() {
+        let step = HOLD_TIMEOUT / 5;
+        let quiet = step * 2 + HOLD_TIMEOUT;
+        let first = frames_of(&[b"data: yes\n\n", b"data: y", b"es"]);
         assert_eq!(first[0], (11, Duration::ZERO));
         assert_eq!(first[1].0, 9);
         assert!(first[1].1 >= quiet && first[1].1 < quiet + step, "{first:?}");
         assert_eq!(first.len(), 2);
     }
 
-    /// The attack: guesses whose letters are right, some of them, all but one.
+    /// The attack: guesses of which some, or all but one, characters are right.
     #[test]
-    fn a_guess_comes_back_the_same_however_much_of_it_is_right() {
-        let wrong = heard(&[b"say ", b"xx-xxxx-xxxxxxxxxx/x", b"\nbye", b"xx-xxxx-xxxxxxxxxx"]);
+    fn a_guess_is_echoed_alike_however_much_of_it_is_right() {
+        let wrong = frames_of(&[b"say ", b"xx-xxxx-xxxxxxxxxx/x", b"\nbye", b"xx-xxxx-xxxxxxxxxx"]);
         const GUESSES: [[&[u8]; 4]; 3] = [
             [b"say ", b"sk-live-xxxxxxxxxx/x", b"\nbye", b"sk-live-0123456789"],
             [b"say ", b"sk-live-012345678x/x", b"\nbye", b"sk-live-0123456789"],
             [b"say ", b"xk-live-0123456789/x", b"\nbye", b"sxxxxxxxxxxxxxxxxx"],
         ];
         for guess in &GUESSES {
-            assert_eq!(heard(guess), wrong, "{guess:?}");
+            assert_eq!(frames_of(guess), wrong, "{guess:?}");
         }
     }
 }

@@ -1,17 +1,19 @@
-//! One request and its answer: checked, decided, given its Secrets, sent, scrubbed, recorded.
+//! One HTTP exchange: the request is checked, decided, given its Secrets and sent; the response is
+//! scrubbed and recorded.
 
-use super::Shared;
-use super::body::{BODY_LIMIT, Outgoing, Reply, Report};
-use super::guarded::{FAULTY, Gate};
-use super::head::Fault;
-use super::line::Line;
+use super::InterceptContext;
+use super::body::{BODY_TIMEOUT, PlaceholderReport, RequestBody, ResponseBody};
+use super::http1_framing::FramingFault;
 use super::refusal;
-use super::request::{self, Peer};
-use super::scrub::scrub_headers;
-use super::secrets::{Misplaced, Scope, Used, Why};
-use super::upstream::{Protocol, Trouble};
+use super::request::{self, OriginServer};
+use super::request_guard::{FAULT_METHOD, GuardState};
+use super::upstream::UpstreamError;
+use super::upstream_conn::UpstreamConn;
 use super::websocket;
-use crate::budget::{REQUEST, Reserved, Share};
+use crate::budget::{ConnectionMemory, MemoryReservation, REQUEST_BYTES};
+use crate::secrets::scrub::scrub_headers;
+use crate::secrets::substitution::{HostSecrets, RefusalReason, RefusedSecret, UsedSecrets};
+use crate::tls::client::HttpVersion;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST,
@@ -28,39 +30,39 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-/// As much of a body as is read whole to replace in it.
-const MOST_BUFFERED: usize = 16 << 20;
+/// The longest body that is buffered to substitute values in it, in bytes.
+const MAX_BUFFERED_BODY: usize = 16 << 20;
 
-/// One connection of the inside.
-pub(crate) struct Flow {
-    pub(crate) shared: Arc<Shared>,
+/// One connection of a client in the sandbox, and its upstream connection.
+pub(crate) struct ClientConnection {
+    pub(crate) shared: Arc<InterceptContext>,
     pub(crate) number: u64,
-    pub(crate) peer: Peer,
-    pub(crate) scope: Scope,
-    pub(crate) line: Line,
-    /// The memory of its two connections.
-    pub(crate) share: Arc<Share>,
-    pub(crate) gate: Arc<Gate>,
-    /// Why there was no other side at first: told to the first request, the next tries again.
-    pub(crate) trouble: Mutex<Option<Trouble>>,
+    pub(crate) origin: OriginServer,
+    pub(crate) secrets: HostSecrets,
+    pub(crate) upstream: UpstreamConn,
+    /// The memory that is reserved for both connections.
+    pub(crate) memory_share: Arc<ConnectionMemory>,
+    pub(crate) guard: Arc<GuardState>,
+    /// Why the first connect failed: reported to the first request; the next one tries again.
+    pub(crate) connect_error: Mutex<Option<UpstreamError>>,
 }
 
-/// A request that does not go on.
-struct Refused {
+/// A request that is refused, with its response.
+struct RefusedRequest {
     status: StatusCode,
     text: String,
-    /// What is recorded, unless the request was recorded before.
+    /// The rule that is recorded; `None` if the request was recorded already.
     rule: Option<String>,
     secrets: Vec<String>,
 }
 
-impl Refused {
+impl RefusedRequest {
     fn new(status: StatusCode, text: String, rule: impl Into<String>) -> Self {
         Self { status, text, rule: Some(rule.into()), secrets: Vec::new() }
     }
 
-    fn response(self) -> Response<Reply> {
-        let mut response = Response::new(Reply::Whole(Some(Bytes::from(self.text))));
+    fn response(self) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody::Whole(Some(Bytes::from(self.text))));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -69,20 +71,24 @@ impl Refused {
     }
 }
 
-impl Flow {
-    /// Answers one request.
-    pub(crate) async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Reply> {
-        let asked = asks_for_websocket(&request).then(|| Asked(Some(Arc::clone(&self.gate))));
-        let upgrade = request::wants_websocket(&request) && asked.is_some();
-        let upgrade = upgrade.then(|| hyper::upgrade::on(&mut request));
+impl ClientConnection {
+    /// Serves one request of the client.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Response<ResponseBody> {
+        let upgrade_wait =
+            waits_for_websocket(&request).then(|| UpgradeWait(Some(Arc::clone(&self.guard))));
+        let client_upgrade = request::wants_websocket(&request) && upgrade_wait.is_some();
+        let client_upgrade = client_upgrade.then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
         let shown = refusal::shown_request(head.method.as_str(), head.uri.path());
-        match self.exchange(head, body, upgrade, &shown).await {
+        match self.exchange(head, body, client_upgrade, &shown).await {
             Ok(response) => {
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS
-                    && let Some(asked) = asked
+                    && let Some(upgrade_wait) = upgrade_wait
                 {
-                    asked.granted();
+                    upgrade_wait.granted();
                 }
                 response
             }
@@ -100,310 +106,331 @@ impl Flow {
         self: &Arc<Self>,
         mut head: Parts,
         body: Incoming,
-        upgrade: Option<OnUpgrade>,
+        client_upgrade: Option<OnUpgrade>,
         shown: &str,
-    ) -> Result<Response<Reply>, Refused> {
+    ) -> Result<Response<ResponseBody>, RefusedRequest> {
         self.check(&head)?;
         let decided = self.decide(&head)?;
-        let mut memory = self.shared.budget.reserve(REQUEST).ok_or_else(|| self.crowded())?;
-        // What is asked of the headers is asked of those that go on.
+        let mut memory =
+            self.shared.budget.reserve(REQUEST_BYTES).ok_or_else(|| self.out_of_memory())?;
+        // Headers are checked as they are forwarded, without hop-by-hop headers.
         let mut passed = head.headers.clone();
         request::drop_hop_headers(&mut passed);
-        let misplaced = self.scope.lost(&head.headers, &passed);
-        if let Some(misplaced) = misplaced.or_else(|| self.scope.rival(&passed)) {
-            return Err(self.misplaced(misplaced));
+        let refused_secret = self.secrets.dropped_placeholder(&head.headers, &passed);
+        if let Some(refused_secret) =
+            refused_secret.or_else(|| self.secrets.other_credential(&passed))
+        {
+            return Err(self.secret_refused(refused_secret));
         }
         head.headers = passed;
-        let mut used = Used::new();
-        self.scope.put_in(&mut head, &mut used).map_err(|misplaced| self.misplaced(misplaced))?;
+        let mut used = UsedSecrets::new();
+        self.secrets
+            .substitute(&mut head, &mut used)
+            .map_err(|refused_secret| self.secret_refused(refused_secret))?;
         let found = Arc::new(OnceLock::new());
-        let report = self.reporting(shown, &found);
-        let body = self.outgoing(&mut head, body, (&mut used, &mut memory), report).await?;
-        if let Some(missing) = self.scope.missing(&used) {
-            return Err(self.misplaced(missing));
+        let report = self.placeholder_report(shown, &found);
+        let body = self.request_body(&mut head, body, (&mut used, &mut memory), report).await?;
+        if let Some(missing) = self.secrets.missing(&used) {
+            return Err(self.secret_refused(missing));
         }
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(trouble) = trouble {
-            return Err(self.troubled(&trouble));
+        let connect_error =
+            self.connect_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(connect_error) = connect_error {
+            return Err(self.upstream_failed(&connect_error));
         }
         let allowed = || {
-            let secrets = self.scope.names(&used);
+            let secrets = self.secrets.names(&used);
             self.record(Decision::Allow, decided, shown.to_owned(), secrets);
         };
-        let request = self.prepared(head, body, upgrade.is_some());
+        let request = self.upstream_request(head, body, client_upgrade.is_some());
         let answered = match request.body() {
-            // One Verdict for each request, and this one may still be refused.
-            Outgoing::Passing(_) => {
-                let answered = self.line.send(request).await;
+            // There is one Verdict for each request, and this one may still be refused.
+            RequestBody::Streaming(_) => {
+                let answered = self.upstream.send(request).await;
                 if let Some(of) = found.get() {
-                    let mut refused = self.misplaced(self.scope.misplaced(*of, "the body"));
-                    // Recorded when it was found.
+                    let mut refused =
+                        self.secret_refused(self.secrets.refuse_place(*of, "the body"));
+                    // It was recorded when the placeholder was found.
                     refused.rule = None;
                     return Err(refused);
                 }
                 allowed();
                 answered
             }
-            Outgoing::Whole(_) => {
+            RequestBody::Whole(_) => {
                 allowed();
-                self.line.send(request).await
+                self.upstream.send(request).await
             }
         };
-        let response = answered.map_err(|trouble| self.troubled(&trouble))?;
-        let with_secret = !used.is_empty() || self.passed_to_proxy().is_some();
-        self.returned(response, upgrade, (with_secret, memory))
+        let response = answered.map_err(|error| self.upstream_failed(&error))?;
+        let with_secret = !used.is_empty() || self.proxy_authorization().is_some();
+        self.client_response(response, client_upgrade, (with_secret, memory))
     }
 
-    /// What is done when a placeholder comes in a body that is already on its way. The answer may
-    /// have begun as well, so this is the only place where it can be recorded for sure.
-    fn reporting(self: &Arc<Self>, shown: &str, found: &Arc<OnceLock<usize>>) -> Report {
+    /// What to do when a placeholder is found in a body that is being forwarded. The response may
+    /// have begun already, so the refusal is recorded here.
+    fn placeholder_report(
+        self: &Arc<Self>,
+        shown: &str,
+        found: &Arc<OnceLock<usize>>,
+    ) -> PlaceholderReport {
         let (flow, shown, found) = (Arc::clone(self), shown.to_owned(), Arc::clone(found));
         Box::new(move |of| {
-            let refused = flow.misplaced(flow.scope.misplaced(of, "the body"));
+            let refused = flow.secret_refused(flow.secrets.refuse_place(of, "the body"));
             let rule = refused.rule.unwrap_or_default();
             flow.record(Decision::Deny, rule, shown, refused.secrets);
             let _ = found.set(of);
         })
     }
 
-    fn check(&self, head: &Parts) -> Result<(), Refused> {
-        if head.method.as_str() == FAULTY
-            && let Some(fault) = self.gate.fault()
+    fn check(&self, head: &Parts) -> Result<(), RefusedRequest> {
+        if head.method.as_str() == FAULT_METHOD
+            && let Some(fault) = self.guard.fault()
         {
             let status = match fault {
-                Fault::TooLong => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                FramingFault::TooLong => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 _ => StatusCode::BAD_REQUEST,
             };
-            let text = refusal::because(&self.peer.name, fault.why(), None);
-            return Err(Refused::new(status, text, fault.why()));
+            let text = refusal::because(&self.origin.name, fault.why(), None);
+            return Err(RefusedRequest::new(status, text, fault.why()));
         }
-        request::check(head, &self.peer).map_err(|wrong| {
-            let text = refusal::because(&self.peer.name, wrong.why, None);
-            Refused::new(wrong.status, text, wrong.why)
+        request::check(head, &self.origin).map_err(|wrong| {
+            let text = refusal::because(&self.origin.name, wrong.why, None);
+            RefusedRequest::new(wrong.status, text, wrong.why)
         })
     }
 
-    /// The rule that allows it.
-    fn decide(&self, head: &Parts) -> Result<String, Refused> {
+    /// The rule that allows the request, or the refusal.
+    fn decide(&self, head: &Parts) -> Result<String, RefusedRequest> {
         let policy = Arc::clone(&self.shared.policy.borrow());
-        let decided = request::decide(&policy, &self.peer, head);
-        match decided.decision {
+        let decided = request::decide(&policy, &self.origin, head);
+        match decided.action {
             Decision::Allow => Ok(decided.rule),
             Decision::Deny => {
                 let (method, path) = (head.method.as_str(), head.uri.path());
-                let text = refusal::by_rule(method, &self.peer.name, path, &decided.rule);
-                Err(Refused::new(StatusCode::FORBIDDEN, text, decided.rule))
+                let text = refusal::by_rule(method, &self.origin.name, path, &decided.rule);
+                Err(RefusedRequest::new(StatusCode::FORBIDDEN, text, decided.rule))
             }
         }
     }
 
-    /// The sandbox has all the memory of its gateway in use.
-    fn crowded(&self) -> Refused {
-        let why = "the memory of the gateway is in use";
-        let text = refusal::because(&self.peer.name, why, Some("close other connections first"));
-        Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, why)
+    /// The refusal when the memory budget is used up.
+    fn out_of_memory(&self) -> RefusedRequest {
+        let why = "the gateway's memory is used up";
+        let text = refusal::because(&self.origin.name, why, Some("close other connections first"));
+        RefusedRequest::new(StatusCode::SERVICE_UNAVAILABLE, text, why)
     }
 
-    fn misplaced(&self, misplaced: Misplaced) -> Refused {
-        let secret = &misplaced.secret;
-        let (why, hint) = match &misplaced.why {
-            Why::OtherHost => ("a secret that is for other hosts".to_owned(), None),
-            Why::NotEncrypted => {
+    fn secret_refused(&self, refused_secret: RefusedSecret) -> RefusedRequest {
+        let secret = &refused_secret.secret;
+        let (why, hint) = match &refused_secret.reason {
+            RefusalReason::OtherHost => ("a secret that is for other hosts".to_owned(), None),
+            RefusalReason::NotEncrypted => {
                 ("a secret without TLS".to_owned(), Some("use `https://`".to_owned()))
             }
-            Why::Place(place) => {
-                let hint = "it is put into `authorization` and the usual headers of API keys; \
-                            `--secret-in` names other places";
+            RefusalReason::Place(place) => {
+                let hint = "values are substituted in `authorization` and common API key headers; \
+                            `--secret-in` adds other places";
                 (format!("a secret in {place}"), Some(hint.to_owned()))
             }
-            Why::Missing => {
-                let hint = format!("send what the variable `{secret}` holds in `authorization`");
+            RefusalReason::Missing => {
+                let hint = format!("send the value of the variable `{secret}` in `authorization`");
                 ("a request without its secret".to_owned(), Some(hint))
             }
-            Why::Rival(header) => {
-                let hint = format!("send nothing but what the variable `{secret}` holds");
+            RefusalReason::OtherCredential(header) => {
+                let hint = format!("send only the value of the variable `{secret}`");
                 (format!("another credential in the header `{header}`"), Some(hint))
             }
-            Why::Unfit => ("a secret whose value cannot stand there".to_owned(), None),
+            RefusalReason::InvalidBytes => {
+                ("a secret value with invalid bytes for its place".to_owned(), None)
+            }
         };
         let text =
-            refusal::because(&self.peer.name, &format!("{why}: `{secret}`"), hint.as_deref());
-        let mut refused = Refused::new(StatusCode::FORBIDDEN, text, why);
-        refused.secrets = vec![misplaced.secret];
+            refusal::because(&self.origin.name, &format!("{why}: `{secret}`"), hint.as_deref());
+        let mut refused = RefusedRequest::new(StatusCode::FORBIDDEN, text, why);
+        refused.secrets = vec![refused_secret.secret];
         refused
     }
 
-    fn troubled(&self, trouble: &Trouble) -> Refused {
-        let status = match trouble {
-            Trouble::Slow => StatusCode::GATEWAY_TIMEOUT,
+    fn upstream_failed(&self, error: &UpstreamError) -> RefusedRequest {
+        tracing::debug!(name = %self.origin.name, why = error.why(), "the server failed");
+        let status = match error {
+            UpstreamError::Slow => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::BAD_GATEWAY,
         };
-        let hint = match trouble {
-            Trouble::Certificate(_) => Some(
-                "the host must trust its authority; names that check certificates themselves can \
-                 be left alone with `--net-bypass`",
+        let hint = match error {
+            UpstreamError::Certificate(_) => Some(
+                "the host must trust the CA of the server; `--net-bypass` exempts names with \
+                 clients that pin certificates",
             ),
             _ => None,
         };
-        let text = refusal::because(&self.peer.name, &trouble.why(), hint);
-        let mut refused = Refused::new(status, text, trouble.why());
-        // Only a certificate is a decision of ours; the rest just happens.
-        if !matches!(trouble, Trouble::Certificate(_)) {
+        let text = refusal::because(&self.origin.name, &error.why(), hint);
+        let mut refused = RefusedRequest::new(status, text, error.why());
+        // Only a rejected certificate is a decision of the gateway; other errors are not recorded.
+        if !matches!(error, UpstreamError::Certificate(_)) {
             refused.rule = None;
         }
         refused
     }
 
-    /// The body as it goes out: read whole where values are put into bodies.
-    async fn outgoing(
+    /// The request body to send; it is buffered where values are substituted in bodies.
+    async fn request_body(
         &self,
         head: &mut Parts,
         body: Incoming,
-        (used, memory): (&mut Used, &mut Reserved),
-        report: Report,
-    ) -> Result<Outgoing, Refused> {
-        if !self.scope.wants_body() || body.is_end_stream() {
-            return Ok(Outgoing::passing(body, self.scope.clone(), report));
+        (used, memory): (&mut UsedSecrets, &mut MemoryReservation),
+        report: PlaceholderReport,
+    ) -> Result<RequestBody, RefusedRequest> {
+        if !self.secrets.substitutes_body() || body.is_end_stream() {
+            return Ok(RequestBody::streaming(body, self.secrets.clone(), report));
         }
-        let closed = |_| Refused::new(StatusCode::BAD_GATEWAY, String::new(), "the end");
+        let closed = |_| RefusedRequest::new(StatusCode::BAD_GATEWAY, String::new(), "the end");
         let _room = self.shared.buffers.acquire().await.map_err(closed)?;
-        let bytes = self.collected(body, memory).await?;
-        let replaced = self.scope.put_in_body(&head.headers, &bytes, used);
-        let whole = match replaced.map_err(|misplaced| self.misplaced(misplaced))? {
+        let bytes = self.read_body(body, memory).await?;
+        let replaced = self.secrets.substitute_body(&head.headers, &bytes, used);
+        let whole = match replaced.map_err(|refused_secret| self.secret_refused(refused_secret))? {
             Some(replaced) => Bytes::from_owner(replaced),
             None => Bytes::from_owner(bytes),
         };
         head.headers.insert(CONTENT_LENGTH, HeaderValue::from(whole.len()));
-        Ok(Outgoing::Whole(Some(whole)))
+        Ok(RequestBody::Whole(Some(whole)))
     }
 
-    async fn collected(
+    async fn read_body(
         &self,
         mut body: Incoming,
-        memory: &mut Reserved,
-    ) -> Result<Zeroizing<Vec<u8>>, Refused> {
-        let name = &self.peer.name;
+        memory: &mut MemoryReservation,
+    ) -> Result<Zeroizing<Vec<u8>>, RefusedRequest> {
+        let name = &self.origin.name;
         let mut whole = Zeroizing::new(Vec::new());
         loop {
             let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
-            let Ok(next) = timeout(BODY_LIMIT, next).await else {
-                let why = "a body that does not end";
+            let Ok(next) = timeout(BODY_TIMEOUT, next).await else {
+                let why = "a request body that makes no progress";
                 let text = refusal::because(name, why, None);
-                return Err(Refused::new(StatusCode::REQUEST_TIMEOUT, text, why));
+                return Err(RefusedRequest::new(StatusCode::REQUEST_TIMEOUT, text, why));
             };
             let broken = |_| {
-                let why = "a broken body";
-                Refused::new(StatusCode::BAD_REQUEST, refusal::because(name, why, None), why)
+                let why = "a malformed request body";
+                RefusedRequest::new(StatusCode::BAD_REQUEST, refusal::because(name, why, None), why)
             };
             let Some(frame) = next.transpose().map_err(broken)? else { return Ok(whole) };
             match frame.into_data() {
-                Ok(piece) if whole.len() + piece.len() <= MOST_BUFFERED => {
-                    // Once as it came, and once with values in it.
+                Ok(piece) if whole.len() + piece.len() <= MAX_BUFFERED_BODY => {
+                    // Reserved twice: as received, and with values substituted.
                     if !memory.grow(2 * piece.len()) {
-                        return Err(self.crowded());
+                        return Err(self.out_of_memory());
                     }
                     whole.extend_from_slice(&piece);
                 }
                 Ok(_) => {
-                    let why = "a body that is too long to put a secret in";
-                    let text = refusal::because(name, why, Some("at most 16 MiB are read for it"));
-                    return Err(Refused::new(StatusCode::PAYLOAD_TOO_LARGE, text, why));
+                    let why = "a request body too long for substitution";
+                    let text = refusal::because(name, why, Some("at most 16 MiB are buffered"));
+                    return Err(RefusedRequest::new(StatusCode::PAYLOAD_TOO_LARGE, text, why));
                 }
-                // Trailers are not needed by anybody who gets a body with a length.
+                // Trailers are dropped: the body is sent with a length.
                 Err(_) => {}
             }
         }
     }
 
-    /// The request as the other side gets it.
-    fn prepared(&self, mut head: Parts, body: Outgoing, websocket: bool) -> Request<Outgoing> {
+    /// The request as it is sent to the server.
+    fn upstream_request(
+        &self,
+        mut head: Parts,
+        body: RequestBody,
+        websocket: bool,
+    ) -> Request<RequestBody> {
         request::drop_hop_headers(&mut head.headers);
         head.headers.remove(EXPECT);
         if websocket {
             head.headers.insert("connection", HeaderValue::from_static("upgrade"));
             head.headers.insert("upgrade", HeaderValue::from_static("websocket"));
         }
-        if self.scope.is_scrubbing() {
+        if self.secrets.is_scrubbing() {
             head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            // What is compressed inside of frames could not be scrubbed.
+            // Compressed WebSocket frames could not be scrubbed.
             head.headers.remove("sec-websocket-extensions");
         }
         let mut request = Request::new(body);
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let port = self.peer.address.port();
-        let usual = if self.peer.tls { 443 } else { 80 };
-        let place = match port == usual {
-            true => self.peer.name.to_string(),
-            false => format!("{}:{port}", self.peer.name),
+        let port = self.origin.address.port();
+        let default_port = if self.origin.tls { 443 } else { 80 };
+        let authority = match port == default_port {
+            true => self.origin.name.to_string(),
+            false => format!("{}:{port}", self.origin.name),
         };
-        let uri = match self.line.protocol() {
-            Protocol::Two => {
+        let uri = match self.upstream.protocol() {
+            HttpVersion::Http2 => {
                 head.headers.remove(HOST);
                 *request.version_mut() = Version::HTTP_2;
-                Uri::try_from(format!("https://{place}{path}"))
+                Uri::try_from(format!("https://{authority}{path}"))
             }
-            Protocol::One => match self.passed_to_proxy() {
+            HttpVersion::Http1 => match self.proxy_authorization() {
                 Some(authorization) => {
                     if let Some(value) = authorization {
                         head.headers.insert("proxy-authorization", value);
                     }
-                    Uri::try_from(format!("http://{place}{path}"))
+                    Uri::try_from(format!("http://{authority}{path}"))
                 }
                 None => Uri::try_from(path),
             },
         };
-        // All parts come from an address that was valid.
+        // All parts come from a valid URI.
         *request.uri_mut() = uri.unwrap_or_default();
         *request.method_mut() = head.method;
         *request.headers_mut() = head.headers;
         request
     }
 
-    /// Plain requests are handed as a whole to a proxy that resolves names, with what it wants to see.
-    fn passed_to_proxy(&self) -> Option<Option<HeaderValue>> {
-        let proxy = self.shared.upstream.proxy_for(&self.peer).filter(|_| !self.peer.tls)?;
+    /// For a plain request that is sent to a proxy in absolute form: the value of
+    /// `Proxy-Authorization`, if there are credentials.
+    fn proxy_authorization(&self) -> Option<Option<HeaderValue>> {
+        let proxy = self.shared.upstream.proxy_for(&self.origin).filter(|_| !self.origin.tls)?;
         let proxy = Some(proxy).filter(|proxy| proxy.takes_requests())?;
         Some(proxy.authorization().and_then(|value| HeaderValue::from_bytes(&value).ok()))
     }
 
-    fn returned(
+    fn client_response(
         &self,
         mut response: Response<Incoming>,
-        upgrade: Option<OnUpgrade>,
-        (with_secret, memory): (bool, Reserved),
-    ) -> Result<Response<Reply>, Refused> {
+        client_upgrade: Option<OnUpgrade>,
+        (with_secret, memory): (bool, MemoryReservation),
+    ) -> Result<Response<ResponseBody>, RefusedRequest> {
         let switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let other = switching.then(|| hyper::upgrade::on(&mut response));
+        let server_upgrade = switching.then(|| hyper::upgrade::on(&mut response));
         let (mut head, body) = response.into_parts();
         let is_websocket = is_websocket(&head.headers);
-        // The reason and whatever else is not in the headers could repeat a value.
+        // The reason phrase and other extensions could repeat a value.
         head.extensions.clear();
         request::drop_hop_headers(&mut head.headers);
-        // Ways to reach the host that nobody would look into.
+        // It could move the client to QUIC or another port, which are not intercepted.
         head.headers.remove("alt-svc");
-        scrub_headers(self.scope.values(), &mut head.headers);
-        if let Some(other) = other {
-            let (true, Some(own)) = (is_websocket, upgrade) else {
-                let trouble = Trouble::Broken("it changes the protocol unasked".to_owned());
-                return Err(self.troubled(&trouble));
+        scrub_headers(self.secrets.values(), &mut head.headers);
+        if let Some(server_upgrade) = server_upgrade {
+            let (true, Some(client_upgrade)) = (is_websocket, client_upgrade) else {
+                let error =
+                    UpstreamError::Broken("it switched protocols without a request".to_owned());
+                return Err(self.upstream_failed(&error));
             };
             head.headers.insert("connection", HeaderValue::from_static("upgrade"));
             head.headers.insert("upgrade", HeaderValue::from_static("websocket"));
-            let (scope, share) = (self.scope.clone(), Arc::clone(&self.share));
+            let (secrets, memory_share) = (self.secrets.clone(), Arc::clone(&self.memory_share));
             tokio::spawn(async move {
-                websocket::pass(own, other, scope).await;
-                drop((share, memory));
+                websocket::relay(client_upgrade, server_upgrade, secrets).await;
+                drop((memory_share, memory));
             });
-            return Ok(Response::from_parts(head, Reply::Whole(None)));
+            return Ok(Response::from_parts(head, ResponseBody::Whole(None)));
         }
-        if with_secret && self.scope.is_scrubbing() && is_compressed(&head.headers) {
-            let trouble = Trouble::Broken(
-                "it is compressed although that was refused, so a secret in it could not be found"
+        if with_secret && self.secrets.is_scrubbing() && is_compressed(&head.headers) {
+            let error = UpstreamError::Broken(
+                "it is compressed against `accept-encoding: identity`, so it cannot be scrubbed"
                     .to_owned(),
             );
-            return Err(self.troubled(&trouble));
+            return Err(self.upstream_failed(&error));
         }
-        let body = Reply::passing(body, &head.headers, &self.scope, memory);
+        let body = ResponseBody::streaming(body, &head.headers, &self.secrets, memory);
         Ok(Response::from_parts(head, body))
     }
 
@@ -419,9 +446,9 @@ impl Flow {
             decision,
             direction: Direction::Egress,
             kind: FlowKind::Http,
-            name: Some(self.peer.name.clone()),
-            address: Some(self.peer.address.ip()),
-            port: Some(self.peer.address.port()),
+            name: Some(self.origin.name.clone()),
+            address: Some(self.origin.address.ip()),
+            port: Some(self.origin.address.port()),
             rule,
             request: Some(request),
             secrets,
@@ -429,27 +456,27 @@ impl Flow {
     }
 }
 
-/// Tells the reading side that WebSocket was not granted, unless it was.
-struct Asked(Option<Arc<Gate>>);
+/// Tells the request guard on drop that WebSocket was refused, unless it was granted.
+struct UpgradeWait(Option<Arc<GuardState>>);
 
-impl Asked {
+impl UpgradeWait {
     fn granted(mut self) {
-        if let Some(gate) = self.0.take() {
-            gate.answer(true);
+        if let Some(guard) = self.0.take() {
+            guard.set_websocket_result(true);
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for UpgradeWait {
     fn drop(&mut self) {
-        if let Some(gate) = self.0.take() {
-            gate.answer(false);
+        if let Some(guard) = self.0.take() {
+            guard.set_websocket_result(false);
         }
     }
 }
 
-/// Whether the reading side waits for an answer; it decides by the same.
-fn asks_for_websocket(request: &Request<Incoming>) -> bool {
+/// Whether the request guard waits for the answer. It decides by the same criteria.
+fn waits_for_websocket(request: &Request<Incoming>) -> bool {
     let headers = request.headers();
     let named =
         |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");

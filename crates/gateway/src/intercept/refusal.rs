@@ -1,14 +1,14 @@
-//! What a client inside is told when its request does not go on.
+//! Texts for clients about refused requests.
 
 use hyper::StatusCode;
 use msb_spec::{DomainName, Rule};
 
-/// As much of a path as is repeated to anybody.
-const SHOWN: usize = 512;
+/// The longest part of a path that is shown or recorded, in bytes.
+const MAX_SHOWN_PATH: usize = 512;
 
-/// The request as it is recorded and told: method and path, without what stands behind `?`.
+/// The request as it is shown and recorded: method and path, without the query.
 pub(crate) fn shown_request(method: &str, path: &str) -> String {
-    let end = path.char_indices().map(|(at, _)| at).find(|at| *at >= SHOWN);
+    let end = path.char_indices().map(|(at, _)| at).find(|at| *at >= MAX_SHOWN_PATH);
     let method: String = method.chars().take(32).collect();
     match end {
         Some(end) => format!("{method} {}…", &path[..end]),
@@ -16,16 +16,16 @@ pub(crate) fn shown_request(method: &str, path: &str) -> String {
     }
 }
 
-/// A refusal by a rule, and how to lift it.
+/// The text of a refusal by a rule, with a rule that would allow it.
 pub(crate) fn by_rule(method: &str, name: &DomainName, path: &str, rule: &str) -> String {
     let request = shown_request(method, path);
     let exact = format!("allow@{name}:http:{method}:{path}");
-    // It is to be pasted into a shell.
-    let suggested = match path.len() <= SHOWN && !path.contains('\'') && Rule::parse(&exact).is_ok()
-    {
-        true => exact,
-        false => format!("allow@{name}"),
-    };
+    // The suggestion may be pasted into a shell.
+    let suggested =
+        match path.len() <= MAX_SHOWN_PATH && !path.contains('\'') && Rule::parse(&exact).is_ok() {
+            true => exact,
+            false => format!("allow@{name}"),
+        };
     format!(
         "msb: the network policy of this sandbox refused `{request}` at {name}\n\
          rule: {rule}\n\
@@ -34,14 +34,15 @@ pub(crate) fn by_rule(method: &str, name: &DomainName, path: &str, rule: &str) -
     )
 }
 
-/// A refusal that no rule lifts.
+/// The text of a refusal that no rule can lift.
 pub(crate) fn because(name: &impl std::fmt::Display, why: &str, hint: Option<&str>) -> String {
     let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
     format!("msb: the gateway of this sandbox refused a request to {name}\ncause: {why}\n{hint}")
 }
 
-/// A refusal as bytes of HTTP/1.1, for whoever has no server at hand. Ends the connection.
-pub(crate) fn page(status: StatusCode, text: &str) -> Vec<u8> {
+/// A refusal as an HTTP/1.1 response in bytes, for flows without a server. It closes the
+/// connection.
+pub(crate) fn http_page(status: StatusCode, text: &str) -> Vec<u8> {
     let reason = status.canonical_reason().unwrap_or("Refused");
     let code = status.as_u16();
     let length = text.len();
@@ -63,14 +64,14 @@ mod tests {
         assert!(text.contains("refused `DELETE /v1/x` at api.example"), "{text}");
         assert!(text.contains("rule: deny@api.example:http:DELETE:/\n"), "{text}");
         assert!(text.contains("'allow@api.example:http:DELETE:/v1/x'"), "{text}");
-        // What cannot be written in a rule is not suggested, least of all a quote.
+        // A path that a rule cannot hold is not suggested, least of all a quote.
         for path in ["/a%27b", "/a/../b", "/'; rm"] {
             let text = by_rule("GET", &name, path, "default");
             assert!(text.contains("'allow@api.example' "), "{text}");
         }
-        let page = String::from_utf8(page(StatusCode::FORBIDDEN, "text\n")).unwrap();
-        assert!(page.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{page}");
-        assert!(page.ends_with(
+        let http_page = String::from_utf8(http_page(StatusCode::FORBIDDEN, "text\n")).unwrap();
+        assert!(http_page.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{http_page}");
+        assert!(http_page.ends_with(
             "content-length: 5\r\ncache-control: no-store\r\nconnection: close\r\n\r\ntext\n"
         ));
     }
@@ -78,6 +79,6 @@ mod tests {
     #[test]
     fn long_paths_are_cut() {
         let shown = shown_request("GET", &format!("/{}", "\u{fc}".repeat(4000)));
-        assert!(shown.len() < SHOWN + 16, "{}", shown.len());
+        assert!(shown.len() < MAX_SHOWN_PATH + 16, "{}", shown.len());
     }
 }

@@ -1,91 +1,85 @@
-//! What is asked of a request before it goes on: whom it is for, and what the rules say.
+//! Checks a request before it is forwarded: the host that it names, and what the rules decide.
 //!
-//! Pure: a head in, a decision out.
+//! It does no I/O: a request head in, a decision out.
 
-use super::path::Views;
-use crate::place::Place;
+use super::path_views::PathViews;
+use crate::policy::address_class::AddressClass;
+use crate::policy::evaluator::{FlowProtocol, PolicyDecision, RequestLine, RuleQuery, evaluate};
 use hyper::header::{HOST, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::http::{Method, Version};
 use hyper::{Request, StatusCode};
-use msb_spec::{Decision, Direction, DomainName, Policy, Rule, Target, Traffic};
+use msb_spec::{DomainName, Policy};
 use std::net::SocketAddr;
 
-/// Whom a flow is with, decided before anything was read.
+/// The server of a flow, decided before any request was read.
 #[derive(Debug, Clone)]
-pub(crate) struct Peer {
+pub(crate) struct OriginServer {
     pub(crate) name: DomainName,
     pub(crate) address: SocketAddr,
     pub(crate) tls: bool,
-    /// Whether the address is one of the host's own.
+    /// Whether the address belongs to the host itself.
     pub(crate) is_host: bool,
 }
 
-/// A request that no rule is asked about.
+/// A request that is refused before rules are applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct InvalidRequest {
     pub(crate) status: StatusCode,
-    /// Why, as it is recorded and told.
+    /// The reason, as it is recorded and shown.
     pub(crate) why: &'static str,
 }
 
-/// Checks that a request is for the name that its flow is for.
-pub(crate) fn check(head: &Parts, peer: &Peer) -> Result<(), Wrong> {
-    let wrong = |status, why| Err(Wrong { status, why });
+/// Checks that a request names the host that its flow is for.
+pub(crate) fn check(head: &Parts, origin: &OriginServer) -> Result<(), InvalidRequest> {
+    let invalid = |status, why| Err(InvalidRequest { status, why });
     if head.method == Method::CONNECT {
-        return wrong(StatusCode::FORBIDDEN, "CONNECT inside of an intercepted connection");
+        return invalid(StatusCode::FORBIDDEN, "CONNECT inside an intercepted connection");
     }
-    // The answer to it is the request, with all that was put in on the way.
+    // Its response is the request itself, with all values that were substituted.
     if ["TRACE", "TRACK"].iter().any(|method| head.method.as_str().eq_ignore_ascii_case(method)) {
-        return wrong(StatusCode::METHOD_NOT_ALLOWED, "a request to be shown itself");
+        return invalid(StatusCode::METHOD_NOT_ALLOWED, "a TRACE request");
     }
     let mut named = false;
     if let Some(authority) = head.uri.authority() {
         named = true;
-        if !is_for(authority.as_str(), peer) {
-            return wrong(StatusCode::MISDIRECTED_REQUEST, "a request for another host");
+        if !names_origin(authority.as_str(), origin) {
+            return invalid(StatusCode::MISDIRECTED_REQUEST, "a request for another host");
         }
-        let scheme = if peer.tls { "https" } else { "http" };
+        let scheme = if origin.tls { "https" } else { "http" };
         if head.uri.scheme_str() != Some(scheme) {
-            return wrong(StatusCode::MISDIRECTED_REQUEST, "a request for another scheme");
+            return invalid(StatusCode::MISDIRECTED_REQUEST, "a request for another scheme");
         }
     }
     let mut hosts = head.headers.get_all(HOST).iter();
     if let Some(host) = hosts.next() {
         named = true;
-        if !host.to_str().is_ok_and(|host| is_for(host, peer)) {
-            return wrong(StatusCode::MISDIRECTED_REQUEST, "a request for another host");
+        if !host.to_str().is_ok_and(|host| names_origin(host, origin)) {
+            return invalid(StatusCode::MISDIRECTED_REQUEST, "a request for another host");
         }
     } else if head.version < Version::HTTP_2 {
-        return wrong(StatusCode::BAD_REQUEST, "a request without a host");
+        return invalid(StatusCode::BAD_REQUEST, "a request without a host");
     }
     match (named, hosts.next()) {
         (true, None) => Ok(()),
-        (false, _) => wrong(StatusCode::BAD_REQUEST, "a request without a host"),
-        (_, Some(_)) => wrong(StatusCode::BAD_REQUEST, "a request with two hosts"),
+        (false, _) => invalid(StatusCode::BAD_REQUEST, "a request without a host"),
+        (_, Some(_)) => invalid(StatusCode::BAD_REQUEST, "a request with two hosts"),
     }
 }
 
-/// Whether `NAME` or `NAME:PORT` is the peer.
-fn is_for(authority: &str, peer: &Peer) -> bool {
+/// Whether `NAME` or `NAME:PORT` is this server.
+fn names_origin(authority: &str, origin: &OriginServer) -> bool {
     let (name, port) = match authority.split_once(':') {
         Some((name, port)) => (name, port.parse().ok()),
-        None => (authority, Some(peer.address.port())),
+        None => (authority, Some(origin.address.port())),
     };
     let name = DomainName::parse(name);
-    name.is_ok_and(|name| name == peer.name) && port == Some(peer.address.port())
+    name.is_ok_and(|name| name == origin.name) && port == Some(origin.address.port())
 }
 
-/// What was decided, and by which rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Decided {
-    pub(crate) decision: Decision,
-    pub(crate) rule: String,
-}
-
-/// Decides a request. Headers by which servers let a client ask for another method or path count
-/// as much as the request line: all that is asked for has to be allowed.
-pub(crate) fn decide(policy: &Policy, peer: &Peer, head: &Parts) -> Decided {
+/// Decides a request. Headers that override the method or the path count as much as the request
+/// line: every combination has to be allowed.
+pub(crate) fn decide(policy: &Policy, origin: &OriginServer, head: &Parts) -> PolicyDecision {
     let texts = |names: &'static [&'static str]| {
         let all = names.iter().flat_map(|name| head.headers.get_all(*name));
         all.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned())
@@ -99,63 +93,32 @@ pub(crate) fn decide(policy: &Policy, peer: &Peer, head: &Parts) -> Decided {
     let mut last = None;
     for path in &paths {
         let path = path.split(['?', '#']).next().unwrap_or_default();
-        let Some(views) = Views::of(path) else {
-            let rule = "a path that is encoded again and again".to_owned();
-            return Decided { decision: Decision::Deny, rule };
+        let Some(views) = PathViews::of(path) else {
+            return PolicyDecision::refused("a path with too many levels of percent-encoding");
         };
         for method in &methods {
-            let decided = decide_one(policy, peer, method, &views);
-            if decided.decision == Decision::Deny {
+            let decided = decide_one(policy, origin, RequestLine { method, path: &views });
+            if !decided.allows() {
                 return decided;
             }
             last.get_or_insert(decided);
         }
     }
-    let default = || Decided { decision: policy.default, rule: "default".to_owned() };
-    last.unwrap_or_else(default)
+    last.expect("a request has a path and a method")
 }
 
-fn decide_one(policy: &Policy, peer: &Peer, method: &str, path: &Views) -> Decided {
-    let rule = policy.rules.iter().find(|rule| {
-        rule.direction == Direction::Egress
-            && is_about(rule, peer)
-            && is_meant(rule, peer.address.port(), method, path)
-    });
-    match rule {
-        Some(rule) => Decided { decision: rule.decision, rule: rule.to_string() },
-        None => Decided { decision: policy.default, rule: "default".to_owned() },
-    }
+/// Decides one reading of a request by the rules that decided its flow.
+fn decide_one(policy: &Policy, origin: &OriginServer, request: RequestLine<'_>) -> PolicyDecision {
+    let Some(class) = AddressClass::of(origin.address.ip(), |_| origin.is_host) else {
+        return PolicyDecision::refused("unroutable address");
+    };
+    let flow = FlowProtocol::Tcp(origin.address.port());
+    let names = std::slice::from_ref(&origin.name);
+    evaluate(policy, &class, &RuleQuery { flow, names, request: Some(request) }).decision()
 }
 
-fn is_about(rule: &Rule, peer: &Peer) -> bool {
-    let address = peer.address.ip();
-    match &rule.target {
-        Target::Name(pattern) => pattern.matches(&peer.name),
-        target => Place::of(address, |_| peer.is_host)
-            .is_some_and(|place| place.is_covered(target, rule.decision)),
-    }
-}
-
-fn is_meant(rule: &Rule, port: u16, method: &str, path: &Views) -> bool {
-    match &rule.traffic {
-        Traffic::Any => port != 53 && port != 853,
-        Traffic::Tcp(ports) => ports.contains(port),
-        Traffic::Udp(_) | Traffic::Icmp => false,
-        Traffic::Http { methods, path: prefix } => match rule.decision {
-            Decision::Allow => {
-                let method = methods.is_empty() || methods.iter().any(|own| own == method);
-                method && path.all_begin_with(prefix)
-            }
-            Decision::Deny => {
-                let same = |own: &String| own.eq_ignore_ascii_case(method);
-                (methods.is_empty() || methods.iter().any(same)) && path.some_begin_with(prefix)
-            }
-        },
-    }
-}
-
-/// Whether the client wants to speak WebSocket after this request, the only thing that may follow
-/// HTTP: anything else (such as HTTP/2 without TLS) would not be looked into.
+/// Whether the client requests a WebSocket, the only protocol that may follow HTTP. Others, such as
+/// HTTP/2 without TLS, could not be inspected.
 pub(crate) fn wants_websocket<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     request.version() == Version::HTTP_11
@@ -165,13 +128,13 @@ pub(crate) fn wants_websocket<B>(request: &Request<B>) -> bool {
         && lists(headers, "upgrade", "websocket")
 }
 
-/// Whether a header that is a list holds `word`.
+/// Whether a comma-separated header contains `word`.
 fn lists(headers: &HeaderMap, name: &str, word: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(word))
 }
 
-/// Takes out what is between the client and us only, RFC 9110 section 7.6.1.
+/// Removes hop-by-hop headers (RFC 9110, section 7.6.1).
 pub(crate) fn drop_hop_headers(headers: &mut HeaderMap) {
     let listed: Vec<String> = headers
         .get_all("connection")
@@ -181,7 +144,8 @@ pub(crate) fn drop_hop_headers(headers: &mut HeaderMap) {
         .map(|name| name.trim().to_ascii_lowercase())
         .collect();
     for name in &listed {
-        // Somebody who lists `host` or `content-length` wants the next one to read it otherwise.
+        // Listing `host` or `content-length` here would make the server interpret the request
+        // differently.
         if !matches!(name.as_str(), "host" | "content-length" | "authorization" | "te") {
             headers.remove(name.as_str());
         }
@@ -198,7 +162,7 @@ pub(crate) fn drop_hop_headers(headers: &mut HeaderMap) {
     ] {
         headers.remove(name);
     }
-    // Only `trailers` may go on, and gRPC servers insist on it.
+    // Only `trailers` may be forwarded; gRPC servers require it.
     let trailers = headers.get("te").is_some_and(|te| te == "trailers");
     if !trailers {
         headers.remove("te");
@@ -208,10 +172,11 @@ pub(crate) fn drop_hop_headers(headers: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use msb_spec::{Decision, Rule};
 
-    fn peer(address: &str, is_host: bool) -> Peer {
+    fn origin(address: &str, is_host: bool) -> OriginServer {
         let name = DomainName::parse("api.example").unwrap();
-        Peer { name, address: address.parse().unwrap(), tls: true, is_host }
+        OriginServer { name, address: address.parse().unwrap(), tls: true, is_host }
     }
 
     fn head(method: &str, uri: &str) -> Parts {
@@ -222,8 +187,8 @@ mod tests {
     #[test]
     fn the_first_rule_that_fits_decides() {
         use Decision::{Allow, Deny};
-        let public = peer("192.0.2.1:443", false);
-        for (rules, peer, method, path, decision, by) in [
+        let public = origin("192.0.2.1:443", false);
+        for (rules, origin, method, path, decision, by) in [
             (&["deny@public", "allow@any"][..], &public, "GET", "/", Deny, 0),
             (&["deny@private", "allow@public"], &public, "GET", "/", Allow, 1),
             (&["deny@192.0.2.0/24", "allow@any"], &public, "GET", "/", Deny, 0),
@@ -237,40 +202,44 @@ mod tests {
             (&["deny@api.example:http:GET:/v1", "allow@any"], &public, "get", "/v1", Deny, 0),
             (&["allow@api.example:http:GET:/v1", "deny@any"], &public, "HEAD", "/v1", Deny, 1),
             (&["allow@other.example:http", "deny@any"], &public, "GET", "/", Deny, 1),
-            // An address of the host is only reached by who may reach the host.
-            (&["allow@private", "deny@any"], &peer("10.0.0.1:443", true), "GET", "/", Deny, 1),
-            (&["allow@private", "deny@any"], &peer("10.0.0.1:443", false), "GET", "/", Allow, 0),
-            (&["deny@private", "allow@host"], &peer("10.0.0.1:443", true), "GET", "/", Deny, 0),
-            (&["allow@host", "deny@any"], &peer("10.0.0.1:443", true), "GET", "/", Allow, 0),
-            // What hides whom it is for is not meant by a rule for everything.
-            (&["allow@any", "deny@any:tcp"], &peer("192.0.2.1:853", false), "GET", "/", Deny, 1),
+            // An address of the host is reached only by rules for the host.
+            (&["allow@private", "deny@any"], &origin("10.0.0.1:443", true), "GET", "/", Deny, 1),
+            (&["allow@private", "deny@any"], &origin("10.0.0.1:443", false), "GET", "/", Allow, 0),
+            (&["deny@private", "allow@host"], &origin("10.0.0.1:443", true), "GET", "/", Deny, 0),
+            (&["allow@host", "deny@any"], &origin("10.0.0.1:443", true), "GET", "/", Allow, 0),
+            // DNS over TLS is not covered by a rule for everything.
+            (&["allow@any", "deny@any:tcp"], &origin("192.0.2.1:853", false), "GET", "/", Deny, 1),
         ] {
             let policy = Policy {
                 rules: rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect(),
                 default: Deny,
             };
-            let decided = decide(&policy, peer, &head(method, path));
+            let decided = decide(&policy, origin, &head(method, path));
             let rule = Rule::parse(rules[by]).unwrap().to_string();
-            assert_eq!(decided, Decided { decision, rule }, "{rules:?} {method} {path}");
+            assert_eq!(
+                (decided.action, decided.rule),
+                (decision, rule),
+                "{rules:?} {method} {path}"
+            );
         }
         for default in [Allow, Deny] {
             let policy = Policy { rules: Vec::new(), default };
             let rule = "default".to_owned();
             let decided = decide(&policy, &public, &head("GET", "/"));
-            assert_eq!(decided, Decided { decision: default, rule });
+            assert_eq!((decided.action, decided.rule), (default, rule));
         }
     }
 
     #[test]
-    fn a_path_without_end_is_refused() {
+    fn a_path_with_endless_encoding_is_refused() {
         let policy = Policy { rules: Vec::new(), default: Decision::Allow };
         let head = head("GET", "/%25252525252e");
-        let decided = decide(&policy, &peer("192.0.2.1:443", false), &head);
-        assert_eq!(decided.decision, Decision::Deny);
+        let decided = decide(&policy, &origin("192.0.2.1:443", false), &head);
+        assert_eq!(decided.action, Decision::Deny);
     }
 
     #[test]
-    fn headers_between_two_stay_between_two() {
+    fn hop_by_hop_headers_are_dropped() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Listed, Host, te"),

@@ -1,10 +1,10 @@
-//! Interception as a whole: real TLS on both sides, over loopback.
+//! Tests of the Interceptor as a whole: real TLS on both sides, over loopback.
 
+mod harness;
+mod host_proxy;
 mod http;
-mod lab;
-mod lasting;
 mod latency;
-mod proxied;
-mod secret;
+mod long_lived;
+mod secrets;
 mod smuggling;
 mod websocket;

@@ -1,8 +1,8 @@
-//! A sandbox made of smoltcp, in this process, on a real gateway.
+//! A guest made of smoltcp, in this process, on a real gateway.
 
-use msb_gateway::{HostAddresses, Joined, Proxy, SecretValue, Start, run};
+use msb_gateway::{HostAddresses, HttpProxy, NetworkMember, SecretValue, Start, run};
 use msb_spec::{
-    Decision, Name, Network, PlannedSecret, Policy, Published, Rule, Secret, addresses,
+    Decision, Name, Network, PlannedSecret, Policy, PublishedPort, Rule, Secret, addresses,
 };
 use msb_wire::{
     Decoder, FrameKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetTable, ToGateway, Verdict,
@@ -20,15 +20,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-/// Nothing here takes that long; whoever waits longer waits for something that never comes.
-const HANG: std::time::Duration = std::time::Duration::from_secs(30);
+/// The limit of every wait: nothing here takes that long.
+const WAIT_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// What a gateway is started with.
+/// The configuration that a gateway is started with.
 pub(crate) struct Setup {
     pub(crate) network: Network,
     pub(crate) resolvers: Vec<SocketAddr>,
-    pub(crate) joined: Option<Joined>,
-    pub(crate) proxy: Option<Proxy>,
+    pub(crate) joined: Option<NetworkMember>,
+    pub(crate) proxy: Option<HttpProxy>,
 }
 
 impl Setup {
@@ -44,16 +44,17 @@ impl Setup {
             gateway_memory: msb_spec::GATEWAY_MEMORY,
             egress_rate: None,
             join: None,
+            trust_host_cas: false,
         };
         Self { network, resolvers: Vec::new(), joined: None, proxy: None }
     }
 
     pub(crate) fn publish(mut self, port: &str) -> Self {
-        self.network.ports.push(Published::parse(port).unwrap());
+        self.network.ports.push(PublishedPort::parse(port).unwrap());
         self
     }
 
-    /// Gives it a Secret whose placeholder is `placeholder`.
+    /// Adds a Secret with this placeholder.
     pub(crate) fn secret(mut self, secret: &str, placeholder: &str) -> Self {
         let secret = Secret::parse(secret).unwrap();
         let placeholder = placeholder.to_owned();
@@ -66,10 +67,10 @@ impl Setup {
         self
     }
 
-    /// Takes a place in the network of that directory.
+    /// Joins the named network of that directory.
     pub(crate) fn join(mut self, directory: &Path, name: &str) -> Self {
         let directory = std::fs::File::open(directory).unwrap().into();
-        self.joined = Some(Joined { directory, name: Name::parse(name).unwrap() });
+        self.joined = Some(NetworkMember { directory, name: Name::parse(name).unwrap() });
         self
     }
 
@@ -97,7 +98,7 @@ impl Setup {
             })
         });
         rustix::io::ioctl_fionbio(&link, true).unwrap();
-        let mut wire = Wire { fd: link };
+        let mut wire = TestLink { fd: link };
         let config = Config::new(HardwareAddress::Ip);
         let mut interface = Interface::new(config, &mut wire, Instant::now());
         interface.update_ip_addrs(|own| {
@@ -126,23 +127,23 @@ impl Setup {
     }
 }
 
-/// The sandbox, and the worker beside it.
+/// The guest, and the worker beside it.
 pub(crate) struct Guest {
-    wire: Wire,
+    wire: TestLink,
     interface: Interface,
     pub(crate) sockets: SocketSet<'static>,
     control: OwnedFd,
     decoder: Decoder,
     answers: Vec<FromGateway>,
     pub(crate) events: Vec<NetEvent>,
-    pub(crate) ports: Vec<Published>,
+    pub(crate) ports: Vec<PublishedPort>,
     pub(crate) authority: Option<String>,
     next: u16,
     gateway: Option<JoinHandle<i32>>,
 }
 
 impl Guest {
-    /// Has the world go on until something is true.
+    /// Polls guest and control socket until `is` returns true.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
         let begin = std::time::Instant::now();
@@ -150,11 +151,11 @@ impl Guest {
             self.interface.poll(Instant::now(), &mut self.wire, &mut self.sockets);
             self.read_control();
             if is(self) {
-                // What was just written is to leave.
+                // Sends what was just written.
                 self.interface.poll(Instant::now(), &mut self.wire, &mut self.sockets);
                 return;
             }
-            assert!(begin.elapsed() < HANG, "waited in vain: {what}");
+            assert!(begin.elapsed() < WAIT_LIMIT, "waited in vain: {what}");
             let mut waited = [
                 PollFd::new(&self.wire.fd, PollFlags::IN),
                 PollFd::new(&self.control, PollFlags::IN),
@@ -176,13 +177,13 @@ impl Guest {
         while let Some(frame) = self.decoder.next_frame().unwrap() {
             assert_eq!(frame.kind, FrameKind::Control);
             match frame.value().unwrap() {
-                FromGateway::Happened(event) => self.events.push(event),
+                FromGateway::EventKind(event) => self.events.push(event),
                 answer => self.answers.push(answer),
             }
         }
     }
 
-    /// Has the world of another sandbox go on, too.
+    /// Polls this guest once, while another one is waited for.
     pub(crate) fn step(&mut self) {
         self.interface.poll(Instant::now(), &mut self.wire, &mut self.sockets);
         self.read_control();
@@ -193,14 +194,14 @@ impl Guest {
         self.answers.remove(0)
     }
 
-    pub(crate) fn ask(&mut self, asked: &ToGateway) -> FromGateway {
-        let bytes = encode(FrameKind::Control, asked);
+    pub(crate) fn request(&mut self, message: &ToGateway) -> FromGateway {
+        let bytes = encode(FrameKind::Control, message);
         assert_eq!(rustix::io::write(&self.control, &bytes), Ok(bytes.len()));
         self.answer()
     }
 
     pub(crate) fn table(&mut self) -> NetTable {
-        match self.ask(&ToGateway::Table) {
+        match self.request(&ToGateway::Table) {
             FromGateway::Table(table) => table,
             other => panic!("no table: {other:?}"),
         }
@@ -209,7 +210,7 @@ impl Guest {
     pub(crate) fn set_rules(&mut self, rules: &[&str]) {
         let rules = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
         let policy = Policy { rules, default: Decision::Deny };
-        assert_eq!(self.ask(&ToGateway::Policy(policy)), FromGateway::Done);
+        assert_eq!(self.request(&ToGateway::Policy(policy)), FromGateway::Done);
     }
 
     pub(crate) fn port(&mut self) -> u16 {
@@ -217,7 +218,7 @@ impl Guest {
         self.next
     }
 
-    /// Begins to connect.
+    /// Starts to connect a TCP socket.
     pub(crate) fn dial(&mut self, to: SocketAddr) -> SocketHandle {
         let handle = self.listener();
         let port = self.port();
@@ -226,7 +227,7 @@ impl Guest {
         handle
     }
 
-    /// Connects.
+    /// Connects a TCP socket and waits until it is open.
     #[track_caller]
     pub(crate) fn connect(&mut self, to: SocketAddr) -> SocketHandle {
         let handle = self.dial(to);
@@ -234,7 +235,7 @@ impl Guest {
         handle
     }
 
-    /// A socket that does nothing yet.
+    /// Adds a TCP socket that is not connected.
     fn listener(&mut self) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; 1 << 18]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
@@ -243,7 +244,7 @@ impl Guest {
         self.sockets.add(socket)
     }
 
-    /// Waits for those who come in.
+    /// Listens on a TCP port of the guest.
     pub(crate) fn listen(&mut self, port: u16) -> SocketHandle {
         let handle = self.listener();
         self.tcp(handle).listen(port).unwrap();
@@ -263,7 +264,7 @@ impl Guest {
         });
     }
 
-    /// Reads so many bytes.
+    /// Reads `length` bytes.
     #[track_caller]
     pub(crate) fn receive(&mut self, handle: SocketHandle, length: usize) -> Vec<u8> {
         let mut all = vec![0; length];
@@ -275,7 +276,7 @@ impl Guest {
         all
     }
 
-    /// Reads until the end.
+    /// Reads until the end of the stream.
     #[track_caller]
     pub(crate) fn receive_all(&mut self, handle: SocketHandle) -> Vec<u8> {
         let mut all = Vec::new();
@@ -297,7 +298,7 @@ impl Guest {
         self.until("the end of a stream", |guest| !guest.tcp(handle).is_active());
     }
 
-    pub(crate) fn udp(&mut self) -> SocketHandle {
+    pub(crate) fn add_udp(&mut self) -> SocketHandle {
         let buffer =
             || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 64], vec![0; 1 << 17]);
         let mut socket = udp::Socket::new(buffer(), buffer());
@@ -306,21 +307,21 @@ impl Guest {
         self.sockets.add(socket)
     }
 
-    pub(crate) fn datagrams(&mut self, handle: SocketHandle) -> &mut udp::Socket<'static> {
+    pub(crate) fn udp_socket(&mut self, handle: SocketHandle) -> &mut udp::Socket<'static> {
         self.sockets.get_mut(handle)
     }
 
-    /// Sends a datagram and waits for one.
+    /// Sends a datagram and waits for the answer.
     #[track_caller]
-    pub(crate) fn exchange(
+    pub(crate) fn exchange_udp(
         &mut self,
         handle: SocketHandle,
         to: SocketAddr,
         body: &[u8],
     ) -> Vec<u8> {
-        self.datagrams(handle).send_slice(body, to).unwrap();
+        self.udp_socket(handle).send_slice(body, to).unwrap();
         let mut answer = Vec::new();
-        self.until("a datagram", |guest| match guest.datagrams(handle).recv() {
+        self.until("a datagram", |guest| match guest.udp_socket(handle).recv() {
             Ok((body, _)) => {
                 answer = body.to_vec();
                 true
@@ -330,12 +331,12 @@ impl Guest {
         answer
     }
 
-    /// Sends a packet as it is.
+    /// Sends a raw packet.
     pub(crate) fn inject(&mut self, packet: &[u8]) {
         self.wire.write(packet.len(), |room| room.copy_from_slice(packet));
     }
 
-    /// Waits for a packet that smoltcp does not get to see.
+    /// Waits for a raw packet, which smoltcp does not see.
     #[track_caller]
     pub(crate) fn catch(&mut self, mut is: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
         let begin = std::time::Instant::now();
@@ -345,11 +346,11 @@ impl Guest {
             {
                 return packet;
             }
-            assert!(begin.elapsed() < HANG, "waited in vain for a packet");
+            assert!(begin.elapsed() < WAIT_LIMIT, "waited in vain for a packet");
         }
     }
 
-    /// The verdicts so far.
+    /// The Verdicts so far.
     pub(crate) fn verdicts(&self) -> Vec<&Verdict> {
         let decided = self.events.iter().filter_map(|event| match event {
             NetEvent::Decided(verdict) => Some(verdict),
@@ -358,47 +359,47 @@ impl Guest {
         decided.collect()
     }
 
-    /// Waits for a verdict.
+    /// Waits for a Verdict.
     #[track_caller]
     pub(crate) fn verdict(&mut self, is: impl Fn(&Verdict) -> bool) -> Verdict {
         self.until("a verdict", |guest| guest.verdicts().into_iter().any(&is));
         self.verdicts().into_iter().find(|verdict| is(verdict)).unwrap().clone()
     }
 
-    /// Ends the gateway as the end of its worker does.
+    /// Closes the control socket, as the exit of the worker does; returns the exit status.
     pub(crate) fn end(mut self) -> i32 {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
         self.gateway.take().unwrap().join().unwrap()
     }
 }
 
-struct Wire {
+struct TestLink {
     fd: OwnedFd,
 }
 
-const BEFORE: usize = 26;
+const HEADERS_LEN: usize = 26;
 
-impl Wire {
+impl TestLink {
     fn read(&mut self) -> Option<Vec<u8>> {
-        let mut frame = vec![0; BEFORE + 1501];
+        let mut frame = vec![0; HEADERS_LEN + 1501];
         loop {
-            let n = rustix::io::read(&self.fd, &mut frame[..]).ok().filter(|n| *n > BEFORE)?;
-            assert!(n <= BEFORE + 1500, "no larger than the device takes");
+            let n = rustix::io::read(&self.fd, &mut frame[..]).ok().filter(|n| *n > HEADERS_LEN)?;
+            assert!(n <= HEADERS_LEN + 1500, "no larger than the device takes");
             if frame[24..26] == [8, 6] {
                 continue;
             }
             frame.truncate(n);
-            frame.drain(..BEFORE);
+            frame.drain(..HEADERS_LEN);
             return Some(frame);
         }
     }
 
     fn write<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        let mut frame = vec![0; BEFORE + length];
+        let mut frame = vec![0; HEADERS_LEN + length];
         frame[12..18].copy_from_slice(&addresses::GATEWAY_LINK);
         frame[18..24].copy_from_slice(&addresses::GUEST_LINK);
-        let result = fill(&mut frame[BEFORE..]);
-        let kind = if frame[BEFORE] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
+        let result = fill(&mut frame[HEADERS_LEN..]);
+        let kind = if frame[HEADERS_LEN] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
         frame[24..26].copy_from_slice(&kind);
         while let Err(error) = rustix::io::write(&self.fd, &frame) {
             assert_eq!(error, rustix::io::Errno::AGAIN);
@@ -409,38 +410,38 @@ impl Wire {
     }
 }
 
-struct Taken(Vec<u8>);
-struct Room<'a>(&'a mut Wire);
+struct RxFrame(Vec<u8>);
+struct TxFrame<'a>(&'a mut TestLink);
 
-impl Device for Wire {
-    type RxToken<'a> = Taken;
-    type TxToken<'a> = Room<'a>;
+impl Device for TestLink {
+    type RxToken<'a> = RxFrame;
+    type TxToken<'a> = TxFrame<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        Some((Taken(self.read()?), Room(self)))
+        Some((RxFrame(self.read()?), TxFrame(self)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        Some(Room(self))
+        Some(TxFrame(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        // As machines do, which send larger packets than they take.
+        // VMs send larger packets than they receive.
         capabilities.max_transmission_unit = 65520;
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }
 }
 
-impl RxToken for Taken {
+impl RxToken for RxFrame {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
         read(&self.0)
     }
 }
 
-impl TxToken for Room<'_> {
+impl TxToken for TxFrame<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         self.0.write(length, fill)
     }

@@ -1,20 +1,20 @@
-//! The gateway as a sandbox meets it: over its link, with servers on this machine outside.
+//! Tests of the gateway over its link, with servers on this machine.
 
 #[cfg(test)]
-mod datagrams;
+mod dns;
 #[cfg(test)]
 mod guest;
 #[cfg(test)]
-mod joined;
-#[cfg(test)]
-mod names;
-#[cfg(test)]
-mod outside;
+mod named_network;
 #[cfg(test)]
 mod placeholders;
 #[cfg(test)]
-mod published;
+mod published_ports;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]
-mod streams;
+mod servers;
+#[cfg(test)]
+mod tcp;
+#[cfg(test)]
+mod udp;

@@ -1,12 +1,12 @@
-//! Plain requests with a placeholder in them, to hosts that nobody asked to look into.
+//! Plain HTTP requests with a placeholder, to hosts that are not intercepted.
 
 use crate::guest::{Guest, Setup};
-use crate::outside::{host, listener};
+use crate::servers::{host, listener};
 use msb_spec::Decision;
 use msb_wire::{FlowKind, NetEvent};
 use std::net::Ipv4Addr;
 
-/// As long as they are.
+/// As long as a generated placeholder.
 const PLACEHOLDER: &str = "msb-secret-0123456789abcdef0123456789abcdef";
 
 fn sandbox() -> Guest {
@@ -40,7 +40,7 @@ fn a_placeholder_in_a_plain_request_to_others_is_refused_and_recorded() {
 }
 
 #[test]
-fn a_placeholder_in_a_later_request_is_refused_however_it_is_cut() {
+fn a_placeholder_in_a_later_request_is_refused_in_any_chunking() {
     let (port, heard) = listener(Ipv4Addr::LOCALHOST);
     let mut guest = sandbox();
     let stream = guest.connect(host(port));
@@ -75,7 +75,7 @@ fn other_requests_pass_as_they_are() {
     let (port, heard) = listener(Ipv4Addr::LOCALHOST);
     let mut guest = sandbox();
     let stream = guest.connect(host(port));
-    // As to a proxy: nothing that looks into requests would send it on like this.
+    // As to a proxy: the Interceptor would not forward it like this.
     let request = b"GET http://other.example/?msb-secret HTTP/1.0\r\n\r\n";
     guest.send(stream, request);
     assert!(guest.receive(stream, 40).ends_with(b"hi"));

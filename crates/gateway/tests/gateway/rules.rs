@@ -1,17 +1,17 @@
-//! Policies of names, and rules that change while flows are open.
+//! Rules for names, and rules that change while flows are open.
 
+use crate::dns::resolve;
 use crate::guest::{Guest, Setup};
-use crate::names::ask;
-use crate::outside::{dns_server, echo, echo_on, host, listener, server_at};
+use crate::servers::{dns_server, echo, echo_on, host, listener, server_at};
 use msb_spec::{Decision, Policy, Rule};
 use msb_wire::{FromGateway, ToGateway};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const NAMED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
-/// A server at an address that has a name, and a sandbox that may reach it by that name. The address
-/// must be allowed, too, or the name would not lead to this machine.
-fn named(rules: &[&str]) -> (Guest, SocketAddr) {
+/// A server at an address with a name, and a sandbox that may reach it by that name. The address
+/// must be allowed, too, or the name could not lead to this machine.
+fn named_server(rules: &[&str]) -> (Guest, SocketAddr) {
     let port = server_at(IpAddr::V4(NAMED), echo_on);
     let rules = [rules, &["allow@127.0.0.9"]].concat();
     let guest = Setup::new(&rules).resolver(dns_server()).start();
@@ -20,8 +20,8 @@ fn named(rules: &[&str]) -> (Guest, SocketAddr) {
 
 const NAME: &str = "127-0-0-9.good.example";
 
-/// The hello of a TLS client that asks for this name, or for none.
-fn hello(name: Option<&str>) -> Vec<u8> {
+/// A ClientHello with this server name, or without one.
+fn client_hello(name: Option<&str>) -> Vec<u8> {
     let mut extensions = Vec::new();
     if let Some(name) = name {
         let length = name.len() as u16;
@@ -46,12 +46,12 @@ fn hello(name: Option<&str>) -> Vec<u8> {
 }
 
 #[test]
-fn an_address_that_was_never_asked_for_is_refused() {
-    let (mut guest, server) = named(&["allow@*.good.example"]);
+fn an_address_that_was_never_resolved_is_refused() {
+    let (mut guest, server) = named_server(&["allow@*.good.example"]);
     let never = guest.dial("203.0.113.9:7000".parse().unwrap());
     guest.until_closed(never);
     guest.verdict(|verdict| verdict.port == Some(7000) && verdict.decision == Decision::Deny);
-    assert_eq!(ask(&mut guest, NAME).1, [NAMED]);
+    assert_eq!(resolve(&mut guest, NAME).1, [NAMED]);
     let stream = guest.connect(server);
     guest.send(stream, b"SSH-2.0-x\r\n");
     assert_eq!(guest.receive(stream, 11), b"SSH-2.0-x\r\n");
@@ -64,13 +64,17 @@ fn an_address_that_was_never_asked_for_is_refused() {
 
 #[test]
 fn a_hello_has_to_show_the_name() {
-    let (mut guest, server) = named(&["allow@*.good.example"]);
-    ask(&mut guest, NAME);
-    let good = hello(Some(NAME));
+    let (mut guest, server) = named_server(&["allow@*.good.example"]);
+    resolve(&mut guest, NAME);
+    let good = client_hello(Some(NAME));
     let stream = guest.connect(server);
     guest.send(stream, &good);
     assert_eq!(guest.receive(stream, good.len()), good);
-    for wrong in [hello(Some("other.example")), hello(Some("x.good.example")), hello(None)] {
+    for wrong in [
+        client_hello(Some("other.example")),
+        client_hello(Some("x.good.example")),
+        client_hello(None),
+    ] {
         let stream = guest.connect(server);
         guest.send(stream, &wrong);
         guest.until_closed(stream);
@@ -83,7 +87,7 @@ fn a_hello_has_to_show_the_name() {
 }
 
 #[test]
-fn a_request_for_somebody_else_is_told_why() {
+fn a_request_for_another_host_gets_a_403_with_the_reason() {
     let port = server_at(IpAddr::V4(NAMED), |mut stream| {
         let mut buffer = [0; 4096];
         while let Ok(1..) = std::io::Read::read(&mut stream, &mut buffer) {
@@ -94,7 +98,7 @@ fn a_request_for_somebody_else_is_told_why() {
     let server = SocketAddr::from((NAMED, port));
     let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
-    ask(&mut guest, NAME);
+    resolve(&mut guest, NAME);
     let good = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n");
     let stream = guest.connect(server);
     guest.send(stream, good.as_bytes());
@@ -106,7 +110,7 @@ fn a_request_for_somebody_else_is_told_why() {
         answer.ends_with(b"hi")
     });
     assert!(answer.starts_with(b"HTTP/1.1 200 "));
-    // The next request on the same stream is for somebody else.
+    // The next request on the same connection is for another host.
     guest.send(stream, b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     answer.clear();
     guest.until("an answer", |guest| {
@@ -130,9 +134,9 @@ fn every_request_of_a_stream_is_held_to_its_name() {
     let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
     assert!(guest.authority.is_none());
-    ask(&mut guest, NAME);
+    resolve(&mut guest, NAME);
     let stream = guest.connect(SocketAddr::from((NAMED, port)));
-    // Both at once, so that whoever reads only the first bytes has seen them all.
+    // Both at once, so that a reader of the first bytes has seen them all.
     let first = format!("GET /first HTTP/1.1\r\nHost: {NAME}\r\n\r\n");
     let second = "GET /second HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
     guest.send(stream, format!("{first}{second}").as_bytes());
@@ -152,38 +156,38 @@ fn a_refused_name_is_refused_by_its_address_too() {
     let mut guest = Setup::new(&["deny@bad.example", "allow@loopback"]).start();
     let server = SocketAddr::from((NAMED, port));
     let stream = guest.connect(server);
-    guest.send(stream, &hello(Some("bad.example")));
+    guest.send(stream, &client_hello(Some("bad.example")));
     guest.until_closed(stream);
     let verdict = guest.verdict(|verdict| verdict.decision == Decision::Deny);
     assert_eq!(verdict.rule, "deny@bad.example");
     let stream = guest.connect(server);
-    let fine = hello(Some("fine.example"));
+    let fine = client_hello(Some("fine.example"));
     guest.send(stream, &fine);
     assert_eq!(guest.receive(stream, fine.len()), fine);
     guest.end();
 }
 
 #[test]
-fn who_speaks_first_outside_is_heard_before_the_proof() {
+fn a_server_that_speaks_first_is_heard_before_the_name_check() {
     let port = server_at(IpAddr::V4(NAMED), |mut stream| {
         std::io::Write::write_all(&mut stream, b"220 hello\r\n").unwrap();
         echo_on(stream);
     });
     let rules = ["allow@*.good.example", "allow@127.0.0.9"];
     let mut guest = Setup::new(&rules).resolver(dns_server()).start();
-    ask(&mut guest, NAME);
+    resolve(&mut guest, NAME);
     let stream = guest.connect(SocketAddr::from((NAMED, port)));
     assert_eq!(guest.receive(stream, 11), b"220 hello\r\n");
-    // Could become a request, if servers of HTTP spoke first.
+    // Could be the start of a request, but HTTP servers do not send first.
     guest.send(stream, b"me too");
     assert_eq!(guest.receive(stream, 6), b"me too");
     guest.end();
 }
 
 #[test]
-fn what_only_could_become_a_request_is_not_held_for_ever() {
-    let (mut guest, server) = named(&["allow@*.good.example"]);
-    ask(&mut guest, NAME);
+fn an_ambiguous_start_is_not_held_for_ever() {
+    let (mut guest, server) = named_server(&["allow@*.good.example"]);
+    resolve(&mut guest, NAME);
     let stream = guest.connect(server);
     guest.send(stream, b"hello you");
     assert_eq!(guest.receive(stream, 9), b"hello you");
@@ -210,9 +214,10 @@ fn new_rules_end_the_flows_that_they_refuse() {
 
 #[test]
 fn requests_are_decided_one_by_one() {
-    let (mut guest, server) = named(&["allow@*.good.example:http:GET:/", "deny@*.good.example"]);
+    let (mut guest, server) =
+        named_server(&["allow@*.good.example:http:GET:/", "deny@*.good.example"]);
     assert!(guest.authority.is_some());
-    ask(&mut guest, NAME);
+    resolve(&mut guest, NAME);
     let stream = guest.connect(server);
     guest.send(stream, format!("POST / HTTP/1.1\r\nHost: {NAME}\r\n\r\n").as_bytes());
     let mut answer = Vec::new();
@@ -230,12 +235,12 @@ fn requests_are_decided_one_by_one() {
 
 #[test]
 fn rules_about_requests_that_come_too_late_are_refused() {
-    let (mut guest, _) = named(&["allow@*.good.example"]);
+    let (mut guest, _) = named_server(&["allow@*.good.example"]);
     assert!(guest.authority.is_none());
     let rules = vec![Rule::parse("allow@*.good.example:http:GET:/").unwrap()];
     let late = ToGateway::Policy(Policy { rules, default: Decision::Deny });
-    assert!(matches!(guest.ask(&late), FromGateway::Refused(_)));
-    // What was in force stays.
+    assert!(matches!(guest.request(&late), FromGateway::Refused(_)));
+    // The old rules stay in force.
     assert_eq!(guest.table().policy.unwrap().rules[0].to_string(), "allow@*.good.example");
     guest.end();
 }

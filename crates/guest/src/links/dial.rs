@@ -1,7 +1,7 @@
-//! A connection from inside to something that listens. It leaves through the sandbox's own
-//! network, so that the rules for that hold.
+//! Connects from inside to a listening socket. The connection uses the sandbox's own network, so
+//! its policy applies.
 
-use super::{NoLink, names};
+use super::{LinkError, resolver};
 use msb_wire::{LinkFailure, Target};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -10,18 +10,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// For all addresses of a name together.
-const LIMIT: Duration = Duration::from_secs(20);
-/// Before a socket whose listener has no room is tried again.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Timeout for all addresses of a name together.
+const DIAL_LIMIT: Duration = Duration::from_secs(20);
+/// Delay before a Unix socket with a full backlog is tried again.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-pub(super) fn dial(to: &Target) -> Result<OwnedFd, NoLink> {
-    let until = Instant::now() + LIMIT;
+pub(super) fn dial(to: &Target) -> Result<OwnedFd, LinkError> {
+    let until = Instant::now() + DIAL_LIMIT;
     match to {
-        Target::Tcp { port: 0, .. } => Err(NoLink::new(LinkFailure::Invalid)),
+        Target::Tcp { port: 0, .. } => Err(LinkError::new(LinkFailure::Invalid)),
         Target::Tcp { host, port } => {
-            let addresses = names::addresses(host).map_err(NoLink::new)?;
-            let mut why = NoLink::new(LinkFailure::Name);
+            let addresses = resolver::resolve(host).map_err(LinkError::new)?;
+            let mut why = LinkError::new(LinkFailure::Name);
             for address in addresses {
                 match connect(SocketAddr::new(address, *port), until) {
                     Ok(socket) => return Ok(socket),
@@ -32,15 +32,15 @@ pub(super) fn dial(to: &Target) -> Result<OwnedFd, NoLink> {
         }
         Target::Unix { path } => {
             if path.is_empty() || path.contains(&0) {
-                return Err(NoLink::new(LinkFailure::Invalid));
+                return Err(LinkError::new(LinkFailure::Invalid));
             }
             Ok(connect_unix(path, until)?)
         }
     }
 }
 
-/// What the kernel said, as far as it can be told apart.
-impl From<Errno> for NoLink {
+/// Classifies an errno of the kernel.
+impl From<Errno> for LinkError {
     fn from(errno: Errno) -> Self {
         let failure = match errno {
             Errno::CONNREFUSED | Errno::NOENT | Errno::CONNRESET => LinkFailure::Refused,
@@ -69,7 +69,7 @@ fn connect(to: SocketAddr, until: Instant) -> rustix::io::Result<OwnedFd> {
             let left = until.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).ok();
             let mut waits = [PollFd::new(&socket, PollFlags::OUT)];
-            // A poll that is interrupted has waited for nothing: no signal comes here but the last.
+            // No signal is handled here, so poll is not interrupted.
             if poll(&mut waits, left.as_ref())? == 0 {
                 return Err(Errno::TIMEDOUT);
             }
@@ -77,7 +77,7 @@ fn connect(to: SocketAddr, until: Instant) -> rustix::io::Result<OwnedFd> {
         }
         done => done?,
     }
-    // What is typed is not kept back to be sent with more.
+    // Interactive bytes are sent at once.
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
     Ok(socket)
 }
@@ -89,8 +89,8 @@ fn connect_unix(path: &[u8], until: Instant) -> rustix::io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     loop {
         match rustix::net::connect(&socket, &address) {
-            // Too many wait there already.
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
+            // The listener's backlog is full.
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(RETRY_DELAY),
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
             done => return done.map(|()| socket),
         }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_listens_is_reached_and_what_does_not_is_told_apart() {
+    fn dial_connects_or_reports_the_failure() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let tcp = |host: &str, port| Target::Tcp { host: host.to_owned(), port };
@@ -123,16 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn sockets_have_paths() {
-        let place = std::env::temp_dir().join(format!("msb-dial-{}", std::process::id()));
-        let _ = std::fs::remove_file(&place);
-        let listener = UnixListener::bind(&place).unwrap();
+    fn unix_sockets_are_dialled_by_path() {
+        let path = std::env::temp_dir().join(format!("msb-dial-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
         let unix = |path: &[u8]| Target::Unix { path: path.to_vec() };
-        dial(&unix(place.as_os_str().as_bytes())).unwrap();
+        dial(&unix(path.as_os_str().as_bytes())).unwrap();
         drop(listener);
-        assert_eq!(failure(&unix(place.as_os_str().as_bytes())), LinkFailure::Refused);
-        std::fs::remove_file(&place).unwrap();
-        assert_eq!(failure(&unix(place.as_os_str().as_bytes())), LinkFailure::Refused);
+        assert_eq!(failure(&unix(path.as_os_str().as_bytes())), LinkFailure::Refused);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(failure(&unix(path.as_os_str().as_bytes())), LinkFailure::Refused);
         for wrong in [&b""[..], b"a\0b", &[b'x'; 200]] {
             assert_eq!(failure(&unix(wrong)), LinkFailure::Invalid);
         }

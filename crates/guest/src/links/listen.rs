@@ -1,11 +1,11 @@
-//! Somebody who listens inside: a process that tells the host of everybody who connects, and joins
-//! each with the connection that the host opens for it.
+//! A listener inside the sandbox. A child process reports each accepted connection to the host, and
+//! relays it over a connection that the host opens for it.
 //!
-//! Those connections come to the guest, as all do, which passes them on to this process. So nothing
-//! that this process holds ever becomes the host's: whoever takes it over has its own streams only.
+//! The host's connections reach the guest, which passes them to the listener. So no descriptor of
+//! the listener ever reaches the host: a compromised listener has only its own streams.
 
-use super::join::{Spoken, join};
-use super::{NoLink, tell};
+use super::relay::{HostFraming, relay};
+use super::{LinkError, send_reply};
 use msb_sys::socket;
 use msb_wire::{LinkFailure, LinkReply, Target};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,40 +19,40 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Listeners of one sandbox at a time.
-const MOST: usize = 64;
-/// Streams of one listener at a time.
-const MOST_STREAMS: usize = 128;
-/// Who has connected and was not asked for yet.
-const MOST_WAITING: usize = 64;
-/// Whom the host has not asked for by then it does not want.
-const WAITING_LIMIT: Duration = Duration::from_secs(10);
-/// How many the kernel keeps for us.
+/// Listeners of a sandbox at a time.
+const MAX_LISTENERS: usize = 64;
+/// Relayed streams of a listener at a time.
+const MAX_STREAMS: usize = 128;
+/// Accepted connections that wait for the host.
+const MAX_WAITING: usize = 64;
+/// An accepted connection that the host has not taken after this is closed.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
+/// Backlog of the listening socket.
 const BACKLOG: i32 = 64;
-/// Enough for a loop that copies.
+/// Stack of a relay thread, in bytes.
 const STACK: usize = 128 << 10;
 
-/// The guest's ends of its listeners, by what they are called.
+/// The guest's sockets to its listeners, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     all: Vec<(u64, OwnedFd)>,
 }
 
 impl Listeners {
-    /// Room for one more: the end that its process gets.
+    /// Adds a listener. Returns the socket end for its process.
     pub(crate) fn add(&mut self, id: u64) -> Result<OwnedFd, LinkFailure> {
-        self.forget();
-        if self.all.len() >= MOST || self.all.iter().any(|(known, _)| *known == id) {
+        self.remove_closed();
+        if self.all.len() >= MAX_LISTENERS || self.all.iter().any(|(known, _)| *known == id) {
             return Err(LinkFailure::TooMany);
         }
         let (ours, theirs) = socket::pair().map_err(|_| LinkFailure::System)?;
-        // The guest waits for nobody.
+        // The guest never blocks.
         rustix::io::ioctl_fionbio(&ours, true).map_err(|_| LinkFailure::System)?;
         self.all.push((id, ours));
         Ok(theirs)
     }
 
-    /// Passes a connection on to a listener, for whoever has this number there.
+    /// Passes a connection of the host to a listener, for the accepted connection with this number.
     pub(crate) fn pass(&mut self, id: u64, number: u64, connection: &OwnedFd) -> bool {
         let listener = self.all.iter().find(|(known, _)| *known == id);
         listener.is_some_and(|(_, listener)| {
@@ -62,8 +62,8 @@ impl Listeners {
         })
     }
 
-    /// Lets go of those whose process has ended.
-    fn forget(&mut self) {
+    /// Removes listeners that have exited.
+    fn remove_closed(&mut self) {
         self.all.retain(|(_, listener)| {
             let mut wait = [PollFd::new(listener, PollFlags::IN)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -72,27 +72,32 @@ impl Listeners {
     }
 }
 
-/// Listens, and tells of everybody who connects, until the host closes its connection.
-pub(super) fn listen(host: BorrowedFd<'_>, orders: BorrowedFd<'_>, spoken: Spoken, at: &Target) {
+/// Listens and reports accepted connections, until the host closes its connection.
+pub(super) fn listen(
+    host: BorrowedFd<'_>,
+    accepts: BorrowedFd<'_>,
+    framing: HostFraming,
+    at: &Target,
+) {
     let (listener, at, _bound) = match bind(at) {
         Ok(bound) => bound,
-        Err(NoLink { failure, errno }) => {
-            return tell(host, &LinkReply::Failed { failure, errno });
+        Err(LinkError { failure, errno }) => {
+            return send_reply(host, &LinkReply::Failed { failure, errno });
         }
     };
-    tell(host, &LinkReply::Listening { at });
+    send_reply(host, &LinkReply::Listening { at });
     let mut waiting = BTreeMap::new();
     let mut next = 0;
     let streams = Arc::new(());
     loop {
-        let room = waiting.len() < MOST_WAITING && Arc::strong_count(&streams) <= MOST_STREAMS;
+        let room = waiting.len() < MAX_WAITING && Arc::strong_count(&streams) <= MAX_STREAMS;
         let wanted = if room { PollFlags::IN } else { PollFlags::empty() };
         let mut waits = [
             PollFd::from_borrowed_fd(host, PollFlags::IN),
-            PollFd::from_borrowed_fd(orders, PollFlags::IN),
+            PollFd::from_borrowed_fd(accepts, PollFlags::IN),
             PollFd::new(&listener, wanted),
         ];
-        // Whoever waits in vain is looked for now and then, and streams that have ended are not told of.
+        // Wakes up to expire waiting connections, and to notice streams that have ended.
         let idle = waiting.is_empty() && room;
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         match poll(&mut waits, (!idle).then_some(&second)) {
@@ -100,29 +105,29 @@ pub(super) fn listen(host: BorrowedFd<'_>, orders: BorrowedFd<'_>, spoken: Spoke
             Err(_) => return,
         }
         let [closed, ordered, connected] = waits.map(|wait| !wait.revents().is_empty());
-        // The host says nothing here: it closes.
+        // The host sends nothing here; readable means closed.
         if closed {
             return;
         }
         if ordered {
             let mut number = [0; 8];
             let mut fds = Vec::new();
-            match socket::receive(orders, &mut number, &mut fds) {
+            match socket::receive(accepts, &mut number, &mut fds) {
                 Ok(8) => {}
-                // The guest has gone, and we go with it.
+                // The guest is gone.
                 _ => return,
             }
             if let Some(connection) = fds.pop() {
                 let stream = waiting.remove(&u64::from_le_bytes(number)).map(|(stream, _)| stream);
-                lead(connection, stream, spoken, Arc::clone(&streams));
+                relay_accepted(connection, stream, framing, Arc::clone(&streams));
             }
         }
         if connected && let Some((stream, from)) = accept(&listener) {
             let (host_name, port) = from.map_or((String::new(), 0), |from| {
                 (from.ip().to_canonical().to_string(), from.port())
             });
-            waiting.insert(next, (stream, Instant::now() + WAITING_LIMIT));
-            tell(host, &LinkReply::Accepted { number: next, host: host_name, port });
+            waiting.insert(next, (stream, Instant::now() + ACCEPT_LIMIT));
+            send_reply(host, &LinkReply::Accepted { number: next, host: host_name, port });
             next += 1;
         }
         let now = Instant::now();
@@ -130,24 +135,29 @@ pub(super) fn listen(host: BorrowedFd<'_>, orders: BorrowedFd<'_>, spoken: Spoke
     }
 }
 
-/// Joins somebody who has connected with the host's connection, in a thread.
-fn lead(connection: OwnedFd, stream: Option<OwnedFd>, spoken: Spoken, counted: Arc<()>) {
-    let led = move || {
+/// Relays an accepted connection to the host's, in a thread.
+fn relay_accepted(
+    connection: OwnedFd,
+    stream: Option<OwnedFd>,
+    framing: HostFraming,
+    counted: Arc<()>,
+) {
+    let task = move || {
         let _counted = counted;
         let host = connection.as_fd();
         match stream {
             Some(stream) => {
-                tell(host, &LinkReply::Open);
-                let _ = join(host, spoken, stream.as_fd());
+                send_reply(host, &LinkReply::Open);
+                let _ = relay(host, framing, stream.as_fd());
             }
             None => {
-                tell(host, &LinkReply::Failed { failure: LinkFailure::Gone, errno: 0 });
+                send_reply(host, &LinkReply::Failed { failure: LinkFailure::Gone, errno: 0 });
             }
         }
-        super::wait_closed(host, spoken);
+        super::wait_closed(host, framing);
     };
-    // If there is no thread, whoever asked sees the connection close.
-    let _ = std::thread::Builder::new().stack_size(STACK).spawn(led);
+    // Without a thread, the client sees its connection close.
+    let _ = std::thread::Builder::new().stack_size(STACK).spawn(task);
 }
 
 fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Option<SocketAddr>)> {
@@ -156,31 +166,31 @@ fn accept(listener: &OwnedFd) -> Option<(OwnedFd, Option<SocketAddr>)> {
     Some((stream, from.and_then(|from| SocketAddr::try_from(from).ok())))
 }
 
-/// The name of a socket, gone when nobody listens there any more.
-struct Bound {
+/// The socket file of a Unix listener, removed on drop.
+struct SocketFile {
     path: PathBuf,
     made: (u64, u64),
 }
 
-impl Drop for Bound {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put something else in its place.
-        if identity(&self.path) == Some(self.made) {
+        // It may have been replaced meanwhile.
+        if inode(&self.path) == Some(self.made) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+fn inode(path: &std::path::Path) -> Option<(u64, u64)> {
     rustix::fs::lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-fn bind(at: &Target) -> Result<(OwnedFd, Target, Option<Bound>), NoLink> {
+fn bind(at: &Target) -> Result<(OwnedFd, Target, Option<SocketFile>), LinkError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = SocketType::STREAM;
     match at {
         Target::Tcp { host, port } => {
-            let address = listened(host).ok_or(NoLink::new(LinkFailure::Invalid))?;
+            let address = bind_address(host).ok_or(LinkError::new(LinkFailure::Invalid))?;
             let family = match address {
                 IpAddr::V4(_) => AddressFamily::INET,
                 IpAddr::V6(_) => AddressFamily::INET6,
@@ -195,24 +205,24 @@ fn bind(at: &Target) -> Result<(OwnedFd, Target, Option<Bound>), NoLink> {
         }
         Target::Unix { path } => {
             if path.is_empty() || path.contains(&0) {
-                return Err(NoLink::new(LinkFailure::Invalid));
+                return Err(LinkError::new(LinkFailure::Invalid));
             }
             let socket = rustix::net::socket_with(AddressFamily::UNIX, stream, flags, None)?;
             let address = SocketAddrUnix::new(path.as_slice())?;
-            // Only for the user, as OpenSSH has it: the name gets the mode of the socket.
+            // The file gets the mode of the socket: for the user only, as in OpenSSH.
             rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
             rustix::net::bind(&socket, &address)?;
             let path_made = crate::files::as_path(path).to_owned();
-            let made = identity(&path_made);
-            let bound = made.map(|made| Bound { path: path_made, made });
+            let made = inode(&path_made);
+            let bound = made.map(|made| SocketFile { path: path_made, made });
             rustix::net::listen(&socket, BACKLOG)?;
             Ok((socket, at.clone(), bound))
         }
     }
 }
 
-/// Where a name that clients of SSH send leads to; other names are nobody's to listen at.
-fn listened(host: &str) -> Option<IpAddr> {
+/// The address of a listen host as SSH clients send it; none for other names.
+fn bind_address(host: &str) -> Option<IpAddr> {
     match host {
         "" | "*" => Some(Ipv4Addr::UNSPECIFIED.into()),
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
@@ -245,19 +255,19 @@ mod tests {
         }
     }
 
-    /// Listens there; the host's connection, and the guest's listeners.
+    /// Starts a listener. Returns the host's connection and the guest's listeners.
     fn listening(at: Target) -> (UnixStream, Listeners, thread::JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut listeners = Listeners::default();
-        let orders = listeners.add(7).unwrap();
+        let accepts = listeners.add(7).unwrap();
         let served = thread::spawn(move || {
-            listen(theirs.as_fd(), orders.as_fd(), Spoken::Plain, &at);
+            listen(theirs.as_fd(), accepts.as_fd(), HostFraming::Plain, &at);
         });
         (ours, listeners, served)
     }
 
     #[test]
-    fn who_connects_is_led_to_the_host() {
+    fn accepted_connections_are_relayed_to_the_host() {
         let at = Target::Tcp { host: "localhost".to_owned(), port: 0 };
         let (mut host, mut listeners, served) = listening(at);
         let Some(LinkReply::Listening { at: Target::Tcp { host: name, port } }) = next(&mut host)
@@ -268,18 +278,18 @@ mod tests {
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let accepted = next(&mut host);
         let from = client.local_addr().unwrap().port();
-        let told = LinkReply::Accepted { number: 0, host: "127.0.0.1".to_owned(), port: from };
-        assert_eq!(accepted, Some(told));
+        let expected = LinkReply::Accepted { number: 0, host: "127.0.0.1".to_owned(), port: from };
+        assert_eq!(accepted, Some(expected));
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         assert!(!listeners.pass(8, 0, &theirs.try_clone().unwrap().into()));
         assert!(listeners.pass(7, 0, &theirs.into()));
         assert_eq!(next(&mut ours), Some(LinkReply::Open));
         client.write_all(b"from inside").unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut heard = String::new();
-        ours.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "from inside");
-        // Nobody has that number any more.
+        let mut received = String::new();
+        ours.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "from inside");
+        // No connection has this number any more.
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         assert!(listeners.pass(7, 0, &theirs.into()));
         let gone = LinkReply::Failed { failure: LinkFailure::Gone, errno: 0 };
@@ -287,12 +297,12 @@ mod tests {
         drop(host);
         served.join().unwrap();
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-        listeners.forget();
+        listeners.remove_closed();
         assert!(listeners.all.is_empty());
     }
 
     #[test]
-    fn sockets_are_the_users_own_and_go_with_the_listener() {
+    fn socket_files_are_private_and_removed_with_the_listener() {
         use std::os::unix::fs::PermissionsExt;
         let place = std::env::temp_dir().join(format!("msb-listen-{}", std::process::id()));
         let _ = std::fs::remove_file(&place);
@@ -313,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_few() {
+    fn listeners_are_limited() {
         let mut listeners = Listeners::default();
-        let kept: Vec<_> = (0..MOST as u64).map(|id| listeners.add(id).unwrap()).collect();
+        let kept: Vec<_> = (0..MAX_LISTENERS as u64).map(|id| listeners.add(id).unwrap()).collect();
         assert_eq!(listeners.add(1000).unwrap_err(), LinkFailure::TooMany);
         drop(kept);
         let _kept = listeners.add(1000).unwrap();
@@ -323,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_can_listen_at_are_refused() {
+    fn listen_names_other_than_addresses_are_refused() {
         for wrong in ["example.com", "1.2.3", "::1::"] {
             let at = Target::Tcp { host: wrong.to_owned(), port: 0 };
             assert_eq!(bind(&at).map(drop).unwrap_err().failure, LinkFailure::Invalid);

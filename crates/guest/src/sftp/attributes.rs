@@ -1,7 +1,7 @@
-//! What is known of a file, and how it is to be changed.
+//! SFTP file attributes: encoding, decoding and applying them.
 
-use super::packet::{Fields, Out};
-use super::status::Refused;
+use super::packet::{PacketReader, ReplyBuffer};
+use super::status::SftpError;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -12,8 +12,8 @@ const PERMISSIONS: u32 = 4;
 const TIMES: u32 = 8;
 const EXTENDED: u32 = 0x8000_0000;
 
-/// Tells what is known of a file.
-pub(super) fn put(out: &mut Out, stat: &Stat) {
+/// Encodes the attributes of a file.
+pub(super) fn put(out: &mut ReplyBuffer, stat: &Stat) {
     let seconds = |time| u32::try_from(time).unwrap_or(if time < 0 { 0 } else { u32::MAX });
     out.u32(SIZE | OWNER | PERMISSIONS | TIMES);
     out.u64(u64::try_from(stat.st_size).unwrap_or(0));
@@ -24,49 +24,49 @@ pub(super) fn put(out: &mut Out, stat: &Stat) {
     out.u32(seconds(stat.st_mtime));
 }
 
-/// What is asked for; what is absent stays as it is.
+/// Attributes to set; absent ones stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct SetAttrs {
     size: Option<u64>,
     owner: Option<(u32, u32)>,
     mode: Option<u32>,
     times: Option<(u32, u32)>,
 }
 
-impl Asked {
-    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Refused> {
+impl SetAttrs {
+    pub(super) fn read(fields: &mut PacketReader<'_>) -> Result<Self, SftpError> {
         let flags = fields.u32()?;
         let has = |flag| flags & flag != 0;
-        let mut asked = Self::default();
+        let mut attrs = Self::default();
         if has(SIZE) {
-            asked.size = Some(fields.u64()?);
+            attrs.size = Some(fields.u64()?);
         }
         if has(OWNER) {
-            asked.owner = Some((fields.u32()?, fields.u32()?));
+            attrs.owner = Some((fields.u32()?, fields.u32()?));
         }
         if has(PERMISSIONS) {
-            asked.mode = Some(fields.u32()?);
+            attrs.mode = Some(fields.u32()?);
         }
         if has(TIMES) {
-            asked.times = Some((fields.u32()?, fields.u32()?));
+            attrs.times = Some((fields.u32()?, fields.u32()?));
         }
         if has(EXTENDED) {
-            // Each takes eight bytes at least, so a count that lies ends with the packet.
+            // Each takes at least eight bytes, so a false count ends with the packet.
             for _ in 0..fields.u32()? {
                 fields.string()?;
                 fields.string()?;
             }
         }
-        Ok(asked)
+        Ok(attrs)
     }
 
-    /// The permissions of what is made.
+    /// The mode for a new file.
     pub(super) fn mode_or(&self, usual: u32) -> Mode {
         Mode::from_raw_mode(self.mode.unwrap_or(usual) & 0o7777)
     }
 
     fn owner(&self) -> Option<(Option<Uid>, Option<Gid>)> {
-        // All ones is the kernel's word for leaving it as it is.
+        // chown(2) leaves an id of -1 unchanged.
         let some = |id: u32| Some(id).filter(|id| *id != u32::MAX);
         self.owner.map(|(uid, gid)| (some(uid).map(Uid::from_raw), some(gid).map(Gid::from_raw)))
     }
@@ -79,13 +79,13 @@ impl Asked {
         })
     }
 
-    /// Changes what is open. Everything is tried, and the first failure is told.
-    pub(super) fn set(&self, fd: BorrowedFd<'_>) -> Result<(), Refused> {
-        let mut first = First::default();
+    /// Applies to an open file. Everything is tried, and the first error is returned.
+    pub(super) fn set(&self, fd: BorrowedFd<'_>) -> Result<(), SftpError> {
+        let mut first = FirstError::default();
         if let Some(size) = self.size {
             first.keep(rustix::fs::ftruncate(fd, size));
         }
-        // Before the permissions, because it takes setuid away.
+        // chown comes before chmod, because it clears set-id bits.
         if let Some((uid, gid)) = self.owner() {
             first.keep(rustix::fs::fchown(fd, uid, gid));
         }
@@ -95,12 +95,12 @@ impl Asked {
         if let Some(times) = self.times() {
             first.keep(rustix::fs::futimens(fd, &times));
         }
-        first.told()
+        first.result()
     }
 
-    /// Changes what a path leads to.
-    pub(super) fn set_at(&self, path: &Path) -> Result<(), Refused> {
-        let mut first = First::default();
+    /// Applies to a path, following symlinks.
+    pub(super) fn set_at(&self, path: &Path) -> Result<(), SftpError> {
+        let mut first = FirstError::default();
         if let Some(size) = self.size {
             first.keep(truncate(path, size));
         }
@@ -113,30 +113,30 @@ impl Asked {
         if let Some(times) = self.times() {
             first.keep(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()));
         }
-        first.told()
+        first.result()
     }
 
-    /// Changes what is there under a name, even if it is a link.
-    pub(super) fn set_itself(&self, path: &Path) -> Result<(), Refused> {
+    /// Applies to a path without following a symlink.
+    pub(super) fn set_nofollow(&self, path: &Path) -> Result<(), SftpError> {
         if self.size.is_some() {
-            return Err(Refused::malformed());
+            return Err(SftpError::malformed());
         }
-        let mut first = First::default();
+        let mut first = FirstError::default();
         if let Some((uid, gid)) = self.owner() {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             first.keep(rustix::fs::chownat(CWD, path, uid, gid, flags));
         }
         if self.mode.is_some() {
-            first.keep(chmod_itself(path, self.mode_or(0)));
+            first.keep(chmod_nofollow(path, self.mode_or(0)));
         }
         if let Some(times) = self.times() {
             first.keep(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW));
         }
-        first.told()
+        first.result()
     }
 }
 
-/// A pipe would be waited for, so it is not even opened.
+/// Truncates a regular file. Opening a FIFO would block, so it is refused before.
 fn truncate(path: &Path, size: u64) -> rustix::io::Result<()> {
     let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
     match kind {
@@ -148,8 +148,9 @@ fn truncate(path: &Path, size: u64) -> rustix::io::Result<()> {
     rustix::fs::ftruncate(rustix::fs::open(path, flags, Mode::empty())?, size)
 }
 
-/// The kernel has no permissions of links, and older ones no call that leaves them out.
-fn chmod_itself(path: &Path, mode: Mode) -> rustix::io::Result<()> {
+/// chmod without following symlinks. The kernel has no mode of symlinks, and older kernels no such
+/// call.
+fn chmod_nofollow(path: &Path, mode: Mode) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::open(path, flags, Mode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
@@ -159,18 +160,18 @@ fn chmod_itself(path: &Path, mode: Mode) -> rustix::io::Result<()> {
     rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_fd().as_raw_fd()), mode)
 }
 
-/// The first thing that went wrong.
+/// Keeps the first error of several calls.
 #[derive(Debug, Default)]
-struct First(Option<Refused>);
+struct FirstError(Option<SftpError>);
 
-impl First {
+impl FirstError {
     fn keep(&mut self, done: rustix::io::Result<()>) {
         if let Err(errno) = done {
             self.0.get_or_insert_with(|| errno.into());
         }
     }
 
-    fn told(self) -> Result<(), Refused> {
+    fn result(self) -> Result<(), SftpError> {
         self.0.map_or(Ok(()), Err)
     }
 }

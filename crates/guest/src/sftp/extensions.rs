@@ -1,11 +1,11 @@
-//! What OpenSSH's clients ask for beyond version 3.
+//! SFTP extensions of OpenSSH.
 
-use super::attributes::Asked;
+use super::attributes::SetAttrs;
 use super::handles;
-use super::packet::{EXTENDED_REPLY, Fields, MAX_DATA, MAX_PACKET, Out};
+use super::packet::{EXTENDED_REPLY, MAX_DATA, MAX_PACKET, PacketReader, ReplyBuffer};
 use super::paths;
-use super::session::Session;
-use super::status::{Refused, Status};
+use super::session::SftpSession;
+use super::status::{SftpError, StatusCode};
 use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -23,13 +23,13 @@ const ALL: [(&str, &str); 11] = [
     ("home-directory", "1"),
     ("users-groups-by-id@openssh.com", "1"),
 ];
-/// Names in an answer get no more than this; who comes later has none.
-const NAMES: usize = 64 << 10;
-/// Enough that copying costs more than asking.
-const PIECE: usize = 128 << 10;
+/// Bytes of names in a reply; later names are empty.
+const MAX_NAMES: usize = 64 << 10;
+/// Large enough that system call overhead does not matter.
+const COPY_CHUNK: usize = 128 << 10;
 
-/// Says what there is.
-pub(super) fn announce(out: &mut Out) {
+/// Lists the extensions in the version packet.
+pub(super) fn announce(out: &mut ReplyBuffer) {
     for (name, version) in ALL {
         out.string(name.as_bytes());
         out.string(version.as_bytes());
@@ -37,39 +37,39 @@ pub(super) fn announce(out: &mut Out) {
 }
 
 pub(super) fn serve(
-    session: &mut Session<'_>,
+    session: &mut SftpSession<'_>,
     id: u32,
-    it: &mut Fields<'_>,
-    out: &mut Out,
-) -> Result<(), Refused> {
+    it: &mut PacketReader<'_>,
+    out: &mut ReplyBuffer,
+) -> Result<(), SftpError> {
     match it.string()? {
         b"posix-rename@openssh.com" => rustix::fs::rename(it.path()?, it.path()?)?,
         b"hardlink@openssh.com" => rustix::fs::link(it.path()?, it.path()?)?,
         b"fsync@openssh.com" => rustix::fs::fsync(session.handles.file(it.string()?)?)?,
         b"lsetstat@openssh.com" => {
             let path = it.path()?;
-            Asked::read(it)?.set_itself(path)?;
+            SetAttrs::read(it)?.set_nofollow(path)?;
         }
         b"copy-data" => copy(session, it)?,
         b"statvfs@openssh.com" => {
-            room(id, &rustix::fs::statvfs(it.path()?)?, out);
+            put_statvfs(id, &rustix::fs::statvfs(it.path()?)?, out);
             return Ok(());
         }
         b"fstatvfs@openssh.com" => {
             let found = rustix::fs::fstatvfs(session.handles.descriptor(it.string()?)?)?;
-            room(id, &found, out);
+            put_statvfs(id, &found, out);
             return Ok(());
         }
         b"limits@openssh.com" => {
-            let begun = out.answer(EXTENDED_REPLY, id);
-            for limit in [MAX_PACKET, MAX_DATA, MAX_DATA, handles::MOST] {
+            let mark = out.answer(EXTENDED_REPLY, id);
+            for limit in [MAX_PACKET, MAX_DATA, MAX_DATA, handles::MAX_HANDLES] {
                 out.u64(limit as u64);
             }
-            out.end(begun);
+            out.end(mark);
             return Ok(());
         }
         b"expand-path@openssh.com" => {
-            let path = paths::expanded(it.path()?, &session.home)?;
+            let path = paths::expand_tilde(it.path()?, &session.home)?;
             out.name(id, path.as_os_str().as_bytes());
             return Ok(());
         }
@@ -81,16 +81,16 @@ pub(super) fn serve(
             out.name(id, home.as_os_str().as_bytes());
             return Ok(());
         }
-        b"users-groups-by-id@openssh.com" => return named(session, id, it, out),
-        _ => return Err(Refused::unsupported()),
+        b"users-groups-by-id@openssh.com" => return put_owner_names(session, id, it, out),
+        _ => return Err(SftpError::unsupported()),
     }
     out.ok(id);
     Ok(())
 }
 
-fn room(id: u32, found: &StatVfs, out: &mut Out) {
+fn put_statvfs(id: u32, found: &StatVfs, out: &mut ReplyBuffer) {
     let has = |flag, number| if found.f_flag.contains(flag) { number } else { 0 };
-    let begun = out.answer(EXTENDED_REPLY, id);
+    let mark = out.answer(EXTENDED_REPLY, id);
     let read_only = has(StatVfsMountFlags::RDONLY, 1);
     let no_setid = has(StatVfsMountFlags::NOSUID, 2);
     for number in [
@@ -108,18 +108,18 @@ fn room(id: u32, found: &StatVfs, out: &mut Out) {
     ] {
         out.u64(number);
     }
-    out.end(begun);
+    out.end(mark);
 }
 
-/// Names of users and groups, empty where nobody has that number.
-fn named(
-    session: &mut Session<'_>,
+/// Names of users and groups; empty for unknown ids.
+fn put_owner_names(
+    session: &mut SftpSession<'_>,
     id: u32,
-    it: &mut Fields<'_>,
-    out: &mut Out,
-) -> Result<(), Refused> {
+    it: &mut PacketReader<'_>,
+    out: &mut ReplyBuffer,
+) -> Result<(), SftpError> {
     let (users, groups) = (it.string()?, it.string()?);
-    let begun = out.answer(EXTENDED_REPLY, id);
+    let mark = out.answer(EXTENDED_REPLY, id);
     for (ids, of_users) in [(users, true), (groups, false)] {
         let list = out.begin();
         for id in ids.chunks_exact(4) {
@@ -128,22 +128,21 @@ fn named(
                 true => session.owners.user(id),
                 false => session.owners.group(id),
             };
-            let name = name.filter(|_| out.since(list) < NAMES).unwrap_or_default();
+            let name = name.filter(|_| out.since(list) < MAX_NAMES).unwrap_or_default();
             out.string(name.as_bytes());
         }
         out.end(list);
     }
-    out.end(begun);
+    out.end(mark);
     Ok(())
 }
 
-/// Copies from one file that is open to another, without the client in between, and no longer than it
-/// waits for that.
-fn copy(session: &mut Session<'_>, it: &mut Fields<'_>) -> Result<(), Refused> {
+/// Copies between open files on the server, until the client disconnects.
+fn copy(session: &mut SftpSession<'_>, it: &mut PacketReader<'_>) -> Result<(), SftpError> {
     let (source, mut from, length) = (it.string()?, it.u64()?, it.u64()?);
     let (target, mut to) = (it.string()?, it.u64()?);
     if source == target {
-        return Err(Refused::new(Status::Failure, "Cannot copy a handle to itself"));
+        return Err(SftpError::new(StatusCode::Failure, "Cannot copy a handle to itself"));
     }
     let again = |file: &File| file.try_clone();
     let source = again(session.handles.file(source)?)?;
@@ -151,14 +150,14 @@ fn copy(session: &mut Session<'_>, it: &mut Fields<'_>) -> Result<(), Refused> {
     let (one, other) = (rustix::fs::fstat(&source)?, rustix::fs::fstat(&target)?);
     // A device has no end.
     if FileType::from_raw_mode(one.st_mode) != FileType::RegularFile {
-        return Err(Refused::new(Status::Failure, "Not a file"));
+        return Err(SftpError::new(StatusCode::Failure, "Not a file"));
     }
-    // Else it would never come to the end of what it writes.
+    // Otherwise the copy would extend its own source for ever.
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
-        return Err(Refused::new(Status::Failure, "Cannot copy a file to itself"));
+        return Err(SftpError::new(StatusCode::Failure, "Cannot copy a file to itself"));
     }
     let mut left = if length == 0 { u64::MAX } else { length };
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; COPY_CHUNK];
     while left > 0 {
         let wanted = left.min(buffer.len() as u64) as usize;
         let n = rustix::io::pread(&source, &mut buffer[..wanted], from)?;
@@ -168,7 +167,7 @@ fn copy(session: &mut Session<'_>, it: &mut Fields<'_>) -> Result<(), Refused> {
         }
         while !piece.is_empty() {
             match rustix::io::pwrite(&target, piece, to)? {
-                0 => return Err(Refused::new(Status::Failure, "Failure")),
+                0 => return Err(SftpError::new(StatusCode::Failure, "Failure")),
                 written => {
                     piece = &piece[written..];
                     to = to.saturating_add(written as u64);
@@ -177,9 +176,9 @@ fn copy(session: &mut Session<'_>, it: &mut Fields<'_>) -> Result<(), Refused> {
         }
         from = from.saturating_add(n as u64);
         left -= n as u64;
-        // A file may be longer than anybody lives.
-        if session.is_left() {
-            return Err(Refused::new(Status::Failure, "Failure"));
+        // A copy may take very long, so stop when the client has disconnected.
+        if session.is_disconnected() {
+            return Err(SftpError::new(StatusCode::Failure, "Failure"));
         }
     }
     Ok(())

@@ -1,17 +1,17 @@
-//! Owners by name, and entries of directories as `ls -l` shows them.
+//! Names of owners, and directory entries in the format of `ls -l`.
 
 use crate::users;
 use rustix::fs::{FileType, Stat};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// Names by number, as the image's files had them when they were first asked for.
+/// Names by id, as read from the image's files on first use.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct OwnerNames {
     read: Option<(HashMap<u32, String>, HashMap<u32, String>)>,
 }
 
-impl Owners {
+impl OwnerNames {
     fn read(&mut self) -> &(HashMap<u32, String>, HashMap<u32, String>) {
         self.read.get_or_insert_with(|| (users::names(), users::group_names()))
     }
@@ -24,7 +24,7 @@ impl Owners {
         self.read().1.get(&gid).map(String::as_str)
     }
 
-    /// Everything of a line of `ls -l` but the name at its end; `now` is in seconds.
+    /// A line of `ls -l` without the name at its end; `now` is in seconds.
     pub(super) fn line(&mut self, stat: &Stat, now: i64) -> String {
         let (uid, gid) = (stat.st_uid, stat.st_gid);
         let user = self.user(uid).map_or_else(|| uid.to_string(), str::to_owned);
@@ -64,13 +64,13 @@ fn permissions(mode: u32) -> String {
     text
 }
 
-/// As `ls` has it, in UTC: the time of day for the last half year, else the year.
+/// Time in the format of `ls`, in UTC: the time of day within the last half year, else the year.
 fn time(seconds: i64, now: i64) -> String {
     const HALF_A_YEAR: i64 = 365 * 24 * 3600 / 2;
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let written = msb_spec::clock::written(seconds.saturating_mul(1000));
-    // `2026-01-31T12:00:00.000Z`; far outside of four digits it is not worth showing.
+    // `2026-01-31T12:00:00.000Z`; years with more than four digits are not shown.
     let (Some(year), Some(month), Some(day), Some(clock)) =
         (written.get(..4), written.get(5..7), written.get(8..10), written.get(11..16))
     else {

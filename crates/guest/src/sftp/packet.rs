@@ -1,13 +1,13 @@
-//! Packets: numbers and strings as they travel.
+//! SFTP packets: numbers and strings in wire format.
 
-use super::status::{Refused, Status};
+use super::status::{SftpError, StatusCode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Longest packet, without its length: a write of [`MAX_DATA`] and more than any header.
+/// Longest packet without its length field: a write of [`MAX_DATA`] plus headers.
 pub(super) const MAX_PACKET: usize = 257 << 10;
-/// Most bytes of a file in one packet: what OpenSSH has, whose client takes packets of 256 KiB.
+/// Bytes of file data in one packet, as in OpenSSH, where clients take packets of 256 KiB.
 pub(super) const MAX_DATA: usize = (256 << 10) - 1024;
 
 pub(super) const INIT: u8 = 1;
@@ -38,54 +38,54 @@ pub(super) const ATTRS: u8 = 105;
 pub(super) const EXTENDED: u8 = 200;
 pub(super) const EXTENDED_REPLY: u8 = 201;
 
-/// What is left of a packet.
+/// The unread rest of a packet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct PacketReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Refused::malformed())?;
+impl<'a> PacketReader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], SftpError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(SftpError::malformed())?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Refused> {
+    pub(super) fn u32(&mut self) -> Result<u32, SftpError> {
         self.take().map(u32::from_be_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Refused> {
+    pub(super) fn u64(&mut self) -> Result<u64, SftpError> {
         self.take().map(u64::from_be_bytes)
     }
 
-    pub(super) fn string(&mut self) -> Result<&'a [u8], Refused> {
+    pub(super) fn string(&mut self) -> Result<&'a [u8], SftpError> {
         let length = self.u32()? as usize;
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Refused::malformed())?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(SftpError::malformed())?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// A path; none has a zero byte.
-    pub(super) fn path(&mut self) -> Result<&'a Path, Refused> {
+    /// Reads a path; one with a NUL byte is refused.
+    pub(super) fn path(&mut self) -> Result<&'a Path, SftpError> {
         let bytes = self.string()?;
         match bytes.contains(&0) {
-            true => Err(Refused::malformed()),
+            true => Err(SftpError::malformed()),
             false => Ok(Path::new(OsStr::from_bytes(bytes))),
         }
     }
 }
 
-/// Answers, one behind the other. Its memory is used again, and cleared only once.
+/// Encoded replies. The memory is reused.
 #[derive(Debug, Default)]
-pub(super) struct Out {
+pub(super) struct ReplyBuffer {
     buffer: Vec<u8>,
     filled: usize,
 }
 
-/// Where an answer or a string begins, whose length is not known yet.
+/// Offset of a length field that is filled in later.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun(usize);
+pub(super) struct LengthMark(usize);
 
-impl Out {
+impl ReplyBuffer {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.filled]
     }
@@ -98,48 +98,48 @@ impl Out {
         self.filled = 0;
     }
 
-    /// Begins something that has its length before it.
-    pub(super) fn begin(&mut self) -> Begun {
-        let begun = Begun(self.filled);
+    /// Begins a value with a length prefix.
+    pub(super) fn begin(&mut self) -> LengthMark {
+        let mark = LengthMark(self.filled);
         self.u32(0);
-        begun
+        mark
     }
 
-    /// Begins an answer.
-    pub(super) fn answer(&mut self, kind: u8, id: u32) -> Begun {
-        let begun = self.begin();
+    /// Begins a reply with its type and id.
+    pub(super) fn answer(&mut self, kind: u8, id: u32) -> LengthMark {
+        let mark = self.begin();
         self.put(&[kind]);
         self.u32(id);
-        begun
+        mark
     }
 
-    pub(super) fn end(&mut self, begun: Begun) {
-        let length = self.filled - begun.0 - 4;
+    pub(super) fn end(&mut self, mark: LengthMark) {
+        let length = self.filled - mark.0 - 4;
         let length = u32::try_from(length).expect("answers are cut far below 4 GiB");
-        self.set(begun, length);
+        self.set(mark, length);
     }
 
-    /// Takes back what was begun.
-    pub(super) fn undo(&mut self, begun: Begun) {
-        self.filled = begun.0;
+    /// Discards everything after the mark.
+    pub(super) fn undo(&mut self, mark: LengthMark) {
+        self.filled = mark.0;
     }
 
-    /// Writes a number where one was left open.
-    pub(super) fn set(&mut self, at: Begun, number: u32) {
+    /// Writes a number at a mark.
+    pub(super) fn set(&mut self, at: LengthMark, number: u32) {
         self.buffer[at.0..at.0 + 4].copy_from_slice(&number.to_be_bytes());
     }
 
-    /// Where the next byte comes.
-    pub(super) fn here(&self) -> Begun {
-        Begun(self.filled)
+    /// Offset of the next byte.
+    pub(super) fn here(&self) -> LengthMark {
+        LengthMark(self.filled)
     }
 
-    /// How much was written since.
-    pub(super) fn since(&self, begun: Begun) -> usize {
-        self.filled - begun.0
+    /// Bytes written since the mark.
+    pub(super) fn since(&self, mark: LengthMark) -> usize {
+        self.filled - mark.0
     }
 
-    /// Room for so many bytes, which hold anything.
+    /// Room for so many bytes, with arbitrary content.
     pub(super) fn room(&mut self, length: usize) -> &mut [u8] {
         let end = self.filled + length;
         if self.buffer.len() < end {
@@ -148,7 +148,7 @@ impl Out {
         &mut self.buffer[self.filled..end]
     }
 
-    /// So many bytes of the room were filled.
+    /// Marks so many bytes of the room as filled.
     pub(super) fn advance(&mut self, length: usize) {
         self.filled += length;
     }
@@ -167,30 +167,30 @@ impl Out {
     }
 
     pub(super) fn string(&mut self, bytes: &[u8]) {
-        let begun = self.begin();
+        let mark = self.begin();
         self.put(bytes);
-        self.end(begun);
+        self.end(mark);
     }
 
-    pub(super) fn status(&mut self, id: u32, status: Status, text: &str) {
-        let begun = self.answer(STATUS, id);
+    pub(super) fn status(&mut self, id: u32, status: StatusCode, text: &str) {
+        let mark = self.answer(STATUS, id);
         self.u32(status as u32);
         self.string(text.as_bytes());
         self.string(b"");
-        self.end(begun);
+        self.end(mark);
     }
 
     pub(super) fn ok(&mut self, id: u32) {
-        self.status(id, Status::Ok, "Success");
+        self.status(id, StatusCode::Ok, "Success");
     }
 
-    /// An answer of one name, and nothing said about it.
+    /// A reply with one name and no attributes.
     pub(super) fn name(&mut self, id: u32, name: &[u8]) {
-        let begun = self.answer(NAME, id);
+        let mark = self.answer(NAME, id);
         self.u32(1);
         self.string(name);
         self.string(name);
         self.u32(0);
-        self.end(begun);
+        self.end(mark);
     }
 }

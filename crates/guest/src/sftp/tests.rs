@@ -1,4 +1,4 @@
-//! Transcripts, byte by byte, of clients that are well and of those that are not.
+//! Transcripts of valid and invalid clients, byte by byte.
 
 use super::*;
 use packet::*;
@@ -9,34 +9,34 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// A directory that is gone when it is dropped, and a session that was greeted.
+/// A temporary directory and an initialised session.
 struct Lab {
-    place: PathBuf,
-    session: Session<'static>,
+    dir: PathBuf,
+    session: SftpSession<'static>,
     client: Option<UnixStream>,
     next: u32,
 }
 
-/// An answer: its kind, and what is behind its id.
+/// A reply: its type, and what follows its id.
 type Answer = (u8, Vec<u8>);
 
 impl Lab {
     fn new(name: &str) -> Self {
-        let place = std::env::temp_dir().join(format!("msb-sftp-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir(&place).unwrap();
+        let dir = std::env::temp_dir().join(format!("msb-sftp-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
         let (client, ours) = UnixStream::pair().unwrap();
-        // As long as the session, which borrows it.
+        // Leaked, because the session borrows it.
         let ours: &'static UnixStream = Box::leak(Box::new(ours));
-        let mut session = Session::new(place.clone(), ours.as_fd());
-        let mut out = Out::default();
+        let mut session = SftpSession::new(dir.clone(), ours.as_fd());
+        let mut out = ReplyBuffer::default();
         assert!(session.answer(&[INIT, 0, 0, 0, 3], &mut out));
         assert_eq!(&out.bytes()[4..9], [VERSION, 0, 0, 0, 3]);
-        Self { place, session, client: Some(client), next: 7 }
+        Self { dir, session, client: Some(client), next: 7 }
     }
 
     fn path(&self, name: &str) -> Vec<u8> {
-        self.place.join(name).into_os_string().into_encoded_bytes()
+        self.dir.join(name).into_os_string().into_encoded_bytes()
     }
 
     fn ask(&mut self, kind: u8, parts: &[Part<'_>]) -> Answer {
@@ -44,7 +44,7 @@ impl Lab {
         let mut packet = vec![kind];
         packet.extend(self.next.to_be_bytes());
         parts.iter().for_each(|part| part.put(&mut packet));
-        let mut out = Out::default();
+        let mut out = ReplyBuffer::default();
         assert!(self.session.answer(&packet, &mut out));
         let answer = out.bytes();
         assert_eq!(answer[..4], (answer.len() as u32 - 4).to_be_bytes());
@@ -52,7 +52,7 @@ impl Lab {
         (answer[4], answer[9..].to_vec())
     }
 
-    /// The status that an answer is.
+    /// The status code of a reply.
     fn status(&mut self, kind: u8, parts: &[Part<'_>]) -> u32 {
         let (answered, rest) = self.ask(kind, parts);
         assert_eq!(answered, STATUS, "{rest:?}");
@@ -85,7 +85,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.place);
+        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -126,7 +126,7 @@ const TRUNCATE: u32 = 16;
 const EXCLUSIVE: u32 = 32;
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_bytes_are_read_back() {
     let mut lab = Lab::new("write");
     let handle = lab.open("file", R | W | CREATE | TRUNCATE);
     assert_eq!(lab.status(WRITE, &[Str(&handle), U64(3), Str(b"defgh")]), OK);
@@ -134,13 +134,13 @@ fn what_is_written_is_read_again() {
     let (kind, data) = lab.ask(READ, &[Str(&handle), U64(2), U32(4)]);
     assert_eq!((kind, data), (DATA, [&4u32.to_be_bytes()[..], b"cdef"].concat()));
     assert_eq!(lab.status(READ, &[Str(&handle), U64(8), U32(4)]), EOF);
-    // More than may be asked for is answered with as much as there may be.
+    // A read beyond the maximum returns the maximum.
     let (kind, data) = lab.ask(READ, &[Str(&handle), U64(0), U32(u32::MAX)]);
     assert_eq!((kind, data.len()), (DATA, 12));
     assert_eq!(lab.status(READ, &[Str(&handle), U64(u64::MAX), U32(4)]), BAD);
     assert_eq!(lab.status(CLOSE, &[Str(&handle)]), OK);
     assert_eq!(lab.status(CLOSE, &[Str(&handle)]), FAILURE);
-    assert_eq!(fs::read(lab.place.join("file")).unwrap(), b"abcdefgh");
+    assert_eq!(fs::read(lab.dir.join("file")).unwrap(), b"abcdefgh");
 }
 
 #[test]
@@ -150,20 +150,20 @@ fn files_are_opened_as_asked_for() {
     assert_eq!(lab.refused_open(&path, R), NO_SUCH_FILE);
     lab.open("file", W | CREATE | EXCLUSIVE);
     assert_eq!(lab.refused_open(&path, W | CREATE | EXCLUSIVE), FAILURE);
-    fs::write(lab.place.join("file"), "one").unwrap();
+    fs::write(lab.dir.join("file"), "one").unwrap();
     let handle = lab.open("file", W | APPEND);
     assert_eq!(lab.status(WRITE, &[Str(&handle), U64(0), Str(b" two")]), OK);
-    assert_eq!(fs::read(lab.place.join("file")).unwrap(), b"one two");
+    assert_eq!(fs::read(lab.dir.join("file")).unwrap(), b"one two");
     assert_eq!(lab.status(READ, &[Str(&handle), U64(0), U32(1)]), NO_SUCH_FILE);
     lab.open("file", W | CREATE | TRUNCATE);
-    assert_eq!(fs::read(lab.place.join("file")).unwrap(), b"");
+    assert_eq!(fs::read(lab.dir.join("file")).unwrap(), b"");
     let (kind, _) = lab.ask(OPEN, &[Str(&lab.path("mode")), U32(W | CREATE), U32(4), U32(0o600)]);
     assert_eq!(kind, HANDLE);
-    assert_eq!(fs::metadata(lab.place.join("mode")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(lab.dir.join("mode")).unwrap().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn pipes_and_devices_keep_nobody_waiting() {
+fn pipes_and_devices_do_not_block() {
     let mut lab = Lab::new("pipe");
     let pipe = lab.path("pipe");
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
@@ -180,11 +180,11 @@ fn pipes_and_devices_keep_nobody_waiting() {
 }
 
 #[test]
-fn attributes_are_told_and_set() {
+fn attributes_are_read_and_set() {
     let mut lab = Lab::new("attributes");
     let (file, link) = (lab.path("file"), lab.path("link"));
-    fs::write(lab.place.join("file"), "12345").unwrap();
-    symlink("file", lab.place.join("link")).unwrap();
+    fs::write(lab.dir.join("file"), "12345").unwrap();
+    symlink("file", lab.dir.join("link")).unwrap();
     let times = [U32(0x4 | 0x8), U32(0o100_640), U32(1000), U32(2000)];
     assert_eq!(lab.status(SETSTAT, &[&[Str(&link)], &times[..]].concat()), OK);
     let (kind, told) = lab.ask(STAT, &[Str(&link)]);
@@ -195,16 +195,16 @@ fn attributes_are_told_and_set() {
     assert_eq!(told[20..24], 0o120_777u32.to_be_bytes());
     let handle = lab.open("file", R | W);
     assert_eq!(lab.status(FSETSTAT, &[Str(&handle), U32(1), U64(2)]), OK);
-    assert_eq!(fs::read(lab.place.join("file")).unwrap(), b"12");
+    assert_eq!(fs::read(lab.dir.join("file")).unwrap(), b"12");
     assert_eq!(lab.status(SETSTAT, &[Str(&file), U32(1), U64(3)]), OK);
     let (kind, told) = lab.ask(FSTAT, &[Str(&handle)]);
     assert_eq!((kind, &told[4..12]), (ATTRS, &3u64.to_be_bytes()[..]));
-    // The link itself, and not what it leads to.
+    // The symlink itself, not its target.
     let times = [U32(0x8), U32(5), U32(6)];
     let set = [&[Str(&link)], &times[..]].concat();
     assert_eq!(lab.extended_status("lsetstat@openssh.com", &set), OK);
-    assert_eq!(fs::symlink_metadata(lab.place.join("link")).unwrap().mtime(), 6);
-    assert_ne!(fs::metadata(lab.place.join("link")).unwrap().mtime(), 6);
+    assert_eq!(fs::symlink_metadata(lab.dir.join("link")).unwrap().mtime(), 6);
+    assert_ne!(fs::metadata(lab.dir.join("link")).unwrap().mtime(), 6);
     let mode = [Str(&link), U32(4), U32(0o600)];
     assert_eq!(lab.extended_status("lsetstat@openssh.com", &mode), UNSUPPORTED);
     assert_eq!(lab.extended_status("lsetstat@openssh.com", &[Str(&file), U32(1), U64(0)]), BAD);
@@ -213,14 +213,14 @@ fn attributes_are_told_and_set() {
 #[test]
 fn directories_are_listed_once() {
     let mut lab = Lab::new("list");
-    let place = lab.path("");
-    // Not UTF-8.
+    let dir = lab.path("");
+    // Not valid UTF-8.
     let odd = Path::new(std::ffi::OsStr::from_bytes(b"\xff\n"));
-    fs::write(lab.place.join(odd), "x").unwrap();
+    fs::write(lab.dir.join(odd), "x").unwrap();
     for number in 0..600 {
-        fs::write(lab.place.join(number.to_string()), "").unwrap();
+        fs::write(lab.dir.join(number.to_string()), "").unwrap();
     }
-    let (kind, handle) = lab.ask(OPENDIR, &[Str(&place)]);
+    let (kind, handle) = lab.ask(OPENDIR, &[Str(&dir)]);
     assert_eq!(kind, HANDLE);
     let mut names = Vec::new();
     loop {
@@ -230,12 +230,12 @@ fn directories_are_listed_once() {
             break;
         }
         assert!(answer.len() < 48 << 10);
-        let mut fields = Fields(&answer);
+        let mut fields = PacketReader(&answer);
         for _ in 0..fields.u32().unwrap() {
             let name = fields.string().unwrap();
             let long = fields.string().unwrap();
             assert!(long.ends_with(name) && long.len() > name.len() + 40);
-            attributes::Asked::read(&mut fields).unwrap();
+            attributes::SetAttrs::read(&mut fields).unwrap();
             names.push(name.to_vec());
         }
         assert!(fields.0.is_empty());
@@ -253,22 +253,22 @@ fn names_are_made_moved_and_removed() {
     let mut lab = Lab::new("names");
     let (a, b, c) = (lab.path("a"), lab.path("b"), lab.path("c"));
     assert_eq!(lab.status(MKDIR, &[Str(&a), U32(4), U32(0o700)]), OK);
-    assert_eq!(fs::metadata(lab.place.join("a")).unwrap().mode() & 0o7777, 0o700);
+    assert_eq!(fs::metadata(lab.dir.join("a")).unwrap().mode() & 0o7777, 0o700);
     assert_eq!(lab.status(MKDIR, &[Str(&a), U32(0)]), FAILURE);
-    fs::write(lab.place.join("b"), "b").unwrap();
-    fs::write(lab.place.join("c"), "c").unwrap();
+    fs::write(lab.dir.join("b"), "b").unwrap();
+    fs::write(lab.dir.join("c"), "c").unwrap();
     assert_eq!(lab.status(RENAME, &[Str(&b), Str(&c)]), FAILURE);
     assert_eq!(lab.extended_status("posix-rename@openssh.com", &[Str(&b), Str(&c)]), OK);
-    assert_eq!(fs::read(lab.place.join("c")).unwrap(), b"b");
+    assert_eq!(fs::read(lab.dir.join("c")).unwrap(), b"b");
     assert_eq!(lab.status(RENAME, &[Str(&c), Str(&b)]), OK);
     assert_eq!(lab.extended_status("hardlink@openssh.com", &[Str(&b), Str(&c)]), OK);
-    assert_eq!(fs::metadata(lab.place.join("c")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(lab.dir.join("c")).unwrap().nlink(), 2);
     assert_eq!(lab.status(REMOVE, &[Str(&a)]), FAILURE);
     assert_eq!(lab.status(RMDIR, &[Str(&b)]), NO_SUCH_FILE);
     assert_eq!(lab.status(RMDIR, &[Str(&a)]), OK);
     assert_eq!(lab.status(REMOVE, &[Str(&b)]), OK);
     assert_eq!(lab.status(REMOVE, &[Str(&b)]), NO_SUCH_FILE);
-    // What it leads to comes first.
+    // The target comes first.
     assert_eq!(lab.status(SYMLINK, &[Str(b"nowhere"), Str(&a)]), OK);
     let (kind, answer) = lab.ask(READLINK, &[Str(&a)]);
     assert_eq!((kind, &answer[4..15]), (NAME, &b"\0\0\0\x07nowhere"[..]));
@@ -276,28 +276,28 @@ fn names_are_made_moved_and_removed() {
 }
 
 #[test]
-fn paths_are_shown_as_they_are() {
+fn paths_are_resolved() {
     let mut lab = Lab::new("real");
-    fs::create_dir(lab.place.join("dir")).unwrap();
-    symlink("dir", lab.place.join("link")).unwrap();
-    let base = lab.place.canonicalize().unwrap();
-    let real = |lab: &mut Lab, path: &[u8]| {
+    fs::create_dir(lab.dir.join("dir")).unwrap();
+    symlink("dir", lab.dir.join("link")).unwrap();
+    let base = lab.dir.canonicalize().unwrap();
+    let resolve = |lab: &mut Lab, path: &[u8]| {
         let (kind, answer) = lab.ask(REALPATH, &[Str(path)]);
         assert_eq!(kind, NAME);
-        let mut fields = Fields(&answer);
+        let mut fields = PacketReader(&answer);
         assert_eq!(fields.u32().unwrap(), 1);
         fields.path().unwrap().to_owned()
     };
     let ask = |lab: &Lab, path: &str| lab.path(path);
     let path = ask(&lab, "link/./../dir");
-    assert_eq!(real(&mut lab, &path), base.join("dir"));
+    assert_eq!(resolve(&mut lab, &path), base.join("dir"));
     let path = ask(&lab, "link/missing/far/../x");
-    assert_eq!(real(&mut lab, &path), base.join("dir/missing/x"));
-    assert_eq!(real(&mut lab, b"/../../.."), Path::new("/"));
-    assert_eq!(real(&mut lab, b""), std::env::current_dir().unwrap());
+    assert_eq!(resolve(&mut lab, &path), base.join("dir/missing/x"));
+    assert_eq!(resolve(&mut lab, b"/../../.."), Path::new("/"));
+    assert_eq!(resolve(&mut lab, b""), std::env::current_dir().unwrap());
     let (kind, answer) = lab.extended("expand-path@openssh.com", &[Str(b"~/link/x")]);
     assert_eq!(kind, NAME);
-    assert_eq!(Fields(&answer[4..]).path().unwrap(), base.join("dir/x"));
+    assert_eq!(PacketReader(&answer[4..]).path().unwrap(), base.join("dir/x"));
     assert_eq!(lab.extended_status("home-directory", &[Str(b"nobody-at-all")]), NO_SUCH_FILE);
     assert_eq!(lab.status(REALPATH, &[Str(b"a\0b")]), BAD);
 }
@@ -305,12 +305,12 @@ fn paths_are_shown_as_they_are() {
 #[test]
 fn files_are_copied_inside() {
     let mut lab = Lab::new("copy");
-    fs::write(lab.place.join("from"), vec![7; 300_000]).unwrap();
+    fs::write(lab.dir.join("from"), vec![7; 300_000]).unwrap();
     let from = lab.open("from", R);
     let to = lab.open("to", R | W | CREATE);
     let copied = [Str(&from), U64(1), U64(0), Str(&to), U64(5)];
     assert_eq!(lab.extended_status("copy-data", &copied), OK);
-    assert_eq!(fs::metadata(lab.place.join("to")).unwrap().len(), 300_004);
+    assert_eq!(fs::metadata(lab.dir.join("to")).unwrap().len(), 300_004);
     let itself = lab.open("to", R);
     let copied = [Str(&itself), U64(0), U64(0), Str(&to), U64(300_004)];
     assert_eq!(lab.extended_status("copy-data", &copied), FAILURE);
@@ -330,13 +330,13 @@ fn files_are_copied_inside() {
 }
 
 #[test]
-fn a_copy_has_an_end_and_ends_with_its_client() {
+fn a_copy_ends_when_its_client_disconnects() {
     let mut lab = Lab::new("endless");
     let (zero, null) = (lab.open("/dev/zero", R), lab.open("/dev/null", W));
     let copied = [Str(&zero), U64(0), U64(0), Str(&null), U64(0)];
     assert_eq!(lab.extended_status("copy-data", &copied), FAILURE);
-    // Nothing but a hole, which would take days.
-    fs::File::create(lab.place.join("hole")).unwrap().set_len(1 << 43).unwrap();
+    // A sparse file that would take days to copy.
+    fs::File::create(lab.dir.join("hole")).unwrap().set_len(1 << 43).unwrap();
     let hole = lab.open("hole", R);
     let copied = [Str(&hole), U64(0), U64(1 << 20), Str(&null), U64(0)];
     assert_eq!(lab.extended_status("copy-data", &copied), OK);
@@ -346,12 +346,12 @@ fn a_copy_has_an_end_and_ends_with_its_client() {
 }
 
 #[test]
-fn handles_are_few_and_never_come_back() {
+fn handles_are_limited_and_never_reused() {
     let mut lab = Lab::new("handles");
-    fs::write(lab.place.join("file"), "x").unwrap();
+    fs::write(lab.dir.join("file"), "x").unwrap();
     let first = lab.open("file", R);
     assert_eq!(lab.status(CLOSE, &[Str(&first)]), OK);
-    let handles: Vec<_> = (0..handles::MOST).map(|_| lab.open("file", R)).collect();
+    let handles: Vec<_> = (0..handles::MAX_HANDLES).map(|_| lab.open("file", R)).collect();
     assert!(!handles.contains(&first));
     let path = lab.path("file");
     for _ in 0..2000 {
@@ -367,29 +367,29 @@ fn handles_are_few_and_never_come_back() {
 }
 
 #[test]
-fn packets_that_lie_change_nothing() {
+fn malformed_packets_change_nothing() {
     let mut lab = Lab::new("lies");
     let path = lab.path("file");
-    // Cut short at every place, and lengths that lead far behind the end.
+    // Truncated at every offset, and with lengths beyond the end.
     let mut whole = vec![OPEN, 0, 0, 0, 1];
     [Str(&path), U32(W | CREATE), U32(0x8000_000f), U64(1), U32(1), U32(2), U32(3)]
         .iter()
         .chain(&[U32(4), U32(5), U32(u32::MAX)])
         .for_each(|part| part.put(&mut whole));
     for end in 1..whole.len() {
-        let mut out = Out::default();
+        let mut out = ReplyBuffer::default();
         let goes_on = lab.session.answer(&whole[..end], &mut out);
         assert_eq!(goes_on, end >= 5);
         assert!(end < 5 || out.bytes()[4..13] == [STATUS, 0, 0, 0, 1, 0, 0, 0, 5]);
     }
     assert_eq!(lab.status(REMOVE, &[U32(u32::MAX)]), BAD);
     assert_eq!(lab.status(WRITE, &[Str(b"12345678"), U64(0), U32(u32::MAX)]), FAILURE);
-    assert!(!lab.place.join("file").exists());
-    // Before the greeting there is nothing to be asked.
+    assert!(!lab.dir.join("file").exists());
+    // No request is allowed before INIT.
     let (_client, ours) = UnixStream::pair().unwrap();
-    let mut unknown = Session::new(PathBuf::from("/"), ours.as_fd());
-    assert!(!unknown.answer(&whole, &mut Out::default()));
-    assert!(!unknown.answer(&[], &mut Out::default()));
+    let mut unknown = SftpSession::new(PathBuf::from("/"), ours.as_fd());
+    assert!(!unknown.answer(&whole, &mut ReplyBuffer::default()));
+    assert!(!unknown.answer(&[], &mut ReplyBuffer::default()));
 }
 
 #[test]
@@ -398,12 +398,12 @@ fn errors_keep_their_meaning() {
     let long = vec![b'x'; 5000];
     assert_eq!(lab.status(STAT, &[Str(&long)]), BAD);
     assert_eq!(lab.status(STAT, &[Str(b"/proc/self/nothing")]), NO_SUCH_FILE);
-    // Root may write anything.
+    // Root may write any file.
     if is_root() {
         return;
     }
-    fs::write(lab.place.join("file"), "").unwrap();
-    fs::set_permissions(lab.place.join("file"), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::write(lab.dir.join("file"), "").unwrap();
+    fs::set_permissions(lab.dir.join("file"), fs::Permissions::from_mode(0o000)).unwrap();
     let path = lab.path("file");
     assert_eq!(lab.refused_open(&path, R), DENIED);
 }
@@ -412,21 +412,21 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A whole session over a socket.
+/// A complete session over a socket.
 #[test]
 fn answers_come_together_and_in_order() {
     let lab = Lab::new("stream");
-    fs::write(lab.place.join("file"), vec![9; 1 << 20]).unwrap();
+    fs::write(lab.dir.join("file"), vec![9; 1 << 20]).unwrap();
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let home = lab.place.clone();
+    let home = lab.dir.clone();
     let served = std::thread::spawn(move || serve(theirs.as_fd(), 28 << 10, home));
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     let mut ask = |kind: u8, id: Option<u32>, parts: &[Part<'_>]| {
         let mut packet = vec![kind];
         packet.extend(id.into_iter().flat_map(u32::to_be_bytes));
         parts.iter().for_each(|part| part.put(&mut packet));
-        asked.extend((packet.len() as u32).to_be_bytes());
-        asked.extend(packet);
+        requests.extend((packet.len() as u32).to_be_bytes());
+        requests.extend(packet);
     };
     ask(INIT, None, &[U32(3)]);
     ask(OPEN, Some(1), &[Str(&lab.path("file")), U32(R), U32(0)]);
@@ -437,8 +437,8 @@ fn answers_come_together_and_in_order() {
     }
     let writer = ours.try_clone().unwrap();
     let writing = std::thread::spawn(move || {
-        // In pieces that end anywhere.
-        for piece in asked.chunks(1000) {
+        // In pieces that ignore packet boundaries.
+        for piece in requests.chunks(1000) {
             (&writer).write_all(piece).unwrap();
         }
         writer.shutdown(std::net::Shutdown::Write).unwrap();
@@ -449,7 +449,7 @@ fn answers_come_together_and_in_order() {
     served.join().unwrap();
     let mut ids = Vec::new();
     let mut rest = &answers[..];
-    while let Ok(Some(packet)) = whole(rest) {
+    while let Ok(Some(packet)) = first_packet(rest) {
         rest = &rest[4 + packet.len()..];
         ids.push((packet[0], u32::from_be_bytes(packet[1..5].try_into().unwrap())));
     }
@@ -470,17 +470,17 @@ fn a_packet_over_the_limit_ends_the_session() {
         let mut said = Vec::new();
         ours.read_to_end(&mut said).unwrap();
         served.join().unwrap();
-        assert_eq!(whole(&said).ok().flatten().map(|packet| packet[0]), Some(VERSION));
+        assert_eq!(first_packet(&said).ok().flatten().map(|packet| packet[0]), Some(VERSION));
     }
 }
 
-/// Nonsense that begins well, so that it gets further than the first field: nothing of it may stop the session, keep much
-/// memory, or be answered with anything but one packet.
+/// Random packets with a valid start, so that they get past the first field. None may stop the
+/// session, use much memory, or get anything but one reply.
 #[test]
 fn random_requests_are_answered_or_refused() {
     let mut lab = Lab::new("random");
-    let (file, place) = (lab.path("file"), lab.path(""));
-    fs::write(lab.place.join("file"), "content").unwrap();
+    let (file, dir) = (lab.path("file"), lab.path(""));
+    fs::write(lab.dir.join("file"), "content").unwrap();
     let handle = lab.open("file", R);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: u64| {
@@ -490,15 +490,15 @@ fn random_requests_are_answered_or_refused() {
         state % below
     };
     let kinds: Vec<u8> = (2..=21).chain([EXTENDED, 255]).collect();
-    // Nothing that could leave the directory: what is asked for is below it or does not exist.
-    let strings: [&[u8]; 5] = [&file, &place, &handle, b"", b"\0"];
+    // Paths that stay in the directory or do not exist.
+    let strings: [&[u8]; 5] = [&file, &dir, &handle, b"", b"\0"];
     for _ in 0..50_000 {
         let mut packet = vec![kinds[random(kinds.len() as u64) as usize], 0, 0, 0, 1];
         if packet[0] == EXTENDED && random(2) == 0 {
             Str(b"limits@openssh.com").put(&mut packet);
         }
         for _ in 0..random(5) {
-            // No number is the length of a name that would be looked for in our own directory.
+            // No number is the length of a name that exists in our own directory.
             match random(3) {
                 0 => U32(random(1 << 16) as u32 | 512).put(&mut packet),
                 1 => U64(random(1 << 20) | 512).put(&mut packet),
@@ -507,13 +507,16 @@ fn random_requests_are_answered_or_refused() {
         }
         packet
             .truncate(packet.len() - random(2) as usize * random(packet.len() as u64 - 4) as usize);
-        let mut out = Out::default();
+        let mut out = ReplyBuffer::default();
         assert!(lab.session.answer(&packet, &mut out));
-        let answer = whole(out.bytes()).ok().flatten().expect("one packet");
+        let answer = first_packet(out.bytes()).ok().flatten().expect("one packet");
         assert_eq!(answer.len() + 4, out.len());
         assert_eq!(answer[1..5], [0, 0, 0, 1]);
         if answer[0] == HANDLE && answer[5..] != *handle {
-            lab.session.answer(&[&[CLOSE, 0, 0, 0, 2], &answer[5..]].concat(), &mut Out::default());
+            lab.session.answer(
+                &[&[CLOSE, 0, 0, 0, 2], &answer[5..]].concat(),
+                &mut ReplyBuffer::default(),
+            );
         }
     }
 }

@@ -4,4 +4,4 @@
 #[path = "../body.rs"]
 mod body;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::meet(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::exercise(bytes));

@@ -1,62 +1,66 @@
-//! Takes a Containerfile apart.
+//! Parses a Containerfile.
 //!
-//! The crate `parse-dockerfile` knows the instructions; here-documents are taken out before it
-//! sees them, and what it leaves as text (pairs of ENV and LABEL, flags) is read here. What we
-//! cannot do is refused here, before anything is built.
+//! The crate `parse-dockerfile` parses the instructions. Here-documents are removed before. What
+//! the crate leaves as text (pairs of ENV and LABEL, flags) is parsed here. Unsupported features
+//! are refused before anything is built.
 
-use super::heredoc::{self, Document, joined};
+use super::heredoc::{self, Heredoc, joined};
+use super::lexer::split;
 use super::step::{
-    Argument, Containerfile, Copy, Form, Healthcheck, Instruction, Program, Run, Source, Stage,
-    Step,
+    BuildArg, BuildStage, BuildStep, CommandForm, Containerfile, CopyInstruction, CopySource,
+    Healthcheck, Instruction, RunInstruction, RunProgram,
 };
-use super::words::split;
 use msb_spec::{Error, Result};
 use parse_dockerfile as parser;
 use std::ops::Range;
 
-/// A Containerfile is a few kilobytes; one with documents may carry texts.
+/// Largest Containerfile, in bytes. Most have a few kilobytes; here-documents may be longer.
 pub const CONTAINERFILE_LIMIT: u64 = 4 << 20;
 
 impl Containerfile {
-    /// Takes a text apart; `file` is what it is called in messages.
+    /// Parses a text. `file` is its name in messages.
     pub fn parse(file: &str, text: &str) -> Result<Self> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let escape = escape(text);
-        let taken = heredoc::take(text, escape).map_err(|endless| {
-            let line = line_of(text, endless.at);
-            wrong(file, line, format!("the here-document has no end: `{}`", endless.name))
+        let stripped = heredoc::strip(text, escape).map_err(|unterminated| {
+            let line = line_of(text, unterminated.at);
+            wrong(
+                file,
+                line,
+                format!("the here-document is not terminated: `{}`", unterminated.name),
+            )
         })?;
-        let parsed = parser::parse(&taken.text).map_err(|error| {
+        let parsed = parser::parse(&stripped.text).map_err(|error| {
             let line = if error.line() == 0 { 1 } else { error.line() };
             let error = wrong(file, line, format!("{error:#}"));
-            error.hint("docs/build.md lists what a Containerfile may say")
+            error.hint("docs/build.md lists the supported instructions")
         })?;
-        let reader = Reader { file, text, escape, documents: &taken.documents };
+        let converter = AstConverter { file, text, escape, documents: &stripped.documents };
         let arguments = parsed
             .global_args()
-            .map(|arg| reader.arguments(&arg.arg.span, &arg.arguments.value))
+            .map(|arg| converter.arguments(&arg.arg.span, &arg.arguments.value))
             .collect::<Result<Vec<_>>>()?
             .concat();
-        let stages = parsed.stages().map(|stage| reader.stage(&stage)).collect::<Result<_>>()?;
+        let stages = parsed.stages().map(|stage| converter.stage(&stage)).collect::<Result<_>>()?;
         Ok(Self { file: file.to_owned(), escape, arguments, stages })
     }
 
-    /// The steps that an image's ONBUILD asks for.
-    pub fn parse_trigger(image: &str, trigger: &str) -> Result<Vec<Step>> {
+    /// Parses the steps of an ONBUILD trigger of an image.
+    pub fn parse_trigger(image: &str, trigger: &str) -> Result<Vec<BuildStep>> {
         let file = format!("ONBUILD of {image}");
         let parsed = Self::parse(&file, &format!("FROM scratch\n{trigger}\n"))?;
-        let [stage] = <[Stage; 1]>::try_from(parsed.stages)
+        let [stage] = <[BuildStage; 1]>::try_from(parsed.stages)
             .map_err(|_| Error::invalid(format!("`FROM` in ONBUILD of `{image}`")))?;
         Ok(stage.steps)
     }
 }
 
-/// An error that names its place.
+/// An error with file and line.
 pub(crate) fn wrong(file: &str, line: usize, message: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{file}:{line}: {message}"))
 }
 
-/// The `escape` directive; only in comments before anything else.
+/// The `escape` directive, which must be in the first comments.
 fn escape(text: &str) -> char {
     let mut chosen = '\\';
     for line in text.lines() {
@@ -77,14 +81,14 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-struct Reader<'a> {
+struct AstConverter<'a> {
     file: &'a str,
     text: &'a str,
     escape: char,
-    documents: &'a [(Range<usize>, Vec<Document>)],
+    documents: &'a [(Range<usize>, Vec<Heredoc>)],
 }
 
-impl Reader<'_> {
+impl AstConverter<'_> {
     fn wrong(&self, span: &Range<usize>, message: impl std::fmt::Display) -> Error {
         wrong(self.file, line_of(self.text, span.start), message)
     }
@@ -94,7 +98,7 @@ impl Reader<'_> {
         Error::unsupported(format!("{}:{line}: {message}", self.file))
     }
 
-    fn stage(&self, stage: &parser::Stage<'_, '_>) -> Result<Stage> {
+    fn stage(&self, stage: &parser::Stage<'_, '_>) -> Result<BuildStage> {
         let from = stage.from;
         let mut platform = None;
         for flag in &from.options {
@@ -110,7 +114,7 @@ impl Reader<'_> {
                 .hint("a stage's name begins with a letter and has a-z 0-9 . _ -"));
         }
         let steps = stage.instructions.iter().map(|step| self.step(step)).collect::<Result<_>>()?;
-        Ok(Stage {
+        Ok(BuildStage {
             name,
             from: from.image.value.to_string(),
             platform,
@@ -119,16 +123,16 @@ impl Reader<'_> {
         })
     }
 
-    fn step(&self, instruction: &parser::Instruction<'_>) -> Result<Step> {
+    fn step(&self, instruction: &parser::Instruction<'_>) -> Result<BuildStep> {
         let span = keyword(instruction);
-        Ok(Step {
+        Ok(BuildStep {
             line: line_of(self.text, span.start),
             text: self.shown(span),
             instruction: self.instruction(span, instruction)?,
         })
     }
 
-    /// An instruction as people read it: its lines joined, spaces in a row as one.
+    /// An instruction for display: one line, with single spaces.
     fn shown(&self, span: &Range<usize>) -> String {
         let rest = &self.text[span.start..];
         let mut end = 0;
@@ -185,7 +189,7 @@ impl Reader<'_> {
             Parsed::Onbuild(onbuild) => self.onbuild(span, &onbuild.instruction)?,
             other => {
                 let text = self.shown(keyword(other));
-                return Err(self.wrong(span, format!("not known here: `{text}`")));
+                return Err(self.wrong(span, format!("unknown instruction: `{text}`")));
             }
         })
     }
@@ -198,12 +202,12 @@ impl Reader<'_> {
         if !self.documents_of(keyword(inner)).is_empty() {
             return Err(self.refused(span, "a here-document in ONBUILD is not supported"));
         }
-        // What is wrong in it is said now, not when somebody builds on the image.
+        // Errors in a trigger are reported now, not when an image is built from this one.
         self.instruction(keyword(inner), inner)?;
         Ok(Instruction::Onbuild(self.shown(keyword(inner))))
     }
 
-    fn documents_of(&self, span: &Range<usize>) -> &[Document] {
+    fn documents_of(&self, span: &Range<usize>) -> &[Heredoc] {
         let found = self.documents.iter().find(|(range, _)| range.contains(&span.start));
         found.map_or(&[], |(_, documents)| documents)
     }
@@ -212,14 +216,14 @@ impl Reader<'_> {
         self.wrong(&flag.span(), format!("not a flag of {of}: `--{name}`"))
     }
 
-    fn run(&self, run: &parser::RunInstruction<'_>) -> Result<Run> {
+    fn run(&self, run: &parser::RunInstruction<'_>) -> Result<RunInstruction> {
         let mut network = true;
         for flag in &run.options {
             let value = flag.value.as_ref().map_or("", |value| value.value.as_ref());
             match (flag.name.value.as_ref(), value) {
                 ("network", "default") => network = true,
                 ("network", "none") => network = false,
-                // There is no other mode than this.
+                // `sandbox` is the only mode.
                 ("security", "sandbox") => {}
                 (name @ ("mount" | "network" | "security" | "device"), value) => {
                     let error = self.refused(
@@ -227,10 +231,10 @@ impl Reader<'_> {
                         format!("this flag of RUN is not supported: `--{name}={value}`"),
                     );
                     return Err(match name {
-                        "mount" => error.hint("COPY brings files in; remove them in the same RUN"),
+                        "mount" => error.hint("COPY the files and remove them in the same RUN"),
                         "network" => error.hint(
-                            "it is `default` or `none`; how far the build reaches is said by \
-                             `msb build --net`, as in `--net host`",
+                            "it is `default` or `none`; `msb build --net` sets the network of the \
+                             build, as in `--net host`",
                         ),
                         _ => error,
                     });
@@ -238,30 +242,30 @@ impl Reader<'_> {
                 (name, _) => return Err(self.unknown_flag(flag, "RUN", name)),
             }
         }
-        Ok(Run { program: self.program(run)?, network })
+        Ok(RunInstruction { program: self.program(run)?, network })
     }
 
-    fn program(&self, run: &parser::RunInstruction<'_>) -> Result<Program> {
+    fn program(&self, run: &parser::RunInstruction<'_>) -> Result<RunProgram> {
         let documents = self.documents_of(&run.run.span);
         let form = self.form(&run.arguments);
-        let Form::Shell(text) = &form else {
-            return Ok(Program::Command(form));
+        let CommandForm::Shell(text) = &form else {
+            return Ok(RunProgram::Command(form));
         };
         if text.trim().is_empty() {
             return Err(self.wrong(&run.run.span, "RUN needs a command"));
         }
         let alone = text.starts_with("<<") && split(text, self.escape).len() == 1;
         match documents {
-            [] => Ok(Program::Command(form)),
+            [] => Ok(RunProgram::Command(form)),
             [only] if alone && only.body.starts_with("#!") => {
-                Ok(Program::Script(only.body.clone()))
+                Ok(RunProgram::Script(only.body.clone()))
             }
-            [only] if alone => Ok(Program::Command(Form::Shell(only.body.clone()))),
-            // The shell reads the documents itself, as they stand.
+            [only] if alone => Ok(RunProgram::Command(CommandForm::Shell(only.body.clone()))),
+            // The shell reads the here-documents itself.
             many => {
                 let mut whole = format!("{text}\n");
                 many.iter().for_each(|document| whole.push_str(&document.raw));
-                Ok(Program::Command(Form::Shell(whole)))
+                Ok(RunProgram::Command(CommandForm::Shell(whole)))
             }
         }
     }
@@ -271,17 +275,23 @@ impl Reader<'_> {
         span: &Range<usize>,
         add: bool,
         (options, sources, target): (&[parser::Flag<'_>], &[parser::Source<'_>], String),
-    ) -> Result<Copy> {
+    ) -> Result<CopyInstruction> {
         let verb = if add { "ADD" } else { "COPY" };
-        let mut copy =
-            Copy { add, sources: Vec::new(), target, from: None, owner: None, mode: None };
+        let mut copy = CopyInstruction {
+            add,
+            sources: Vec::new(),
+            target,
+            from: None,
+            owner: None,
+            mode: None,
+        };
         for flag in options {
             let value = flag.value.as_ref().map(|value| value.value.to_string());
             match (flag.name.value.as_ref(), value) {
                 ("chown", Some(value)) => copy.owner = Some(value),
                 ("chmod", Some(value)) => copy.mode = Some(value),
                 ("from", Some(value)) if !add => copy.from = Some(value),
-                // Every layer of ours stands for itself already.
+                // `--link` has no effect: every layer is independent already.
                 ("link", None) => {}
                 ("link", Some(value)) if value == "true" || value == "false" => {}
                 (name @ ("parents" | "exclude" | "checksum" | "keep-git-dir" | "unpack"), _) => {
@@ -296,27 +306,27 @@ impl Reader<'_> {
         let mut documents = self.documents_of(span).iter();
         for source in sources {
             let parser::Source::Path(path) = source else {
-                return Err(self.wrong(span, "a here-document that cannot be read"));
+                return Err(self.wrong(span, "a here-document that cannot be parsed"));
             };
             let written = self.text.get(path.span.clone()).unwrap_or_default();
             copy.sources.push(match documents.as_slice().first() {
                 Some(document) if written.starts_with("<<") => {
                     documents.next();
-                    let Document { name, expand, body, .. } = document.clone();
-                    Source::Document { name, body, expand }
+                    let Heredoc { name, expand, body, .. } = document.clone();
+                    CopySource::Document { name, body, expand }
                 }
-                _ if add && is_remote(&path.value) => {
+                _ if add && is_url(&path.value) => {
                     let error =
                         self.refused(span, format!("ADD from the network: `{}`", path.value));
-                    return Err(error.hint("fetch it yourself and COPY or ADD the file"));
+                    return Err(error.hint("download it yourself and COPY or ADD the file"));
                 }
-                _ => Source::Path(path.value.to_string()),
+                _ => CopySource::Path(path.value.to_string()),
             });
         }
         Ok(copy)
     }
 
-    /// Pairs of `name=value`, or one name with the rest of the line as its value.
+    /// Parses `name=value` pairs, or one name with the rest of the line as value.
     fn pairs(&self, span: &Range<usize>, verb: &str, text: &str) -> Result<Vec<(String, String)>> {
         let words = split(text, self.escape);
         let first = words.first().copied().unwrap_or_default();
@@ -338,7 +348,7 @@ impl Reader<'_> {
         words.iter().map(pair).collect()
     }
 
-    fn arguments(&self, span: &Range<usize>, text: &str) -> Result<Vec<Argument>> {
+    fn arguments(&self, span: &Range<usize>, text: &str) -> Result<Vec<BuildArg>> {
         let line = line_of(self.text, span.start);
         let argument = |word: &&str| {
             let (name, default) = match word.split_once('=') {
@@ -350,23 +360,23 @@ impl Reader<'_> {
             if !well {
                 return Err(self.wrong(span, format!("not a name for an ARG: `{name}`")));
             }
-            Ok(Argument { name: name.to_owned(), default, line })
+            Ok(BuildArg { name: name.to_owned(), default, line })
         };
         split(text, self.escape).iter().map(argument).collect()
     }
 
-    fn form(&self, command: &parser::Command<'_>) -> Form {
+    fn form(&self, command: &parser::Command<'_>) -> CommandForm {
         match command {
             parser::Command::Exec(words) => {
-                Form::Exec(words.value.iter().map(|word| word.value.to_string()).collect())
+                CommandForm::Exec(words.value.iter().map(|word| word.value.to_string()).collect())
             }
             parser::Command::Shell(text) => {
-                // The parser saw `__` where a document begins.
+                // The parser got `__` in place of `<<`, so take the original text.
                 let raw = self.text.get(text.span.clone()).unwrap_or_default();
-                Form::Shell(joined(raw, self.escape).trim().to_owned())
+                CommandForm::Shell(joined(raw, self.escape).trim().to_owned())
             }
-            // The crate may learn another form; it would be text to us.
-            _ => Form::Shell(String::new()),
+            // A form that a later version of the crate adds.
+            _ => CommandForm::Shell(String::new()),
         }
     }
 
@@ -377,7 +387,7 @@ impl Reader<'_> {
             _ if check.options.is_empty() => return Ok(Healthcheck::None),
             _ => return Err(self.wrong(span, "HEALTHCHECK NONE takes no flags")),
         };
-        if command == Form::Shell(String::new()) {
+        if command == CommandForm::Shell(String::new()) {
             return Err(self.wrong(span, "HEALTHCHECK CMD needs a command"));
         }
         let (mut interval, mut timeout, mut retries) = (None, None, None);
@@ -424,25 +434,25 @@ fn keyword<'a>(instruction: &'a parser::Instruction<'_>) -> &'a Range<usize> {
         Parsed::User(it) => &it.user.span,
         Parsed::Volume(it) => &it.volume.span,
         Parsed::Workdir(it) => &it.workdir.span,
-        // One that the crate learns later has no place that we know.
-        _ => &NOWHERE,
+        // An instruction that a later version of the crate adds.
+        _ => &NO_SPAN,
     }
 }
 
-static NOWHERE: Range<usize> = 0..0;
+static NO_SPAN: Range<usize> = 0..0;
 
 fn is_stage_name(name: &str) -> bool {
     name.starts_with(|letter: char| letter.is_ascii_lowercase())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-fn is_remote(path: &str) -> bool {
+fn is_url(path: &str) -> bool {
     ["http://", "https://", "git://", "ssh://", "git@", "ftp://"]
         .iter()
         .any(|scheme| path.starts_with(scheme))
 }
 
-/// A time such as `1h30m`, `1.5s` or `500ms`.
+/// Parses a duration such as `1h30m`, `1.5s` or `500ms` to nanoseconds.
 fn nanoseconds(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);

@@ -1,74 +1,74 @@
-//! Patterns for file names, as Containerfiles and `.dockerignore` files write them.
+//! File name patterns of Containerfiles and `.dockerignore`.
 //!
-//! `*`, `?` and `[a-z]` never match a slash; `**` matches any number of directories where it is
-//! allowed. Every other letter, braces too, means itself, which is why no glob crate fits.
+//! `*`, `?` and `[a-z]` never match a slash. `**` matches any number of directories where it is
+//! allowed. All other characters, braces too, are literal; glob crates differ in this.
 
-/// A pattern, taken apart once.
+/// A parsed file name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Glob {
     tokens: Vec<Token>,
     slash: Slash,
 }
 
-/// What a slash is to a pattern.
+/// How a pattern treats slashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slash {
-    /// An end that nothing but itself and `**` goes across.
-    Ends,
-    /// A letter like others.
-    Letter,
+    /// A separator that only a slash and `**` match.
+    Separator,
+    /// A character like any other.
+    Char,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
-    Letter(char),
-    AnyLetter,
+    Char(char),
+    AnyChar,
     Class {
         negated: bool,
         ranges: Vec<(char, char)>,
     },
-    Letters,
-    /// Whole directories with their slashes, or nothing: `**/`.
+    AnyChars,
+    /// `**/`: any number of directories, or none.
     Directories,
-    /// Everything, slashes too: `**` at the end or inside a name.
+    /// `**` at the end or inside a name: everything, slashes too.
     Everything,
 }
 
 impl Glob {
-    /// A pattern for one component of a path: `**` is no more than `*`.
+    /// A pattern for one path component: `**` is the same as `*`.
     pub(crate) fn component(text: &str) -> Result<Self, &'static str> {
-        parse(text, false, Slash::Ends)
+        parse(text, false, Slash::Separator)
     }
 
-    /// A pattern for a whole path, in which `**` crosses slashes.
+    /// A pattern for a whole path, in which `**` matches slashes.
     pub(crate) fn path(text: &str) -> Result<Self, &'static str> {
-        parse(text, true, Slash::Ends)
+        parse(text, true, Slash::Separator)
     }
 
-    /// A pattern for a text that is no path.
+    /// A pattern for text that is not a path.
     pub(crate) fn text(text: &str) -> Result<Self, &'static str> {
-        parse(text, false, Slash::Letter)
+        parse(text, false, Slash::Char)
     }
 
-    /// Whether text has letters that mean more than themselves.
+    /// Whether a text has special characters.
     pub(crate) fn is_pattern(text: &str) -> bool {
         text.contains(['*', '?', '[', '\\'])
     }
 
-    /// Whether the pattern matches all of the text.
+    /// Whether the pattern matches the whole text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let letters: Vec<char> = text.chars().collect();
         self.ends(&letters).last() == Some(&true)
     }
 
-    /// Every length of a beginning of the text that the pattern matches, shortest first.
+    /// Length of every prefix that the pattern matches, shortest first.
     pub(crate) fn prefixes(&self, letters: &[char]) -> Vec<usize> {
         let ends = self.ends(letters);
         ends.iter().enumerate().filter(|(_, ends)| **ends).map(|(at, _)| at).collect()
     }
 
-    /// For every position whether the pattern can end there. One pass a token, so that no pattern
-    /// takes longer than its length times the text's.
+    /// For each position, whether the pattern can end there. One pass per token: the time is at
+    /// most pattern length times text length.
     fn ends(&self, letters: &[char]) -> Vec<bool> {
         let mut reached = vec![false; letters.len() + 1];
         reached[0] = true;
@@ -77,8 +77,8 @@ impl Glob {
             let mut open = false;
             for at in 0..=letters.len() {
                 match token {
-                    Token::Letters => {
-                        open = reached[at] || (open && self.goes_across(letters[at - 1]));
+                    Token::AnyChars => {
+                        open = reached[at] || (open && self.can_match(letters[at - 1]));
                         next[at] = open;
                     }
                     Token::Everything => {
@@ -102,19 +102,19 @@ impl Glob {
         reached
     }
 
-    fn goes_across(&self, letter: char) -> bool {
-        letter != '/' || self.slash == Slash::Letter
+    fn can_match(&self, letter: char) -> bool {
+        letter != '/' || self.slash == Slash::Char
     }
 
     fn is(&self, token: &Token, letter: char) -> bool {
         match token {
-            Token::Letter(own) => *own == letter,
-            Token::AnyLetter => self.goes_across(letter),
+            Token::Char(own) => *own == letter,
+            Token::AnyChar => self.can_match(letter),
             Token::Class { negated, ranges } => {
                 let inside = ranges.iter().any(|(low, high)| (*low..=*high).contains(&letter));
-                self.goes_across(letter) && inside != *negated
+                self.can_match(letter) && inside != *negated
             }
-            Token::Letters | Token::Directories | Token::Everything => false,
+            Token::AnyChars | Token::Directories | Token::Everything => false,
         }
     }
 }
@@ -130,16 +130,16 @@ fn parse(text: &str, crosses: bool, slash: Slash) -> Result<Glob, &'static str> 
                     stars += 1;
                 }
                 match stars {
-                    1 => Token::Letters,
-                    _ if !crosses => Token::Letters,
+                    1 => Token::AnyChars,
+                    _ if !crosses => Token::AnyChars,
                     _ if letters.next_if_eq(&'/').is_some() => Token::Directories,
                     _ => Token::Everything,
                 }
             }
-            '?' => Token::AnyLetter,
+            '?' => Token::AnyChar,
             '[' => class(&mut letters)?,
-            '\\' => Token::Letter(letters.next().ok_or("it ends in a backslash")?),
-            other => Token::Letter(other),
+            '\\' => Token::Char(letters.next().ok_or("it ends in a backslash")?),
+            other => Token::Char(other),
         });
     }
     Ok(Glob { tokens, slash })

@@ -1,46 +1,45 @@
-//! Here-documents: finds them and takes them out of the text.
+//! Finds here-documents and removes them from the text.
 //!
-//! The parser knows a here-document only where it is the first word of a RUN. So they are taken
-//! out before: the parser gets a text of the same length in which their bodies are blank and
-//! their words are plain, so that every place in it is the same place in the file.
+//! The parser supports a here-document only as first word of a RUN. So the parser gets a text of
+//! the same length, with blank bodies and plain words. Byte offsets in it are those of the file.
 
-use super::words::split;
+use super::lexer::split;
 use std::ops::Range;
 
-/// A document that stands after its instruction.
+/// A here-document after its instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Document {
-    /// What ends it, without quotes; a file made of it is called so.
+pub(crate) struct Heredoc {
+    /// Delimiter without quotes; also the name of a file that is copied from it.
     pub(crate) name: String,
-    /// Whether variables in it are replaced.
+    /// Whether variables in the body are expanded.
     pub(crate) expand: bool,
-    /// The lines between, without leading tabs if `<<-` asked so.
+    /// The body, without leading tabs after `<<-`.
     pub(crate) body: String,
-    /// The same as they are in the file, with the line that ends them.
+    /// The lines as in the file, with the delimiter line.
     pub(crate) raw: String,
 }
 
 /// A text without its here-documents.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    /// As long as the text was.
+pub(crate) struct StrippedText {
+    /// The text, as long as the original.
     pub(crate) text: String,
-    /// For every instruction that has any, where it lies in the text.
-    pub(crate) documents: Vec<(Range<usize>, Vec<Document>)>,
+    /// Byte range of each instruction with here-documents.
+    pub(crate) documents: Vec<(Range<usize>, Vec<Heredoc>)>,
 }
 
-/// A document that has no end: its name and the place of its instruction.
+/// A here-document without an end: its delimiter, and the offset of its instruction.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Endless {
+pub(crate) struct UnterminatedHeredoc {
     pub(crate) name: String,
     pub(crate) at: usize,
 }
 
-/// Takes the here-documents out of a Containerfile.
-pub(crate) fn take(text: &str, escape: char) -> Result<Taken, Endless> {
+/// Removes the here-documents of a Containerfile.
+pub(crate) fn strip(text: &str, escape: char) -> Result<StrippedText, UnterminatedHeredoc> {
     let mut out = text.as_bytes().to_vec();
     let mut documents = Vec::new();
-    let mut lines = Lines { text, at: 0 };
+    let mut lines = LineReader { text, at: 0 };
     while let Some(start) = lines.skip_to_instruction() {
         let logical = lines.instruction(escape);
         let end = lines.at;
@@ -52,10 +51,10 @@ pub(crate) fn take(text: &str, escape: char) -> Result<Taken, Endless> {
         for word in &words {
             let (body, raw) = lines
                 .document(&word.name, word.tabs)
-                .ok_or_else(|| Endless { name: word.name.clone(), at: start })?;
-            found.push(Document { name: word.name.clone(), expand: word.expand, body, raw });
+                .ok_or_else(|| UnterminatedHeredoc { name: word.name.clone(), at: start })?;
+            found.push(Heredoc { name: word.name.clone(), expand: word.expand, body, raw });
         }
-        // `<<` is two bytes, so that nothing moves.
+        // `<<` becomes `__`, so that offsets stay the same.
         let mut from = start;
         for word in words {
             if let Some(at) = text[from..end].find(&word.text) {
@@ -72,19 +71,19 @@ pub(crate) fn take(text: &str, escape: char) -> Result<Taken, Endless> {
         documents.push((start..end, found));
     }
     let text = String::from_utf8(out).expect("whole lines were blanked and ascii replaced ascii");
-    Ok(Taken { text, documents })
+    Ok(StrippedText { text, documents })
 }
 
-/// A word that begins a here-document.
-struct Word {
+/// A word that starts a here-document.
+struct HeredocWord {
     text: String,
     name: String,
     expand: bool,
     tabs: bool,
 }
 
-/// The words of an instruction that begin here-documents, if it is one that may have them.
-fn document_words(logical: &str, escape: char) -> Vec<Word> {
+/// The words that start here-documents, in RUN, COPY, ADD or ONBUILD.
+fn document_words(logical: &str, escape: char) -> Vec<HeredocWord> {
     let mut arguments = logical.trim_start();
     loop {
         let (keyword, rest) = arguments.split_once(char::is_whitespace).unwrap_or((arguments, ""));
@@ -100,14 +99,14 @@ fn document_words(logical: &str, escape: char) -> Vec<Word> {
     }
     let words = split(arguments, escape);
     let first = words.iter().find(|word| !word.starts_with("--"));
-    // The exec form is not for a shell to read.
+    // The exec form is not read by a shell.
     if first.is_some_and(|word| word.starts_with('[') && !word.starts_with("[[")) {
         return Vec::new();
     }
     words.into_iter().filter_map(document_word).collect()
 }
 
-fn document_word(text: &str) -> Option<Word> {
+fn document_word(text: &str) -> Option<HeredocWord> {
     let rest =
         text.trim_start_matches(|letter: char| letter.is_ascii_digit()).strip_prefix("<<")?;
     let (tabs, quoted) = match rest.strip_prefix('-') {
@@ -127,16 +126,16 @@ fn document_word(text: &str) -> Option<Word> {
         }
     }
     let expand = name == quoted;
-    (!name.is_empty()).then(|| Word { text: format!("<<{rest}"), name, expand, tabs })
+    (!name.is_empty()).then(|| HeredocWord { text: format!("<<{rest}"), name, expand, tabs })
 }
 
 /// Reads a text line by line.
-struct Lines<'a> {
+struct LineReader<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineReader<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let rest = &self.text[self.at..];
         let line = rest.split_inclusive('\n').next()?;
@@ -144,7 +143,7 @@ impl<'a> Lines<'a> {
         Some(line)
     }
 
-    /// Skips empty lines and comments; tells where the next instruction begins.
+    /// Skips empty lines and comments. Returns the offset of the next instruction.
     fn skip_to_instruction(&mut self) -> Option<usize> {
         loop {
             let start = self.at;
@@ -156,7 +155,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// One instruction with its continued lines, as one line.
+    /// Reads an instruction with its continued lines, as one line.
     fn instruction(&mut self, escape: char) -> String {
         let mut logical = String::new();
         while let Some(line) = self.next() {
@@ -174,7 +173,7 @@ impl<'a> Lines<'a> {
         logical
     }
 
-    /// The lines up to the one that ends a document; none if the file ends first.
+    /// Reads a here-document up to its delimiter; none if the file ends first.
     fn document(&mut self, name: &str, tabs: bool) -> Option<(String, String)> {
         let (mut body, mut raw) = (String::new(), String::new());
         loop {
@@ -189,18 +188,18 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A comment, or nothing at all.
+/// Whether a line is empty or a comment.
 pub(crate) fn is_skipped(line: &str) -> bool {
     let line = line.trim();
     line.is_empty() || line.starts_with('#')
 }
 
-/// What stands before the escape at the end of a line that goes on in the next.
+/// The text before the escape character of a continued line; none for other lines.
 pub(crate) fn continued(line: &str, escape: char) -> Option<&str> {
     line.trim_end_matches(['\n', '\r']).trim_end_matches([' ', '\t']).strip_suffix(escape)
 }
 
-/// Joins continued lines; comments and empty lines among them are dropped.
+/// Joins continued lines, without the comments and empty lines between them.
 pub(crate) fn joined(raw: &str, escape: char) -> String {
     let mut out = String::new();
     for (number, line) in raw.split_inclusive('\n').enumerate() {
@@ -216,10 +215,10 @@ pub(crate) fn joined(raw: &str, escape: char) -> String {
 mod tests {
     use super::*;
 
-    fn documents(text: &str) -> Vec<Document> {
-        let taken = take(text, '\\').unwrap();
-        assert_eq!(taken.text.len(), text.len());
-        taken.documents.into_iter().flat_map(|(_, documents)| documents).collect()
+    fn documents(text: &str) -> Vec<Heredoc> {
+        let stripped = strip(text, '\\').unwrap();
+        assert_eq!(stripped.text.len(), text.len());
+        stripped.documents.into_iter().flat_map(|(_, documents)| documents).collect()
     }
 
     #[test]
@@ -233,9 +232,9 @@ mod tests {
         assert_eq!((found[1].name.as_str(), found[1].body.as_str()), ("B C", "indented\n"));
         assert_eq!(found[1].raw, "\tindented\n\tB C\n");
         assert!(!found[1].expand);
-        let taken = take(text, '\\').unwrap().text;
-        assert!(taken.contains("RUN cat __EOF > /x"), "{taken}");
-        assert!(taken.ends_with("\nRUN x\n") && !taken.contains("FROM b"), "{taken}");
+        let stripped = strip(text, '\\').unwrap().text;
+        assert!(stripped.contains("RUN cat __EOF > /x"), "{stripped}");
+        assert!(stripped.ends_with("\nRUN x\n") && !stripped.contains("FROM b"), "{stripped}");
     }
 
     #[test]
@@ -255,8 +254,8 @@ mod tests {
 
     #[test]
     fn a_document_without_an_end_is_named() {
-        let error = take("FROM a\nCOPY <<EOF /x\nhi\n", '\\').unwrap_err();
-        assert_eq!(error, Endless { name: "EOF".to_owned(), at: 7 });
+        let error = strip("FROM a\nCOPY <<EOF /x\nhi\n", '\\').unwrap_err();
+        assert_eq!(error, UnterminatedHeredoc { name: "EOF".to_owned(), at: 7 });
     }
 
     #[test]

@@ -1,25 +1,25 @@
-//! `.dockerignore`: what of a directory is not there for a build.
+//! `.dockerignore`: excludes files from the build context.
 //!
-//! The last line that matches a path or a directory above it decides; `!` brings back. Unlike in
-//! git, a pattern without a slash matches at the top alone.
+//! The last line that matches a path or one of its parents decides; `!` includes again. Unlike in
+//! git, a pattern without a slash matches at the root only.
 
 use super::glob::Glob;
 use std::path::Path;
 
-/// The rules of one file; none ignore nothing.
+/// The rules of one file; without rules nothing is excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignore {
-    rules: Vec<Rule>,
+    rules: Vec<IgnoreRule>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
+struct IgnoreRule {
     glob: Glob,
     brings_back: bool,
 }
 
 impl Ignore {
-    /// Reads the rules; an error names the line.
+    /// Parses the rules. An error has the line number.
     pub fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut rules = Vec::new();
@@ -33,19 +33,19 @@ impl Ignore {
                 None => (false, line),
             };
             if brings_back && pattern.is_empty() {
-                return Err((number + 1, "`!` alone brings nothing back"));
+                return Err((number + 1, "`!` without a pattern"));
             }
             let pattern = clean(pattern);
             if pattern.is_empty() {
                 continue;
             }
             let glob = Glob::path(&pattern).map_err(|why| (number + 1, why))?;
-            rules.push(Rule { glob, brings_back });
+            rules.push(IgnoreRule { glob, brings_back });
         }
         Ok(Self { rules })
     }
 
-    /// Whether a path, relative to the directory, is not there.
+    /// Whether a path, relative to the context, is excluded.
     pub fn ignores(&self, path: &Path) -> bool {
         let text = path.to_string_lossy();
         let ends = text.match_indices('/').map(|(at, _)| at).chain([text.len()]);
@@ -59,13 +59,13 @@ impl Ignore {
         ignored
     }
 
-    /// Whether something below an ignored directory may be there all the same.
+    /// Whether a `!` rule may include something below an excluded directory.
     pub fn brings_back(&self) -> bool {
         self.rules.iter().any(|rule| rule.brings_back)
     }
 }
 
-/// Without `.`, `..`, doubled slashes and those at the ends.
+/// Removes `.`, `..`, repeated slashes and those at both ends.
 fn clean(pattern: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in pattern.split('/') {

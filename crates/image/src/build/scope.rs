@@ -1,17 +1,18 @@
-//! Variables of a build: who sets them and who sees them.
+//! Build variables: where they are set and where they are visible.
 //!
-//! `ARG`s before the first stage are for FROM alone, unless a stage declares them again. A stage
-//! sees what it has declared since its FROM and the image's own variables, which win.
+//! An ARG before the first stage is visible in FROM only, unless a stage declares it again. A stage
+//! sees the variables that it has declared since its FROM, and ENV of the image, which takes
+//! precedence.
 
 use super::containerfile::wrong;
-use super::step::{Argument, Containerfile, Stage};
-use super::words::Lexer;
+use super::lexer::Lexer;
+use super::step::{BuildArg, BuildStage, Containerfile};
 use msb_spec::Result;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Set for RUN without being declared, and no part of what a step is known by: a proxy changes
-/// how something is fetched, not what.
+/// Variables that RUN gets without ARG. They are not part of the cache key: a proxy changes how
+/// data is fetched, not what.
 const UNDECLARED: [&str; 10] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -25,23 +26,23 @@ const UNDECLARED: [&str; 10] = [
     "all_proxy",
 ];
 
-/// What every stage starts from.
+/// Variables that every stage starts with.
 #[derive(Debug, Clone)]
 pub struct Globals {
-    /// `--build-arg`.
+    /// Values of `--build-arg` by name.
     given: BTreeMap<String, String>,
-    /// What the platform says: TARGETARCH and its like.
+    /// Platform variables such as TARGETARCH.
     platform: BTreeMap<String, String>,
-    /// `ARG`s before the first stage.
+    /// Values of ARG before the first stage.
     declared: BTreeMap<String, String>,
-    /// Which of those given somebody has declared.
+    /// Names in `given` that some ARG has declared.
     used: RefCell<BTreeSet<String>>,
     file: String,
     escape: char,
 }
 
 impl Globals {
-    /// Reads the `ARG`s before the first stage. `target` and `build` are platforms as
+    /// Evaluates the ARGs before the first stage. `target` and `build` are platforms as
     /// `os/architecture[/variant]`.
     pub fn new(
         file: &Containerfile,
@@ -75,24 +76,24 @@ impl Globals {
         Ok(globals)
     }
 
-    /// What stands after FROM, with its variables replaced.
-    pub fn from(&self, stage: &Stage) -> Result<String> {
+    /// The image name of FROM, with variables expanded.
+    pub fn from(&self, stage: &BuildStage) -> Result<String> {
         self.expand(stage.line, &stage.from)
     }
 
-    /// What `--platform` of FROM says, with its variables replaced.
-    pub fn platform(&self, stage: &Stage) -> Result<Option<String>> {
+    /// The `--platform` of FROM, with variables expanded.
+    pub fn platform(&self, stage: &BuildStage) -> Result<Option<String>> {
         stage.platform.as_deref().map(|text| self.expand(stage.line, text)).transpose()
     }
 
-    /// Those given that nobody has declared.
+    /// Names of `--build-arg` that no ARG has declared.
     pub fn unused(&self) -> Vec<&str> {
         let used = self.used.borrow();
         let names = self.given.keys().map(String::as_str);
         names.filter(|name| !used.contains(*name) && !UNDECLARED.contains(name)).collect()
     }
 
-    /// What RUN sees of those given although nobody has declared it.
+    /// Values of `--build-arg` that RUN gets without ARG.
     pub fn undeclared(&self) -> impl Iterator<Item = (&str, &str)> {
         let given = self.given.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         given.filter(|(name, _)| UNDECLARED.contains(name))
@@ -107,10 +108,10 @@ impl Globals {
         self.declared.get(name).or_else(|| self.platform.get(name)).cloned()
     }
 
-    /// What a declaration gives a variable: what was asked for, else its default.
+    /// The value of a declared variable: of `--build-arg`, or else its default.
     fn value(
         &self,
-        argument: &Argument,
+        argument: &BuildArg,
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Option<String>> {
         if let Some(given) = self.given.get(&argument.name) {
@@ -125,18 +126,18 @@ impl Globals {
     }
 }
 
-/// What a stage has declared so far.
+/// Variables that a stage has declared so far.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
     arguments: BTreeMap<String, String>,
 }
 
 impl Scope {
-    /// Declares a variable; `environment` is the image's.
+    /// Declares a variable. `environment` is ENV of the image.
     pub(crate) fn declare(
         &mut self,
         globals: &Globals,
-        argument: &Argument,
+        argument: &BuildArg,
         environment: &[String],
     ) -> Result<()> {
         let value = globals.value(argument, &|name| self.get(name, environment))?;
@@ -148,7 +149,7 @@ impl Scope {
         Ok(())
     }
 
-    /// What a variable holds; the image's own wins.
+    /// The value of a variable. ENV of the image takes precedence.
     pub(crate) fn get(&self, name: &str, environment: &[String]) -> Option<String> {
         let of_image = environment.iter().find_map(|pair| {
             pair.split_once('=').filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned())
@@ -156,7 +157,7 @@ impl Scope {
         of_image.or_else(|| self.arguments.get(name).cloned())
     }
 
-    /// Everything that was declared.
+    /// All declared variables and their values.
     pub(crate) fn arguments(&self) -> &BTreeMap<String, String> {
         &self.arguments
     }
@@ -173,8 +174,8 @@ mod tests {
         (file, globals)
     }
 
-    fn argument(name: &str, default: Option<&str>) -> Argument {
-        Argument { name: name.to_owned(), default: default.map(str::to_owned), line: 1 }
+    fn argument(name: &str, default: Option<&str>) -> BuildArg {
+        BuildArg { name: name.to_owned(), default: default.map(str::to_owned), line: 1 }
     }
 
     #[test]

@@ -1,176 +1,176 @@
-//! What a Containerfile asks for, step by step, with its variables still in it.
+//! Syntax tree of a Containerfile. Variables are not expanded yet.
 //!
-//! Variables are replaced when a step's turn comes: what they hold depends on the steps before
-//! it and on the image below.
+//! Variables are expanded when a step runs, because their values depend on earlier steps and on the
+//! base image.
 
 use serde::{Deserialize, Serialize};
 
-/// A Containerfile, taken apart.
+/// A parsed Containerfile with its stages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Containerfile {
-    /// What it is called in messages.
+    /// File name for messages.
     pub file: String,
-    /// What stands before a letter that is to mean itself.
+    /// Escape character: a backslash or a backtick.
     pub escape: char,
-    /// `ARG`s before the first stage.
-    pub arguments: Vec<Argument>,
-    /// At least one.
-    pub stages: Vec<Stage>,
+    /// ARGs before the first stage.
+    pub arguments: Vec<BuildArg>,
+    /// Stages; at least one.
+    pub stages: Vec<BuildStage>,
 }
 
-/// From one FROM to the next.
+/// A stage: from one FROM to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stage {
-    /// What other stages and `--target` call it, in small letters.
+pub struct BuildStage {
+    /// Name after `AS`, in lower case.
     pub name: Option<String>,
-    /// An image, `scratch` or an earlier stage, as written.
+    /// An image, `scratch` or an earlier stage, unexpanded.
     pub from: String,
-    /// `--platform`, as written.
+    /// `--platform` of FROM, unexpanded.
     pub platform: Option<String>,
-    /// The line of its FROM.
+    /// Line number of its FROM.
     pub line: usize,
-    /// What follows.
-    pub steps: Vec<Step>,
+    /// Instructions after FROM, in order.
+    pub steps: Vec<BuildStep>,
 }
 
-/// One instruction.
+/// One instruction with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// Where it begins, from 1.
+pub struct BuildStep {
+    /// Line number of its keyword, from 1.
     pub line: usize,
-    /// As written, on one line, for people.
+    /// Source text on one line, for messages.
     pub text: String,
-    /// What it is.
+    /// Keyword and arguments, parsed.
     pub instruction: Instruction,
 }
 
-/// What a step does.
+/// An instruction with its parsed arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instruction {
-    /// Runs a command.
-    Run(Run),
-    /// Copies files; for ADD, unpacks archives.
-    Copy(Copy),
-    /// Sets variables of the image.
+    /// RUN: runs a command.
+    Run(RunInstruction),
+    /// COPY or ADD: copies files; ADD unpacks archives.
+    Copy(CopyInstruction),
+    /// ENV: sets variables of the image.
     Env(Vec<(String, String)>),
-    /// Declares variables of the build.
-    Arg(Vec<Argument>),
-    /// Sets where commands start.
+    /// ARG: declares variables of the build.
+    Arg(Vec<BuildArg>),
+    /// WORKDIR: sets the working directory.
     Workdir(String),
-    /// Sets who runs commands.
+    /// USER: sets the user of commands.
     User(String),
-    /// Sets what people and tools know an image by.
+    /// LABEL: sets labels of the image.
     Label(Vec<(String, String)>),
-    /// Sets what runs if nobody says what.
-    Cmd(Form),
-    /// Sets what always runs.
-    Entrypoint(Form),
-    /// Names ports that somebody listens on.
+    /// CMD: sets the default command.
+    Cmd(CommandForm),
+    /// ENTRYPOINT: sets arguments that precede every command.
+    Entrypoint(CommandForm),
+    /// EXPOSE: names ports that the image listens on.
     Expose(String),
-    /// Names directories whose contents are not the image's.
+    /// VOLUME: names mount points of volumes.
     Volume(Vec<String>),
-    /// Sets what runs commands that are text.
+    /// SHELL: sets the shell for the shell form.
     Shell(Vec<String>),
-    /// Sets how it is asked to stop.
+    /// STOPSIGNAL: sets the signal that stops the main process.
     StopSignal(String),
-    /// Sets how to see whether it is well.
+    /// HEALTHCHECK: sets the health check.
     Healthcheck(Healthcheck),
-    /// Kept for whoever builds on the image: an instruction as text.
+    /// ONBUILD: an instruction for derived images, as text.
     Onbuild(String),
-    /// Who made it.
+    /// MAINTAINER: sets the author.
     Maintainer(String),
 }
 
 /// A variable of the build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Argument {
-    /// Its name.
+pub struct BuildArg {
+    /// Name of the variable.
     pub name: String,
-    /// What it holds if nobody says otherwise, as written.
+    /// Default value, unexpanded; none if there is no `=`.
     pub default: Option<String>,
-    /// Where it is declared.
+    /// Line number of the declaration.
     pub line: usize,
 }
 
-/// A command as text for the shell or as words.
+/// A command in shell form or exec form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Form {
-    /// For the image's shell.
+pub enum CommandForm {
+    /// Text for the shell of the image.
     Shell(String),
-    /// Program and arguments.
+    /// Program and its arguments.
     Exec(Vec<String>),
 }
 
-/// What RUN asks for.
+/// Arguments of a RUN instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    /// What is run.
-    pub program: Program,
-    /// Whether it has the network of the build, if that has one.
+pub struct RunInstruction {
+    /// The command or script.
+    pub program: RunProgram,
+    /// Whether the command may use the network of the build.
     pub network: bool,
 }
 
-/// What RUN runs.
+/// What a RUN instruction runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Program {
-    /// A command.
-    Command(Form),
-    /// A here-document that names its own interpreter in its first line.
+pub enum RunProgram {
+    /// A command in either form.
+    Command(CommandForm),
+    /// A here-document whose first line names its interpreter.
     Script(String),
 }
 
-/// What COPY and ADD copy.
+/// Arguments of COPY or ADD.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
+pub struct CopyInstruction {
     /// Whether it is ADD, which unpacks archives.
     pub add: bool,
-    /// At least one.
-    pub sources: Vec<Source>,
-    /// Where to, as written.
+    /// Sources; at least one.
+    pub sources: Vec<CopySource>,
+    /// Path of the target, unexpanded.
     pub target: String,
-    /// A stage or an image instead of the directory that is built from, as written.
+    /// `--from`: a stage or an image instead of the build context, unexpanded.
     pub from: Option<String>,
-    /// Whose the files become, as written.
+    /// `--chown`: owner of the files, unexpanded.
     pub owner: Option<String>,
-    /// Their permissions, as written.
+    /// `--chmod`: mode of the files, unexpanded.
     pub mode: Option<String>,
 }
 
-/// Something to copy.
+/// A source of COPY or ADD.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// A path, perhaps with wildcards, as written.
+pub enum CopySource {
+    /// A path, possibly with wildcards, unexpanded.
     Path(String),
-    /// A file that stands in the Containerfile.
+    /// A here-document in the Containerfile.
     Document {
-        /// What it is called in a directory.
+        /// File name in the target directory.
         name: String,
-        /// What it holds.
+        /// Content of the file.
         body: String,
-        /// Whether variables in it are replaced.
+        /// Whether variables in it are expanded.
         expand: bool,
     },
 }
 
-/// How to see whether what runs is well. Times are in nanoseconds, as images keep them.
+/// A health check. Durations are in nanoseconds, as in image configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Healthcheck {
-    /// Not at all, even if the image below says how.
+    /// Disables the health check of the base image.
     None,
-    /// By a command.
+    /// Runs a command; exit code 0 means healthy.
     Test {
-        /// What is run.
-        command: Form,
-        /// How often.
+        /// The command to run.
+        command: CommandForm,
+        /// Time between two runs.
         interval: Option<u64>,
-        /// When it is given up.
+        /// Time after which a run has failed.
         timeout: Option<u64>,
-        /// How long failures do not count at first.
+        /// Initial time in which failures do not count.
         start_period: Option<u64>,
-        /// How often until it is well for the first time.
+        /// Time between two runs before the first success.
         start_interval: Option<u64>,
-        /// How many failures in a row count.
+        /// Consecutive failures that make it unhealthy.
         retries: Option<u64>,
     },
 }

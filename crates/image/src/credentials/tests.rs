@@ -1,4 +1,4 @@
-//! Logins in files and with programs, in directories made for each test.
+//! Logins in files and from credential helpers, in a directory for each test.
 
 use super::*;
 use std::fs::{self, Permissions};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A state directory, Docker's and podman's files, and a directory of programs.
+/// A state directory, files of Docker and podman, and a directory with credential helpers.
 struct Scratch {
     root: PathBuf,
     credentials: Credentials,
@@ -25,7 +25,7 @@ impl Scratch {
         let credentials = Credentials {
             stored: true,
             home: root.clone(),
-            foreign: vec![root.join("docker.json"), root.join("podman.json")],
+            other_files: vec![root.join("docker.json"), root.join("podman.json")],
             path: format!("{}:/usr/bin:/bin", root.join("bin").display()).into(),
             given: None,
         };
@@ -38,8 +38,8 @@ impl Scratch {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A credential helper. Written by another process: while this one forks for other tests, it
-    /// must not have a program open for writing.
+    /// Creates a credential helper. Another process writes it: this one may fork for other tests
+    /// while the file is open for writing, and execve(2) would fail with ETXTBSY.
     fn program(&self, name: &str, script: &str) {
         let path = self.root.join("bin").join(format!("docker-credential-{name}"));
         let mut install = Command::new("install")
@@ -241,12 +241,12 @@ fn what_a_program_says_when_it_fails_is_not_repeated() {
     let scratch = Scratch::new();
     for (script, told) in [
         ("echo hunter2; echo hunter2 >&2; exit 3", "it failed: exit status: 3"),
-        ("echo hunter2", "its answer cannot be understood"),
-        (r#"echo '{"Username": "hunter2"}'"#, "its answer cannot be understood"),
+        ("echo hunter2", "its output cannot be parsed"),
+        (r#"echo '{"Username": "hunter2"}'"#, "its output cannot be parsed"),
         ("kill -9 $$", "it failed: signal: 9 (SIGKILL)"),
         (
             "while :; do echo hunter2hunter2hunter2; done",
-            "it cannot be talked to: it says more than 64K",
+            "it cannot be communicated with: its output is larger than 64K",
         ),
     ] {
         scratch.program("bad", script);
@@ -268,14 +268,16 @@ fn a_program_that_is_missing_slow_or_badly_named_is_an_error() {
     let scratch = Scratch::new();
     let path = scratch.credentials.path.clone();
     let short = Duration::from_millis(50);
-    let error = program::ask("missing", "r.io", &path, program::LIMIT).unwrap_err();
+    let error =
+        credential_helper::get("missing", "r.io", &path, credential_helper::LIMIT).unwrap_err();
     assert_eq!(error.causes(), ["it cannot be run", "no such file or directory"]);
     scratch.program("slow", "exec sleep 1000");
-    let error = program::ask("slow", "r.io", &path, short).unwrap_err();
+    let error = credential_helper::get("slow", "r.io", &path, short).unwrap_err();
     assert_eq!(error.kind(), msb_spec::Kind::Timeout);
-    assert_eq!(error.causes(), ["it has not answered within 50ms"]);
+    assert_eq!(error.causes(), ["no response within 50ms"]);
     for name in ["", "../x", "/bin/sh", "a b", "a\n", "ä"] {
-        let error = program::ask(name, "r.io", &path, program::LIMIT).unwrap_err();
+        let error =
+            credential_helper::get(name, "r.io", &path, credential_helper::LIMIT).unwrap_err();
         assert!(error.to_string().starts_with("not the name of a credential helper"), "{error}");
     }
 }
@@ -283,12 +285,18 @@ fn a_program_that_is_missing_slow_or_badly_named_is_an_error() {
 #[test]
 fn an_agent_that_a_program_leaves_behind_is_not_waited_for() {
     let scratch = Scratch::new();
-    // The agent holds the pipe until it reads that the test is over.
+    // The agent keeps the pipe open until the test is over.
     let over = scratch.root.join("over");
     assert!(Command::new("mkfifo").arg(&over).status().unwrap().success());
     let answer = r#"echo '{"Username":"u","Secret":"s"}'"#;
     scratch.program("agent", &format!("cat <{} & {answer}", over.display()));
-    let found = program::ask("agent", "r.io", &scratch.credentials.path, program::LIMIT).unwrap();
+    let found = credential_helper::get(
+        "agent",
+        "r.io",
+        &scratch.credentials.path,
+        credential_helper::LIMIT,
+    )
+    .unwrap();
     fs::write(&over, "").unwrap();
     assert_eq!(found, password("u", "s"));
 }
@@ -340,7 +348,10 @@ fn a_name_that_cannot_be_a_user_is_refused() {
 fn files_of_others_are_where_the_environment_says() {
     let set = |pairs: &'static [(&str, &str)]| {
         let value = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, v)| v.into());
-        foreign(value).iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        docker_and_podman_files(value)
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
     };
     assert!(set(&[]).is_empty());
     assert_eq!(

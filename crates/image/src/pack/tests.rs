@@ -1,5 +1,5 @@
-//! Disks made of layers, mounted and compared: with what was wanted, and with what overlayfs makes
-//! of the same layers on the `process` tier.
+//! Packs layers, mounts the disks, and compares them with the expected tree and with what overlayfs
+//! shows of the same layers.
 
 use super::*;
 use crate::unpack::unpack;
@@ -15,7 +15,7 @@ use tar::{EntryType, Header};
 
 const BOUNDS: Bounds = Bounds { bytes: 8 << 20, entries: 1000, depth: 8 };
 
-/// A directory that is gone when the test is, with all that was mounted there.
+/// A directory that is unmounted and removed when dropped.
 struct Scratch {
     path: PathBuf,
     mounted: Vec<PathBuf>,
@@ -40,7 +40,12 @@ impl Scratch {
         self.pack_as("disk.erofs", layers, None)
     }
 
-    fn pack_as(&self, name: &str, layers: &[Vec<u8>], marks: Option<Marks>) -> Result<PathBuf> {
+    fn pack_as(
+        &self,
+        name: &str,
+        layers: &[Vec<u8>],
+        marks: Option<OverlayXattrs>,
+    ) -> Result<PathBuf> {
         let disk = self.path.join(name);
         let mut open = File::options();
         let file = open.read(true).write(true).create(true).truncate(true).open(&disk).unwrap();
@@ -83,7 +88,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Whether disks can be mounted here; says so if not.
+/// Whether disks can be mounted here; prints SKIP if not.
 #[expect(clippy::print_stderr, reason = "the tally of xtask reads it")]
 fn can_mount() -> bool {
     let erofs = fs::read_to_string("/proc/filesystems").unwrap().contains("erofs");
@@ -108,7 +113,7 @@ fn holding(kind: EntryType, name: &str, body: &[u8], change: impl FnOnce(&mut He
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(1_600_000_000);
-    // Written as it is: the setter refuses what attacks are made of.
+    // Not with the setter, which refuses hostile names.
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
     change(&mut header);
     header.set_cksum();
@@ -132,7 +137,7 @@ fn link(kind: EntryType, name: &str, target: &str) -> Vec<u8> {
     })
 }
 
-/// What the next entry has beside its header.
+/// PAX records for the next entry.
 fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut body = Vec::new();
     for (key, value) in records {
@@ -154,7 +159,7 @@ fn layer(entries: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What an entry is and holds, and what is said of it.
+/// Type, content and metadata of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     mode: u32,
@@ -169,7 +174,7 @@ fn look(root: &Path) -> BTreeMap<String, Found> {
     let mut left = vec![root.to_owned()];
     while let Some(path) = left.pop() {
         let stat = match rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
-            // Where only one layer has a directory, overlayfs lists the removals in it.
+            // overlayfs lists whiteouts in a directory that only one layer has.
             Err(rustix::io::Errno::NOENT) => continue,
             stat => stat.unwrap(),
         };
@@ -287,12 +292,12 @@ fn upper_layers_replace_remove_and_describe() {
         directory("emptied/"),
         file("emptied/.wh..wh..opq", b""),
         file("emptied/new", b"2"),
-        // A directory that is only implied keeps what was said of it.
+        // An implied directory keeps the metadata of the lower layer.
         file("described/inside", b"2"),
         file(".wh.again", b""),
         directory("again/"),
         file("again/new", b"2"),
-        // Another layer's link is not followed: this is a directory in its place.
+        // A symlink of a lower layer is not followed: a directory replaces it.
         file("lib/own", b"2"),
         file(".wh.absent", b""),
     ]);
@@ -372,7 +377,7 @@ fn hostile_layers_are_refused() {
     }
     let many: Vec<Vec<u8>> = (0..1001).map(|n| file(&n.to_string(), b"")).collect();
     assert_eq!(scratch.pack(&[layer(&many)]).unwrap_err().kind(), Kind::Limit);
-    // Entries count for each layer, as they do when layers are unpacked.
+    // Limits of entries apply to each layer, as in unpacking.
     let some: Vec<Vec<u8>> = many[..900].to_vec();
     scratch.pack(&[layer(&some), layer(&some)]).unwrap();
 }
@@ -407,7 +412,7 @@ fn what_was_replaced_takes_no_room() {
     assert!(found.len() >= 4 << 20 && found.blocks() * 512 < 1 << 20);
 }
 
-/// xorshift64: the same numbers on every machine.
+/// xorshift64: the same sequence on every machine.
 struct Numbers(u64);
 
 impl Numbers {
@@ -444,8 +449,8 @@ impl Numbers {
     }
 }
 
-/// What can be compared: overlayfs has its own attributes, and directories that a layer only
-/// implies are mended when an image is complete.
+/// What can be compared. Not compared: attributes of overlayfs, and metadata of implied
+/// directories, which `implied_dirs` restores for whole images only.
 fn comparable(mut all: BTreeMap<String, Found>) -> BTreeMap<String, Found> {
     for found in all.values_mut() {
         (found.mtime, found.xattrs) = ((0, 0), BTreeMap::new());
@@ -468,7 +473,7 @@ fn disks_hold_what_overlayfs_shows_of_the_same_layers() {
         let layers: Vec<Vec<u8>> = (0..3)
             .map(|_| layer(&(0..=numbers.below(5)).map(|_| numbers.entry()).collect::<Vec<_>>()))
             .collect();
-        // Topmost first, above one that is empty: overlayfs wants two.
+        // Topmost first, above an empty one: overlayfs needs two lower directories.
         let mut lowers = vec![scratch.directory("empty").display().to_string()];
         let mut whole = true;
         for (number, layer) in layers.iter().enumerate() {
@@ -508,8 +513,8 @@ fn a_disk_with_marks_over_another_shows_what_one_of_all_layers_holds() {
             .collect();
         let Ok(all) = scratch.pack(&layers) else { continue };
         let (marks, options) = match round % 2 {
-            0 => (Marks::Trusted, "ro"),
-            _ => (Marks::User, "ro,userxattr"),
+            0 => (OverlayXattrs::Trusted, "ro"),
+            _ => (OverlayXattrs::User, "ro,userxattr"),
         };
         let below = scratch.pack_as("below.erofs", &layers[..1], None).unwrap();
         let above = scratch.pack_as("above.erofs", &layers[1..], Some(marks)).unwrap();

@@ -1,10 +1,10 @@
-//! Who a registry is asked for, and what connections that allows.
+//! Restricts pulls on behalf of clients to public addresses.
 //!
-//! The operator may use any registry. A client of the server may not make the server connect to
-//! whatever the client cannot reach itself: loopback, private networks, metadata services. So each
-//! connection for a client (registry, token server, redirect) goes to a public address, unless the
-//! operator has named the host as `trusted`. The address is judged in the resolver, which hands the
-//! connector the judged addresses: no name is resolved twice.
+//! The operator may use any registry. A client of the server must not make it connect to addresses
+//! that the client cannot reach: loopback, private networks, metadata services. So each connection
+//! for a client (registry, token server, redirect) goes to a public address, unless the operator
+//! has marked the host as `trusted`. The check is in the resolver, and the connector uses the
+//! checked addresses: names are not resolved twice.
 
 use crate::settings::Settings;
 use msb_spec::is_public;
@@ -15,7 +15,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-/// Who a registry is asked for.
+/// The caller that a registry is contacted for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PullFor {
     /// The user of this state directory: any address.
@@ -23,35 +23,35 @@ pub enum PullFor {
     Operator,
     /// A client of the server: public addresses and trusted hosts.
     Client,
-    /// A client that has a single namespace, or code in a sandbox. The same, and a tag that is here
-    /// already keeps its image: others start from it.
+    /// A client that is limited to one namespace, or code in a sandbox. Like `Client`, and it
+    /// cannot move an existing tag to another image, because others start from it.
     NamespaceClient,
 }
 
 impl PullFor {
-    /// Whether a tag that is here may be given to another image.
+    /// Whether an existing tag may be moved to another image.
     pub(crate) fn may_replace_tags(self) -> bool {
         self != Self::NamespaceClient
     }
 
-    /// Whether the settings let this caller reach a registry wherever it is.
+    /// Whether this caller may use a registry at any address.
     pub(super) fn trusts(self, settings: &Settings, host: &str) -> bool {
         self == Self::Operator || settings.registry(host).trusted
     }
 }
 
-/// Resolves names to public addresses only, but for hosts that the operator trusts.
+/// Resolves names to public addresses only, except for trusted hosts.
 #[derive(Debug)]
 pub(super) struct PublicResolver {
-    /// `HOST` or `HOST:PORT`, as in a URL.
+    /// Trusted hosts as `HOST` or `HOST:PORT`.
     trusted: Vec<String>,
     names: DefaultResolver,
 }
 
 impl PublicResolver {
-    /// `place` is the registry or mirror itself, if it is trusted.
-    pub(super) fn new(settings: &Settings, place: Option<&str>) -> Self {
-        let trusted = settings.trusted_registries().map(super::address_of).chain(place);
+    /// `endpoint` is the registry or mirror, if it is trusted.
+    pub(super) fn new(settings: &Settings, endpoint: Option<&str>) -> Self {
+        let trusted = settings.trusted_registries().map(super::address_of).chain(endpoint);
         let trusted = trusted.map(str::to_owned).collect();
         Self { trusted, names: DefaultResolver::default() }
     }
@@ -64,7 +64,7 @@ impl PublicResolver {
         let host = uri.host().unwrap_or_default();
         let port = uri.port_u16().unwrap_or(usual);
         self.trusted.iter().any(|trusted| {
-            // A name without a port is that of the usual one, whatever the scheme.
+            // An entry without a port means the default port of the scheme.
             trusted.eq_ignore_ascii_case(&format!("{host}:{port}"))
                 || (port == usual && trusted.eq_ignore_ascii_case(host))
         })
@@ -79,19 +79,19 @@ impl Resolver for PublicResolver {
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.names.resolve(uri, config, timeout)?;
-        // The proxy is the operator's own, and is used for trusted places only.
+        // The proxy is the operator's, and is used for trusted endpoints only.
         if self.trusts(uri) || config.proxy().is_some_and(|proxy| proxy.uri() == uri) {
             return Ok(found);
         }
-        // A packet to an address of this machine passes no firewall on its way.
+        // An address of this machine would bypass the firewall.
         let own = msb_sys::net::own_addresses()?;
-        let mut judged = self.empty();
+        let mut allowed = self.empty();
         for address in found.iter().filter(|address| may_connect(address.ip(), &own)) {
-            judged.push(*address);
+            allowed.push(*address);
         }
-        match judged.is_empty() {
+        match allowed.is_empty() {
             true => Err(io::Error::new(io::ErrorKind::PermissionDenied, NotPublic).into()),
-            false => Ok(judged),
+            false => Ok(allowed),
         }
     }
 }
@@ -100,12 +100,12 @@ fn may_connect(address: IpAddr, own: &[IpAddr]) -> bool {
     is_public(address) && !own.contains(&address.to_canonical())
 }
 
-/// Why a connection for a client was not made.
+/// Error: the name has no public address.
 #[derive(Debug)]
 pub(super) struct NotPublic;
 
 impl NotPublic {
-    /// Whether a request failed for this reason.
+    /// Whether a request failed with this error.
     pub(super) fn is_in(error: &io::Error) -> bool {
         error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
     }
@@ -123,8 +123,8 @@ impl std::error::Error for NotPublic {}
 mod tests {
     use super::*;
 
-    fn resolver(settings: &str, place: Option<&str>) -> PublicResolver {
-        PublicResolver::new(&Settings::parse(settings).unwrap(), place)
+    fn resolver(settings: &str, endpoint: Option<&str>) -> PublicResolver {
+        PublicResolver::new(&Settings::parse(settings).unwrap(), endpoint)
     }
 
     fn resolves(resolver: &PublicResolver, uri: &str) -> bool {
@@ -132,7 +132,7 @@ mod tests {
         resolver.resolve(&uri.parse().unwrap(), &config, NextTimeout::default()).is_ok()
     }
 
-    /// Literal addresses, so that no name server is asked.
+    /// IP literals, so that no DNS query is sent.
     #[test]
     fn only_public_addresses_are_handed_out() {
         let resolver = resolver("", None);

@@ -40,7 +40,7 @@ async fn a_sandbox_that_cannot_be_made_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn names_that_are_taken_or_unknown_are_told_apart() {
+async fn names_that_are_taken_or_unknown_are_different_errors() {
     let scratch = Scratch::new();
     let sandbox = scratch.create().await;
     let taken = scratch.box_named("box").create().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Commands whose output is captured.
+//! Commands with captured output.
 
 use crate::scratch::Scratch;
 use microsandbox::{Ending, Kind, Stdin};

@@ -5,6 +5,7 @@
 mod errors;
 mod execs;
 mod files;
+mod launch_faults;
 mod life;
 mod links;
 mod logs;

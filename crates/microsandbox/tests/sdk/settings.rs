@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[tokio::test]
-async fn every_command_has_the_sandboxs_surroundings() {
+async fn every_command_has_the_settings_of_its_sandbox() {
     let scratch = Scratch::new();
     let sandbox = scratch
         .box_named("box")
@@ -24,7 +24,7 @@ async fn every_command_has_the_sandboxs_surroundings() {
 }
 
 #[tokio::test]
-async fn an_image_brings_its_surroundings() {
+async fn an_image_brings_its_environment() {
     let scratch = Scratch::bare();
     let context = scratch.path().join("context");
     fs::create_dir(&context).unwrap();

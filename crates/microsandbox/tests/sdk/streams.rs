@@ -85,7 +85,7 @@ async fn a_write_that_was_given_up_does_not_garble_the_next() {
     let scratch = Scratch::new();
     let sandbox = scratch.create().await;
     let mut exec = sandbox.exec_stream("sh", ["-c", "sleep 1; wc -c"]).await.unwrap();
-    // Nobody reads yet, so this cannot end; a part of it is on its way.
+    // The command does not read yet, so this cannot end; a part of it is on its way.
     let large = vec![b'x'; 4 << 20];
     let given_up = tokio::time::timeout(Duration::from_millis(200), exec.write_stdin(&large)).await;
     assert!(given_up.is_err());

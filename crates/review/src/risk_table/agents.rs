@@ -1,16 +1,16 @@
-//! Coding agents: what they obey, and the servers and hooks that they start.
+//! Coding agents: instructions that they follow, and servers and hooks that they start.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
 const OBEYS: &str = "obeys it";
 const SETTINGS: &str = "runs hooks, commands and servers that it names";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     rule("agents.md", "every agent", OBEYS),
     rule("agents.override.md", "codex", OBEYS),
     rule("agent.md", "amp", OBEYS),
-    rule(".agents/**", "every agent", "obeys skills and rules in it"),
-    rule(".agent/**", "every agent", "obeys rules in it"),
+    rule(".agents/**", "follows skills and rules in it", "obeys skills and rules in it"),
+    rule(".agent/**", "follows rules in it", "obeys rules in it"),
     rule("skill.md", "every agent", OBEYS),
     rule("skills.md", "every agent", OBEYS),
     rule(".mcp.json", "every agent", "starts the servers that it names"),

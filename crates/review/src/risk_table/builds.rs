@@ -1,10 +1,10 @@
-//! Build tools and task runners that serve any language.
+//! Build tools and task runners for any language.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
 const RUNS: &str = "runs it";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     rule("makefile", "make", RUNS),
     rule("makefile.toml", "cargo-make", RUNS),
     rule("makefile.pl", "cpan", RUNS),

@@ -1,8 +1,6 @@
-//! Hidden files that hold data only. All other names that begin with a dot are taken for
-//! configuration.
+//! Hidden files with data only. All other names that begin with a dot count as configuration.
 
-/// Hidden names that no program executes anything for. From the first hidden name to the end of a
-/// path.
+/// Hidden names that no program executes anything for; matched from the first hidden component.
 pub(crate) const HIDDEN_DATA: &[&str] = &[
     ".*ignore",
     ".changeset/*.md",
@@ -26,8 +24,8 @@ pub(crate) const HIDDEN_DATA: &[&str] = &[
     ".well-known/**",
 ];
 
-/// What git keeps in its directory without obeying it: from there, or from that of a submodule or
-/// work tree in it, to the end of a path. Everything else in there is flagged.
+/// Data of git that it does not act on; matched below `.git`, or below that of a submodule or work
+/// tree. Everything else in `.git` is flagged.
 pub(crate) const GIT_DATA: &[&str] = &[
     "*_head",
     "auto_merge",

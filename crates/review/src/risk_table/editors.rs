@@ -1,13 +1,13 @@
-//! Editors, debuggers, shells and desktops: what they load by its name or place.
+//! Editors, debuggers, shells and desktops: files that they load by name or location.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
 const SETTINGS: &str = "runs what its settings name";
 const RUNS: &str = "runs it";
 const ENTERED: &str = "runs it when the directory is entered";
 const CHOOSES: &str = "chooses the program that is run by it";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     rule(".vscode/**", "vscode", "runs tasks and programs that its settings name"),
     rule("*.code-workspace", "vscode", "runs tasks and programs that its settings name"),
     rule(".devcontainer/**", "vscode", "builds and runs it"),

@@ -1,13 +1,13 @@
 //! Package managers, build files, test runners and linters of single languages.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
 const RUNS: &str = "runs it";
 const FETCHES: &str = "fetches and runs what it names";
 const LOADS: &str = "loads code that it names";
 const SETTINGS: &str = "runs what its settings name";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     // JavaScript
     rule("package.json", "npm", "runs its scripts, some while installing"),
     rule("package.json5", "pnpm", "runs its scripts, some while installing"),
@@ -207,7 +207,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("erlang.mk", "make", RUNS),
     rule("*.app.src.script", "rebar3", RUNS),
     rule(".erlang", "erlang", RUNS),
-    // Haskell, OCaml, Lisp and kin
+    // Haskell, OCaml, Lisp and others
     rule("*.cabal", "cabal", "runs the build that it names"),
     rule("cabal.project*", "cabal", FETCHES),
     rule("setup.hs", "cabal", RUNS),

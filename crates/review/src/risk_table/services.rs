@@ -1,11 +1,11 @@
-//! Containers, infrastructure, process managers, and services that act once something is pushed.
+//! Containers, infrastructure, process managers, and services that run after a push.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
 const RUNS: &str = "runs it";
 const PUSHED: &str = "runs it with the repository's secrets once pushed";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     rule(".github/workflows/**", "github", PUSHED),
     rule(".github/actions/**", "github", PUSHED),
     rule(".github/dependabot.y*ml", "github", "acts on it once pushed"),

@@ -1,8 +1,8 @@
-//! Version control: settings, hooks, and what leads to them.
+//! Version control: settings, hooks, and pointers to them.
 
-use super::{Rule, rule};
+use super::{RiskRule, rule};
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[RiskRule] = &[
     rule(".git", "git", "reads its settings where this leads"),
     rule(".git/config", "git", "runs programs that its settings name"),
     rule(".git/config.worktree", "git", "runs programs that its settings name"),
@@ -55,8 +55,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(".simple-git-hooks*", "simple-git-hooks", "installs it as git hooks"),
 ];
 
-/// What git obeys in a repository without a work tree, which may lie in any directory: from there to
-/// the end of a path.
+/// Files that git acts on in a bare repository, which can be in any directory.
 pub(crate) const GIT_DIRECTORY: &[&str] = &[
     "commondir",
     "config",

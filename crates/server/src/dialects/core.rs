@@ -1,36 +1,36 @@
-//! Our own dialect: the few tools that an agent needs most, small in a model's context.
+//! Our own dialect: the tools that an agent needs most, small in a model's context.
 
 mod commands;
 mod files;
 mod sandboxes;
 mod snapshots;
 
-use super::World;
+use super::ServerConfig;
 use crate::arguments;
-use crate::dialect::{About, Answer, Call, Dialect, Tool};
-use crate::listed;
+use crate::dialect::{Dialect, DialectInfo, Tool, ToolCall, ToolResult};
+use crate::tool_list;
 use msb_spec::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The dialect `core`.
+/// The dialect `core`, with its configuration.
 pub(super) struct Core {
-    world: World,
+    config: ServerConfig,
     tools: Vec<Tool>,
 }
 
-/// Bytes of each stream, and of a file, that an answer holds: about what a model can still use.
+/// Most bytes of each stream, and of a file, in a result: about what a model can still use.
 const MOST_TEXT: usize = 64 << 10;
 
 const INSTRUCTIONS: &str = "Sandboxes on this machine. `run` for one command or piece of code; \
 `sandbox_create`, then `exec` and the file tools, for work in several steps. Errors say what to do next.";
 
 impl Core {
-    pub(super) fn new(world: World) -> Self {
-        Self { world, tools: listed::tools(&with_shapes(include_str!("core/tools.json"))) }
+    pub(super) fn new(config: ServerConfig) -> Self {
+        Self { config, tools: tool_list::tools(&with_shapes(include_str!("core/tools.json"))) }
     }
 
-    fn answered(&self, call: &Call) -> Result<Value> {
+    fn answered(&self, call: &ToolCall) -> Result<Value> {
         match call.tool.as_str() {
             "run" => self.run(call, read(call)?),
             "sandbox_create" => self.sandbox_create(call, read(call)?),
@@ -59,15 +59,15 @@ impl Core {
     }
 }
 
-fn read<T: DeserializeOwned>(call: &Call) -> Result<T> {
+fn read<T: DeserializeOwned>(call: &ToolCall) -> Result<T> {
     arguments::read(&call.arguments).map_err(|text| {
         Error::invalid(format!("`{}` was called with wrong arguments: {text}", call.tool))
     })
 }
 
 impl Dialect for Core {
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
             name: "msb",
             title: Some("msb sandboxes"),
             instructions: Some(INSTRUCTIONS),
@@ -80,16 +80,16 @@ impl Dialect for Core {
         &self.tools
     }
 
-    fn call(&self, call: &Call) -> Answer {
+    fn call(&self, call: &ToolCall) -> ToolResult {
         match self.answered(call) {
-            Ok(value) => Answer::structured(value),
-            Err(error) => Answer::failed(told(&error)),
+            Ok(value) => ToolResult::structured(value),
+            Err(error) => ToolResult::failed(error_text(&error)),
         }
     }
 }
 
-/// An error as a model reads it.
-fn told(error: &Error) -> String {
+/// An error as text for a model.
+fn error_text(error: &Error) -> String {
     let mut text = error.to_string();
     if let Some(hint) = error.advice() {
         text.push_str("\nhint: ");
@@ -98,7 +98,7 @@ fn told(error: &Error) -> String {
     text
 }
 
-/// Shapes of answers that several tools share are written once in the list.
+/// Replaces references to result schemas that several tools share.
 fn with_shapes(list: &str) -> String {
     let ended = json!({"type": "object", "properties": {
         "exit_code": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
@@ -141,11 +141,11 @@ mod tests {
     fn the_list_is_small_and_names_every_shape() {
         let list = with_shapes(include_str!("core/tools.json"));
         assert!(!list.contains("$ref"));
-        let tools = listed::tools(&list);
+        let tools = tool_list::tools(&list);
         assert!(tools.len() <= 15);
         let value: Value = serde_json::from_str(&list).unwrap();
         assert!(value.to_string().len() <= 12 << 10, "{}", value.to_string().len());
-        // Legal, but not every client can say it to its model.
+        // Legal JSON Schema, but some clients cannot pass it to their model.
         assert!(!value.to_string().contains(r#""type":["#));
     }
 }

@@ -1,13 +1,15 @@
-//! The tools of microsandbox-mcp: 70 of them, one envelope, and a host that clients see little of.
+//! The dialect of microsandbox-mcp: 70 tools with one JSON envelope, and restricted host paths.
 //!
-//! Keeps that server's contract and not its faults: every failure is in the envelope, every limit
-//! is enforced, base64 is cut like text, and what fails among several does not hide the rest.
+//! It keeps the contract of that server without its faults: every failure is in the envelope, every
+//! limit is enforced, base64 is truncated like text, and one failed item of a list does not hide
+//! the others.
 
 mod archives;
-mod between;
+mod copy;
 mod create;
 mod envelope;
 mod exec;
+mod exec_sessions;
 mod files;
 mod images;
 mod labels;
@@ -21,13 +23,12 @@ mod resources;
 mod restore;
 mod rootfs;
 mod runtime;
-mod scratch;
 mod selector;
-mod sessions;
 mod settings;
 mod sftp;
 mod snapshots;
 mod ssh;
+mod temp_dir;
 mod volumes;
 
 #[cfg(test)]
@@ -35,37 +36,37 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-use super::World;
-use crate::content::Content;
-use crate::dialect::{About, Answer, Call, Dialect, Resource, Tool, Who};
-use crate::{arguments, listed, schema};
-use envelope::{Failure, Outcome, answer};
-use metrics::Measured;
+use super::ServerConfig;
+use crate::content::ResourceContent;
+use crate::dialect::{Caller, Dialect, DialectInfo, ResourceInfo, Tool, ToolCall, ToolResult};
+use crate::{arguments, schema, tool_list};
+use envelope::{Outcome, ToolFailure, answer};
+use exec_sessions::ExecSessions;
+use metrics::CpuSamples;
 use msb_spec::{Error, Name};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use sessions::Sessions;
-pub use settings::Settings;
+pub use settings::MicrosandboxSettings;
 use std::sync::{Mutex, PoisonError};
 
-/// The dialect `microsandbox`.
+/// The dialect `microsandbox`, with its tools.
 pub(super) struct Microsandbox {
-    world: World,
-    settings: Settings,
+    config: ServerConfig,
+    settings: MicrosandboxSettings,
     tools: Vec<Tool>,
-    sessions: Sessions,
-    measured: Measured,
-    /// Sandboxes that end when this server does.
+    sessions: ExecSessions,
+    measured: CpuSamples,
+    /// Sandboxes that are stopped when this server ends.
     attached: Mutex<Vec<Name>>,
 }
 
-/// Tools that older clients know under another name: theirs, and ours.
+/// Alternative names for older clients: the old name, and the current one.
 const OLDER: [(&str, &str); 2] =
     [("snapshot_export", "snapshot_save"), ("snapshot_import", "snapshot_load")];
 
 impl Microsandbox {
-    pub(super) fn new(world: World, settings: Settings) -> Self {
-        let mut tools = listed::tools(include_str!("microsandbox/tools.json"));
+    pub(super) fn new(config: ServerConfig, settings: MicrosandboxSettings) -> Self {
+        let mut tools = tool_list::tools(include_str!("microsandbox/tools.json"));
         if settings.older_names {
             let older = |(theirs, ours): (&str, &str)| {
                 let tool = tools.iter().find(|tool| tool.name == ours)?;
@@ -74,17 +75,17 @@ impl Microsandbox {
             let older: Vec<Tool> = OLDER.into_iter().filter_map(older).collect();
             tools.extend(older);
         }
-        let sessions = Sessions::new(world.api.clone(), settings.session_ttl);
-        let (measured, attached) = (Measured::default(), Mutex::default());
-        Self { world, settings, tools, sessions, measured, attached }
+        let sessions = ExecSessions::new(config.api.clone(), settings.session_ttl);
+        let (measured, attached) = (CpuSamples::default(), Mutex::default());
+        Self { config, settings, tools, sessions, measured, attached }
     }
 
-    /// Ends a sandbox when this server does.
+    /// Stops a sandbox when this server ends.
     fn ends_with_us(&self, name: &Name) {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
     }
 
-    fn outcome(&self, call: &Call) -> Outcome {
+    fn outcome(&self, call: &ToolCall) -> Outcome {
         let tool = call.tool.as_str();
         match tool {
             "runtime_check" => self.runtime_check(),
@@ -132,8 +133,8 @@ impl Microsandbox {
         }
     }
 
-    /// The tools for files, which sandboxes and volumes have alike.
-    fn file_outcome(&self, call: &Call) -> Outcome {
+    /// The file tools, which exist for sandboxes and for volumes.
+    fn file_outcome(&self, call: &ToolCall) -> Outcome {
         let tool = call.tool.as_str();
         let doing = tool.strip_prefix("sandbox_fs_").or_else(|| tool.strip_prefix("volume_fs_"));
         match doing {
@@ -149,27 +150,30 @@ impl Microsandbox {
             Some("copy_from_host") => self.fs_copy_from_host(call),
             Some("copy_to_host") => self.fs_copy_to_host(call),
             _ => self.sftp_outcome(call).unwrap_or_else(|| {
-                // Every tool that is listed has been found by now.
-                Err(Failure::unsupported(format!("{tool} does nothing"), "it is a fault of msb"))
+                // Every listed tool has a handler; the caller refuses unlisted names before this.
+                Err(ToolFailure::unsupported(
+                    format!("no handler for the tool {tool}"),
+                    "this is a bug of msb",
+                ))
             }),
         }
     }
 }
 
-/// The arguments of a call, which its schema has found well.
-fn read<T: DeserializeOwned>(call: &Call) -> Result<T, Failure> {
-    arguments::read(&call.arguments).map_err(Failure::new)
+/// Deserializes arguments that have been checked against the schema.
+fn read<T: DeserializeOwned>(call: &ToolCall) -> Result<T, ToolFailure> {
+    arguments::read(&call.arguments).map_err(ToolFailure::new)
 }
 
-/// Leaves out what was said to be nothing: many clients send `null` for what they do not use.
+/// Removes nulls: many clients send `null` for arguments that they do not use.
 fn without_nulls(arguments: &Map<String, Value>) -> Map<String, Value> {
     let said = arguments.iter().filter(|(_, value)| !value.is_null());
     said.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 impl Dialect for Microsandbox {
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
             name: "microsandbox",
             title: None,
             instructions: None,
@@ -182,14 +186,14 @@ impl Dialect for Microsandbox {
         &self.tools
     }
 
-    fn refused(&self, error: &Error) -> Answer {
-        answer(&Err(Failure::from(error.clone()).retryable()))
+    fn refused(&self, error: &Error) -> ToolResult {
+        answer(&Err(ToolFailure::from(error.clone()).retryable()))
     }
 
-    fn call(&self, call: &Call) -> Answer {
+    fn call(&self, call: &ToolCall) -> ToolResult {
         let Some(tool) = self.tools.iter().find(|tool| tool.name == call.tool) else {
             let shown = call.tool.chars().take(60).collect::<String>();
-            return Answer::failed(format!("MCP error -32602: Tool {shown} not found"));
+            return ToolResult::failed(format!("MCP error -32602: Tool {shown} not found"));
         };
         let mut arguments = without_nulls(&call.arguments);
         if self.settings.older_names
@@ -199,31 +203,31 @@ impl Dialect for Microsandbox {
             arguments.insert("fromSandbox".to_owned(), sandbox);
         }
         if let Err(wrong) = schema::check(&tool.input, &arguments) {
-            return Answer::failed(format!(
+            return ToolResult::failed(format!(
                 "MCP error -32602: Input validation error: Invalid arguments for tool {}: {wrong}",
                 tool.name
             ));
         }
-        let call = Call { arguments, ..call.clone() };
+        let call = ToolCall { arguments, ..call.clone() };
         answer(&self.outcome(&call))
     }
 
-    fn resources(&self) -> Vec<Resource> {
+    fn resources(&self) -> Vec<ResourceInfo> {
         resources::all()
     }
 
-    fn read(&self, uri: &str, _: &Who) -> Option<msb_spec::Result<Content>> {
+    fn read(&self, uri: &str, _: &Caller) -> Option<msb_spec::Result<ResourceContent>> {
         self.resource(uri)
     }
 }
 
-/// Who asked for a sandbox that does not outlive this server gets one.
+/// Stops the sandboxes that were requested for the lifetime of this server.
 impl Drop for Microsandbox {
     fn drop(&mut self) {
         for name in
             std::mem::take(&mut *self.attached.lock().unwrap_or_else(PoisonError::into_inner))
         {
-            let _ = self.world.api.sandbox_stop(&name, lifecycle::GRACE);
+            let _ = self.config.api.sandbox_stop(&name, lifecycle::GRACE);
         }
     }
 }

@@ -1,91 +1,91 @@
-//! The dialect of OpenSandbox's MCP server: 19 tools, sandboxes by ids that the server makes.
+//! The dialect of OpenSandbox's MCP server: 19 tools; the server generates the ids of sandboxes.
 //!
-//! An id is the name of the sandbox, and everything about it is kept with the sandbox: the CLI sees it,
-//! and a restart of the server loses nothing. When it ends is enforced by its worker. What is kept
-//! here is only who has connected to which.
+//! An id is the name of the sandbox, and its data is stored in labels. So the CLI sees it, and a
+//! restart of the server loses nothing. The worker enforces the expiry. The server keeps in memory
+//! only which caller has connected to which sandbox.
 
 mod arguments;
 mod command;
+mod connections;
 mod create;
 mod encoding;
 mod files;
 mod health;
-mod known;
-mod look;
-mod measure;
-mod names;
+mod labels;
+mod lifecycle;
+mod metrics;
+mod output;
 mod search;
 mod settings;
-mod shown;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
 
-pub use settings::{Remote, Settings};
+pub use settings::{OpenSandboxRemote, OpenSandboxSettings};
 
-use super::World;
-use crate::dialect::{About, Answer, Call, Dialect, Tool, Who};
-use crate::{arguments as read_arguments, listed};
-use arguments::Located;
-use known::{Known, Used};
-use msb_api::{Api, asked_by};
+use super::ServerConfig;
+use crate::dialect::{Caller, Dialect, DialectInfo, Tool, ToolCall, ToolResult};
+use crate::{arguments as read_arguments, tool_list};
+use arguments::SandboxTarget;
+use connections::{ConnectedSandboxes, SandboxConnection};
+use msb_api::{Api, with_origin};
 use msb_spec::{Error, Kind, Name, Result};
+use output::StatusOutput;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use shown::Status;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// What a model should know before it calls anything.
+/// What a model should know before its first call.
 const INSTRUCTIONS: &str = "Sandboxes are isolated machines for commands and files. Make one with \
     sandbox_create and keep its sandbox_id: every other tool wants it. Run commands with command_run, \
     read and write files with the file tools, and end the sandbox with sandbox_kill. It expires by \
     itself: sandbox_renew gives it more time. A sandbox that was not made on this connection needs \
     sandbox_connect once, or connect_if_missing on each call. Paths are absolute.";
 
-/// The dialect `opensandbox`.
+/// The dialect `opensandbox`, with its tools.
 pub(super) struct OpenSandbox {
-    surface: Arc<Surface>,
+    state: Arc<OpenSandboxState>,
     tools: Vec<Tool>,
-    /// How long a call may take that neither makes a sandbox nor runs a command.
+    /// Time limit of calls that neither create a sandbox nor run a command.
     limit: Option<Duration>,
 }
 
-/// What the tools work on.
-struct Surface {
-    world: World,
-    known: Known,
+/// The state that the tools share.
+struct OpenSandboxState {
+    config: ServerConfig,
+    connections: ConnectedSandboxes,
 }
 
-/// What a tool has to say.
-enum Said {
-    /// One thing.
+/// The result of a tool.
+enum ToolOutput {
+    /// One value and its text.
     One { text: String, value: Value },
-    /// A list, with a text for each.
+    /// A list, with a text block for each value.
     Many(Vec<(String, Value)>),
 }
 
-impl Said {
+impl ToolOutput {
     fn one(value: &impl Serialize) -> Result<Self> {
-        let (text, value) = written(value)?;
+        let (text, value) = to_text_and_value(value)?;
         Ok(Self::One { text, value })
     }
 
     fn many(values: &[impl Serialize]) -> Result<Self> {
-        values.iter().map(written).collect::<Result<_>>().map(Self::Many)
+        values.iter().map(to_text_and_value).collect::<Result<_>>().map(Self::Many)
     }
 
     fn status(status: &'static str) -> Result<Self> {
-        Self::one(&Status { status })
+        Self::one(&StatusOutput { status })
     }
 }
 
-/// As text, in the order of its fields, and as a value.
-fn written(value: &impl Serialize) -> Result<(String, Value)> {
-    let broken = |error: serde_json::Error| Error::host("the answer cannot be written", error);
+/// A value as JSON text, in the order of its fields, and as a `Value`.
+fn to_text_and_value(value: &impl Serialize) -> Result<(String, Value)> {
+    let broken = |error: serde_json::Error| Error::host("cannot encode the result", error);
     Ok((
         serde_json::to_string_pretty(value).map_err(broken)?,
         serde_json::to_value(value).map_err(broken)?,
@@ -93,18 +93,21 @@ fn written(value: &impl Serialize) -> Result<(String, Value)> {
 }
 
 impl OpenSandbox {
-    pub(super) fn new(world: World, settings: &Settings) -> Self {
+    pub(super) fn new(config: ServerConfig, settings: &OpenSandboxSettings) -> Self {
         Self {
-            surface: Arc::new(Surface { world, known: Known::default() }),
-            tools: listed::tools(include_str!("opensandbox/tools.json")),
+            state: Arc::new(OpenSandboxState {
+                config,
+                connections: ConnectedSandboxes::default(),
+            }),
+            tools: tool_list::tools(include_str!("opensandbox/tools.json")),
             limit: settings.request_timeout,
         }
     }
 }
 
 impl Dialect for OpenSandbox {
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
             name: "OpenSandbox Sandbox",
             title: None,
             instructions: Some(INSTRUCTIONS),
@@ -117,41 +120,41 @@ impl Dialect for OpenSandbox {
         &self.tools
     }
 
-    fn call(&self, call: &Call) -> Answer {
-        // Making a sandbox and running a command have waits of their own.
+    fn call(&self, call: &ToolCall) -> ToolResult {
+        // These two have time limits of their own.
         let own_wait = matches!(call.tool.as_str(), "sandbox_create" | "command_run");
         match self.limit.filter(|_| !own_wait) {
-            Some(limit) => self.call_within(call, limit),
-            None => self.surface.call(call),
+            Some(limit) => self.call_with_limit(call, limit),
+            None => self.state.call(call),
         }
     }
 }
 
 impl OpenSandbox {
-    /// Gives up on a call that takes too long; what it has begun is told to stop.
-    fn call_within(&self, call: &Call, limit: Duration) -> Answer {
+    /// Returns an error when the time limit is over, and cancels the call.
+    fn call_with_limit(&self, call: &ToolCall, limit: Duration) -> ToolResult {
         let (answer, answered) = mpsc::channel();
-        let surface = Arc::clone(&self.surface);
+        let state = Arc::clone(&self.state);
         let copy = call.clone();
-        let asker = msb_api::asker();
-        std::thread::spawn(move || answer.send(asked_by(asker, || surface.call(&copy))));
+        let origin = msb_api::current_origin();
+        std::thread::spawn(move || answer.send(with_origin(origin, || state.call(&copy))));
         answered.recv_timeout(limit).unwrap_or_else(|_| {
             call.cancel.cancel();
-            let text = format!("there was no answer after {} s", limit.as_secs_f64());
+            let text = format!("no result after {} s", limit.as_secs_f64());
             let error = Error::new(Kind::Timeout, text)
                 .hint("the server was started with a `--request-timeout`; try again later");
-            failed(&call.tool, &error)
+            failure_result(&call.tool, &error)
         })
     }
 }
 
-impl Surface {
+impl OpenSandboxState {
     fn api(&self) -> &dyn Api {
-        self.world.api.as_ref()
+        self.config.api.as_ref()
     }
 
-    fn call(&self, call: &Call) -> Answer {
-        let said = match call.tool.as_str() {
+    fn call(&self, call: &ToolCall) -> ToolResult {
+        let result = match call.tool.as_str() {
             "sandbox_create" => with(call, |arguments| self.create(call, arguments)),
             "sandbox_connect" => with(call, |arguments| self.connect(call, &arguments)),
             "sandbox_kill" => with(call, |arguments| self.kill(&arguments)),
@@ -175,64 +178,71 @@ impl Surface {
             }
             "file_move" => with(call, |arguments| self.move_files(call, &arguments)),
             "file_replace_contents" => with(call, |arguments| self.replace(call, &arguments)),
-            unknown => return Answer::failed(format!("Unknown tool: {unknown}")),
+            unknown => return ToolResult::failed(format!("Unknown tool: {unknown}")),
         };
-        match said {
-            Ok(Said::One { text, value }) => {
-                Answer { text: vec![text], structured: Some(value), ..Answer::default() }
+        match result {
+            Ok(ToolOutput::One { text, value }) => {
+                ToolResult { text: vec![text], structured: Some(value), ..ToolResult::default() }
             }
-            Ok(Said::Many(values)) => {
+            Ok(ToolOutput::Many(values)) => {
                 let (text, values): (Vec<String>, Vec<Value>) = values.into_iter().unzip();
                 let structured = Some(json!({ "result": values }));
-                Answer { text, structured, ..Answer::default() }
+                ToolResult { text, structured, ..ToolResult::default() }
             }
-            Err(error) => failed(&call.tool, &error),
+            Err(error) => failure_result(&call.tool, &error),
         }
     }
 
-    /// The sandbox of an id. Which ones a caller reaches is the Api's matter.
+    /// The name of the sandbox with this id. The scope of the caller is enforced by the Api.
     fn find(&self, id: &str) -> Result<Name> {
         let unknown = || {
             Error::new(Kind::NotFound, format!("no sandbox `{}`", msb_spec::shown(id)))
-                .hint("`sandbox_list` tells which there are")
+                .hint("`sandbox_list` lists the sandboxes")
         };
         let name = Name::parse(id).map_err(|_| unknown())?;
         match self.api().sandbox_summary(&name) {
             Ok(_) => Ok(name),
-            Err(error) if names::is_gone(&error) => Err(unknown()),
+            Err(error) if labels::is_gone(&error) => Err(unknown()),
             Err(error) => Err(error),
         }
     }
 
-    /// The same for tools that want it connected.
-    fn connected(&self, call: &Call, arguments: &impl Located) -> Result<Used> {
-        if let Some(used) = self.known.get(&call.who, arguments.id()) {
-            return Ok(used);
+    /// The sandbox of a call, for tools that need a connection.
+    fn connected(
+        &self,
+        call: &ToolCall,
+        arguments: &impl SandboxTarget,
+    ) -> Result<SandboxConnection> {
+        if let Some(connection) = self.connections.get(&call.caller, arguments.id()) {
+            return Ok(connection);
         }
         let name = self.find(arguments.id())?;
         if !arguments.connects() {
             return Err(Error::new(Kind::State, format!("sandbox `{name}` is not connected here"))
                 .hint("call `sandbox_connect` once, or set `connect_if_missing`"));
         }
-        self.keep(&call.who, name)
+        self.remember(&call.caller, name)
     }
 
-    /// Remembers that a caller uses a sandbox.
-    fn keep(&self, who: &Who, name: Name) -> Result<Used> {
+    /// Records that a caller uses a sandbox.
+    fn remember(&self, caller: &Caller, name: Name) -> Result<SandboxConnection> {
         let user = self.api().sandbox_inspect(&name)?.plan.user;
-        let used = Used { name, user };
-        self.known.insert(who, used.clone());
-        Ok(used)
+        let connection = SandboxConnection { name, user };
+        self.connections.insert(caller, connection.clone());
+        Ok(connection)
     }
 }
 
-/// Reads the arguments and does it.
-fn with<T: DeserializeOwned>(call: &Call, act: impl FnOnce(T) -> Result<Said>) -> Result<Said> {
+/// Deserializes the arguments and calls the tool.
+fn with<T: DeserializeOwned>(
+    call: &ToolCall,
+    act: impl FnOnce(T) -> Result<ToolOutput>,
+) -> Result<ToolOutput> {
     read_arguments::read(&call.arguments).map_err(Error::invalid).and_then(act)
 }
 
-/// A failure with everything that is known about it.
-fn failed(tool: &str, error: &Error) -> Answer {
+/// A failure with its causes and hint.
+fn failure_result(tool: &str, error: &Error) -> ToolResult {
     let mut text = format!("Error executing tool {tool}: {}", error.message());
     for cause in error.causes() {
         text.push_str("\n  cause: ");
@@ -242,10 +252,10 @@ fn failed(tool: &str, error: &Error) -> Answer {
         text.push_str("\nhint: ");
         text.push_str(hint);
     }
-    Answer::failed(text)
+    ToolResult::failed(text)
 }
 
-/// Something is wrong with an argument.
-fn wrong(argument: &str, what: impl std::fmt::Display) -> Error {
+/// An error about an argument.
+fn argument_error(argument: &str, what: impl std::fmt::Display) -> Error {
     Error::invalid(format!("argument `{argument}`: {what}"))
 }

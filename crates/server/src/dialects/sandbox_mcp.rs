@@ -1,92 +1,93 @@
-//! The dialect of sandbox-mcp: 35 tools, sandboxes by names that are made when they are first used.
+//! The dialect of sandbox-mcp: 35 tools; a sandbox is created when its name is first used.
 //!
-//! A sandbox of this dialect has the name that its client gives it and a label that says whose it is; one of
-//! that name that somebody else made is left alone. Everything about it is kept with it, with its
-//! volumes, or in the state directory (`ledger`); what is kept here is its shell and who has used it
-//! lately. Failures are ordinary text that begins with `Error`, as clients of that server expect.
+//! A sandbox of this dialect has the name that the client gives it, and a label that marks it. A
+//! sandbox of that name without the label is never touched. Its data is stored in its volumes and
+//! in
+//! the state directory (`ledger`); only its shell and the time of its last use are kept in memory.
+//! Failures are ordinary text that starts with `Error`, as clients of that server expect.
 
-mod asked;
+mod active;
 mod background;
-mod base;
-mod begin;
+mod base_image;
+mod children;
 mod commands;
 mod environment;
-mod family;
 mod files;
+mod format;
 mod git;
 mod idle;
 mod install;
-mod ledger;
-mod live;
-mod measure;
+mod lifecycle;
 mod network;
-mod overview;
 mod ports;
+mod records;
 mod settings;
 mod shell;
 mod snapshots;
+mod stats;
+mod status;
 mod stream;
 mod syncs;
-mod text;
+mod validation;
 
 #[cfg(test)]
 mod tests;
 
-pub use settings::{Profile as SandboxMcpProfile, Settings as SandboxMcpSettings};
+pub use settings::{SandboxMcpProfile, SandboxMcpSettings};
 
-use super::World;
-use crate::dialect::{About, Answer, Call, Dialect, Tool};
-use crate::listed;
-use base::Base;
-use ledger::Ledger;
-use live::Lives;
+use super::ServerConfig;
+use crate::dialect::{Dialect, DialectInfo, Tool, ToolCall, ToolResult};
+use crate::tool_list;
+use active::ActiveSandboxes;
+use base_image::BaseImage;
 use msb_api::Api;
 use msb_spec::{Error, Result};
+use records::SandboxRecords;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What a model should know before it calls anything.
+/// What a model should know before its first call.
 const INSTRUCTIONS: &str = "Sandboxes are isolated machines for commands and files. Every tool works \
-    in the sandbox `default` unless another name is given, and a sandbox is made when it is first used. \
+    in the sandbox `default` unless another name is given, and a sandbox is created when it is first used. \
     Run commands with exec and Python with python; start servers with bg and reach them with expose. \
     Work in /workspace: it and the package caches survive reset and destroy, everything else of a sandbox \
-    does not. Sandboxes reach each other by their names. Those that nobody uses for half an hour end, but \
-    not `default`. An answer that begins with `Error` says what went wrong.";
+    does not. Sandboxes reach each other by their names. Those that are unused for half an hour are removed, but \
+    not `default`. A result that begins with `Error` says what went wrong.";
 
-/// The dialect `sandbox-mcp`.
+/// The dialect `sandbox-mcp`, with its list of tools.
 pub(super) struct SandboxMcp {
-    surface: Arc<Surface>,
+    state: Arc<SandboxMcpState>,
     tools: Vec<Tool>,
 }
 
-/// What the tools work on.
-struct Surface {
-    world: World,
-    /// The sandboxes that were used here.
-    lives: Lives,
-    ledger: Ledger,
-    /// What new sandboxes start from.
-    base: Base,
+/// The state that the tools share.
+struct SandboxMcpState {
+    config: ServerConfig,
+    /// The sandboxes that this server has used.
+    active: ActiveSandboxes,
+    records: SandboxRecords,
+    /// Chooses the image of new sandboxes.
+    base: BaseImage,
 }
 
 impl SandboxMcp {
-    pub(super) fn new(world: World) -> Self {
-        let ledger = Ledger::at(world.sandbox_mcp.state.clone());
-        let surface = Arc::new(Surface {
-            base: Base::new(world.sandbox_mcp.state.clone()),
-            lives: Lives::default(),
-            ledger,
-            world,
+    pub(super) fn new(config: ServerConfig) -> Self {
+        let records = SandboxRecords::at(config.sandbox_mcp.state.clone());
+        let state = Arc::new(SandboxMcpState {
+            base: BaseImage::new(config.sandbox_mcp.state.clone()),
+            active: ActiveSandboxes::default(),
+            records,
+            config,
         });
-        idle::watch(&surface);
-        Self { surface, tools: listed::tools(include_str!("sandbox_mcp/tools.json")) }
+        idle::watch(&state);
+        Self { state, tools: tool_list::tools(include_str!("sandbox_mcp/tools.json")) }
     }
 }
 
 impl Dialect for SandboxMcp {
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
             name: "sandbox",
             title: None,
             instructions: Some(INSTRUCTIONS),
@@ -99,26 +100,26 @@ impl Dialect for SandboxMcp {
         &self.tools
     }
 
-    fn call(&self, call: &Call) -> Answer {
+    fn call(&self, call: &ToolCall) -> ToolResult {
         let Some(tool) = self.tools.iter().find(|tool| tool.name == call.tool) else {
-            return Answer::failed(format!("Unknown tool: {}", call.tool));
+            return ToolResult::failed(format!("Unknown tool: {}", call.tool));
         };
-        let arguments = match asked::read(tool, &call.arguments) {
+        let arguments = match validation::read(tool, &call.arguments) {
             Ok(arguments) => arguments,
-            Err(wrong) => return Answer::failed(wrong),
+            Err(wrong) => return ToolResult::failed(wrong),
         };
-        let text = self.surface.call(call, arguments).unwrap_or_else(|error| told(&error));
+        let text = self.state.call(call, arguments).unwrap_or_else(|error| failure_text(&error));
         let structured = Some(json!({ "result": text }));
-        Answer { text: vec![text], structured, ..Answer::default() }
+        ToolResult { text: vec![text], structured, ..ToolResult::default() }
     }
 }
 
-impl Surface {
+impl SandboxMcpState {
     fn api(&self) -> &Arc<dyn Api> {
-        &self.world.api
+        &self.config.api
     }
 
-    fn call(&self, call: &Call, arguments: Map<String, Value>) -> Result<String> {
+    fn call(&self, call: &ToolCall, arguments: Map<String, Value>) -> Result<String> {
         let given = arguments;
         match call.tool.as_str() {
             "exec" => self.exec(call, &typed(given)?),
@@ -161,19 +162,19 @@ impl Surface {
     }
 }
 
-/// Arguments that have the types of their schema.
+/// Deserializes arguments that have been checked against the schema.
 fn typed<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T> {
     serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| Error::invalid("the arguments cannot be read").cause(error))
+        .map_err(|error| Error::invalid("invalid arguments").cause(error))
 }
 
-/// A failure as this dialect tells it: text like any other.
-fn told(error: &Error) -> String {
-    format!("Error: {}", words(error))
+/// A failure in the format of this dialect: ordinary text.
+fn failure_text(error: &Error) -> String {
+    format!("Error: {}", full_text(error))
 }
 
-/// Everything that is known about a failure.
-fn words(error: &Error) -> String {
+/// Message, causes and hint of an error, as text.
+fn full_text(error: &Error) -> String {
     let mut text = error.message().to_owned();
     for cause in error.causes() {
         text.push_str(": ");

@@ -1,22 +1,22 @@
-//! The dialect of the microsandbox server: five tools and two prompts, and an interpreter for each
-//! sandbox and language that keeps its state. `/api/v1/rpc` asks for the same; see `rpc`.
+//! The dialect of the microsandbox server: five tools, two prompts, and an interpreter for each
+//! sandbox and language that keeps its state. `/api/v1/rpc` calls the same functions; see `rpc`.
 
-mod asked;
+mod args;
 mod metrics;
 mod run;
 mod start;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use asked::{Asked, Code, Line, Measured, Sandbox, Start};
+pub(crate) use args::{CallContext, MetricsArgs, RunCodeArgs, RunCommandArgs, StartArgs, StopArgs};
 
-use super::World;
+use super::ServerConfig;
 use crate::arguments;
-use crate::content::Block;
-use crate::dialect::{About, Answer, Call, Dialect, Prompt, Tool, Who};
-use crate::listed;
-use crate::namespace::{Reaches, split};
-use crate::repl::Repls;
+use crate::content::ContentPart;
+use crate::dialect::{Caller, Dialect, DialectInfo, PromptInfo, Tool, ToolCall, ToolResult};
+use crate::namespace::{Scope, split};
+use crate::repl::Interpreters;
+use crate::tool_list;
 use msb_api::Summary;
 use msb_spec::Error;
 use serde::de::DeserializeOwned;
@@ -25,70 +25,70 @@ use serde_json::{Map, Value};
 /// The dialect `server`, with its interpreters.
 #[derive(Debug)]
 pub struct Server {
-    world: World,
+    config: ServerConfig,
     tools: Vec<Tool>,
-    repls: Repls,
+    interpreters: Interpreters,
 }
 
 impl Server {
-    /// On this world, whose Api is that of all namespaces.
-    pub fn new(world: World) -> Self {
-        let tools = listed::tools(include_str!("server/tools.json"));
-        Self { world, tools, repls: Repls::default() }
+    /// The dialect over an `Api` of all namespaces.
+    pub fn new(config: ServerConfig) -> Self {
+        let tools = tool_list::tools(include_str!("server/tools.json"));
+        Self { config, tools, interpreters: Interpreters::default() }
     }
 
-    fn answered(&self, call: &Call) -> std::result::Result<Answer, String> {
+    fn answered(&self, call: &ToolCall) -> std::result::Result<ToolResult, String> {
         let failed = |what: &str| {
             let what = what.to_owned();
-            move |error: Error| format!("Error: {what} failed: {}", told(&error))
+            move |error: Error| format!("Error: {what} failed: {}", error_text(&error))
         };
-        let asked = Asked::new(call);
+        let context = CallContext::new(call);
         match call.tool.as_str() {
             "sandbox_start" => {
-                let text = self.start(&asked, &read::<Start>(call)?);
-                text.map(sentence).map_err(failed("Sandbox start"))
+                let text = self.start(&context, &read::<StartArgs>(call)?);
+                text.map(sentence_result).map_err(failed("Sandbox start"))
             }
             "sandbox_stop" => {
-                let text = self.stop(&asked, &read::<Sandbox>(call)?);
-                text.map(sentence).map_err(failed("Sandbox stop"))
+                let text = self.stop(&context, &read::<StopArgs>(call)?);
+                text.map(sentence_result).map_err(failed("Sandbox stop"))
             }
             "sandbox_run_code" => {
-                let ran = self.run_code(&asked, &read::<Code>(call)?);
+                let ran = self.run_code(&context, &read::<RunCodeArgs>(call)?);
                 let ran = ran.map_err(failed("Run code"))?;
                 let lost = ran["status"] == "error";
-                Ok(Answer { failed: lost, ..pretty(&ran) })
+                Ok(ToolResult { failed: lost, ..json_result(&ran) })
             }
             "sandbox_run_command" => {
-                let ran = self.run_command(&asked, &read::<Line>(call)?);
-                ran.map(|ran| pretty(&ran)).map_err(failed("Run command"))
+                let ran = self.run_command(&context, &read::<RunCommandArgs>(call)?);
+                ran.map(|ran| json_result(&ran)).map_err(failed("Run command"))
             }
             "sandbox_get_metrics" => {
-                let seen = self.metrics(&asked, &read::<Measured>(call)?);
-                seen.map(|seen| pretty(&seen)).map_err(failed("Get metrics"))
+                let seen = self.metrics(&context, &read::<MetricsArgs>(call)?);
+                seen.map(|seen| json_result(&seen)).map_err(failed("Get metrics"))
             }
             other => Err(format!("Error: Tool '{other}' not found")),
         }
     }
 }
 
-fn read<T: DeserializeOwned>(call: &Call) -> std::result::Result<T, String> {
+fn read<T: DeserializeOwned>(call: &ToolCall) -> std::result::Result<T, String> {
     arguments::read(&call.arguments)
         .map_err(|text| format!("Error: {} was called with wrong arguments: {text}", call.tool))
 }
 
-/// A sentence, as JSON: clients of that server read it so.
-fn sentence(text: String) -> Answer {
-    Answer::text(Value::String(text).to_string())
+/// A result of one sentence, as JSON text, as clients of that server expect.
+fn sentence_result(text: String) -> ToolResult {
+    ToolResult::text(Value::String(text).to_string())
 }
 
-fn pretty(value: &Value) -> Answer {
-    Answer::text(serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()))
+fn json_result(value: &Value) -> ToolResult {
+    ToolResult::text(serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()))
 }
 
-/// An error as a model reads it.
-pub(crate) fn told(error: &Error) -> String {
+/// An error as text for a model.
+pub(crate) fn error_text(error: &Error) -> String {
     match error.advice() {
-        // The CLI is not at hand; the tool is.
+        // The client has no CLI, but it has the tool.
         Some(hint) if hint.starts_with("`msb start") => {
             format!("{error}\nhint: call sandbox_start first")
         }
@@ -97,15 +97,15 @@ pub(crate) fn told(error: &Error) -> String {
     }
 }
 
-/// Name, what it is, whether it is needed.
+/// Arguments of the prompts: name, description, whether it is required.
 const ARGUMENTS: &[(&str, &str, bool)] = &[
     ("sandbox_name", "Name for the new sandbox", true),
     ("namespace", "Group of sandboxes that it is in; usually left out", false),
 ];
 
 impl Dialect for Server {
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
             name: "microsandbox-server",
             title: None,
             instructions: None,
@@ -118,18 +118,18 @@ impl Dialect for Server {
         &self.tools
     }
 
-    fn call(&self, call: &Call) -> Answer {
-        self.answered(call).unwrap_or_else(Answer::failed)
+    fn call(&self, call: &ToolCall) -> ToolResult {
+        self.answered(call).unwrap_or_else(ToolResult::failed)
     }
 
-    fn prompts(&self) -> Vec<Prompt> {
+    fn prompts(&self) -> Vec<PromptInfo> {
         vec![
-            Prompt {
+            PromptInfo {
                 name: "create_python_sandbox",
                 description: "Make a sandbox for Python and get it ready",
                 arguments: ARGUMENTS,
             },
-            Prompt {
+            PromptInfo {
                 name: "create_node_sandbox",
                 description: "Make a sandbox for Node.js and get it ready",
                 arguments: ARGUMENTS,
@@ -141,28 +141,28 @@ impl Dialect for Server {
         &self,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Option<std::result::Result<Vec<Block>, String>> {
+    ) -> Option<std::result::Result<Vec<ContentPart>, String>> {
         let (what, image) = match name {
             "create_python_sandbox" => ("Python", "microsandbox/python"),
             "create_node_sandbox" => ("Node.js", "microsandbox/node"),
             _ => return None,
         };
-        Some(prompt(what, image, arguments).map(|text| vec![Block::Text(text)]))
+        Some(prompt(what, image, arguments).map(|text| vec![ContentPart::Text(text)]))
     }
 
-    fn complete(&self, _: &str, argument: &str, typed: &str, who: &Who) -> Vec<String> {
+    fn complete(&self, _: &str, argument: &str, typed: &str, caller: &Caller) -> Vec<String> {
         if argument != "namespace" {
             return Vec::new();
         }
-        let mut all = match &who.reaches {
-            Reaches::One(namespace) => vec![namespace.as_str().to_owned()],
-            // One that cannot be listed now can still be typed.
-            Reaches::All => self.world.api.sandbox_list().map_or(Vec::new(), |sandboxes| {
+        let mut all = match &caller.scope {
+            Scope::One(namespace) => vec![namespace.as_str().to_owned()],
+            // A namespace that cannot be listed now can still be typed.
+            Scope::All => self.config.api.sandbox_list().map_or(Vec::new(), |sandboxes| {
                 let one = |sandbox: &Summary| split(sandbox.name.as_str()).0.to_owned();
                 sandboxes.iter().map(one).collect()
             }),
         };
-        // The empty one is of names that are in none.
+        // Stored names outside of every namespace have an empty one.
         all.retain(|namespace| !namespace.is_empty() && namespace.starts_with(typed));
         all.sort();
         all.dedup();
@@ -181,7 +181,7 @@ fn prompt(
         Some(_) => Err(format!("argument `{name}`: expected a string")),
     };
     let sandbox = text("sandbox_name")?.ok_or("argument `sandbox_name` is missing")?;
-    let sandbox = asked::sandbox_name(sandbox).map_err(|error| error.to_string())?;
+    let sandbox = args::sandbox_name(sandbox).map_err(|error| error.to_string())?;
     let namespace = match text("namespace")? {
         Some(namespace) => format!(" in the namespace `{namespace}`"),
         None => String::new(),

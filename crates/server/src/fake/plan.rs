@@ -1,8 +1,8 @@
-//! A Plan with nothing in it but what was asked for.
+//! A minimal Plan for a Spec.
 
 use msb_spec::{
     Hostname, Ids, Isolation, Limits, MountSource, Name, Network, PLAN_VERSION, Plan, PlannedMount,
-    PlannedVolume, Rootfs, Security, Spec, Stored, Upper,
+    PlannedVolume, Rootfs, Security, Spec, Upper, VolumeStorage,
 };
 
 pub(crate) fn of(spec: &Spec) -> Plan {
@@ -13,9 +13,11 @@ pub(crate) fn of(spec: &Spec) -> Plan {
         read_only: mount.read_only,
         file: false,
         volume: match &mount.source {
-            MountSource::Volume(name) => {
-                Some(PlannedVolume { name: name.clone(), stored: Stored::Directory, range: None })
-            }
+            MountSource::Volume(name) => Some(PlannedVolume {
+                name: name.clone(),
+                stored: VolumeStorage::Directory,
+                range: None,
+            }),
             MountSource::Path(_) => None,
         },
     });
@@ -29,6 +31,7 @@ pub(crate) fn of(spec: &Spec) -> Plan {
         gateway_memory: msb_spec::GATEWAY_MEMORY,
         egress_rate: None,
         join: network.join.clone(),
+        trust_host_cas: network.trust_host_cas,
     });
     let snapshot = match &spec.image {
         msb_spec::ImageRef::Snapshot(name) => Some(name.clone()),

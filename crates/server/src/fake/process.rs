@@ -1,4 +1,4 @@
-//! Commands as processes of this machine.
+//! Commands that run as processes of the test host.
 
 use msb_api::{Exec, ExecEvent, ExecInput};
 use msb_spec::{Command, Ending, Error, Exit, Kind, Result, Stdin, TermSize};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Starts a process in a group of its own.
+/// Starts a process in its own process group.
 pub(super) fn start(command: &Command) -> Result<Box<dyn Exec>> {
     let (program, arguments) = command.argv.split_first().expect("a command");
     let stdin = match command.stdin {
@@ -28,9 +28,9 @@ pub(super) fn start(command: &Command) -> Result<Box<dyn Exec>> {
     let pid = child.id();
     let stdin = child.stdin.take();
     let timeout = command.timeout;
-    let (told, events) = mpsc::sync_channel(16);
-    thread::spawn(move || watch(child, &told));
-    let input = Arc::new(Input { pid, stdin: Mutex::new(stdin) });
+    let (events_out, events) = mpsc::sync_channel(16);
+    thread::spawn(move || watch(child, &events_out));
+    let input = Arc::new(FakeInput { pid, stdin: Mutex::new(stdin) });
     if let Some(timeout) = timeout {
         let input = Arc::clone(&input);
         thread::spawn(move || {
@@ -38,37 +38,41 @@ pub(super) fn start(command: &Command) -> Result<Box<dyn Exec>> {
             input.signal(9)
         });
     }
-    Ok(Box::new(Process { events, input, timed: timeout.is_some() }))
+    Ok(Box::new(FakeProcess { events, input, timed: timeout.is_some() }))
 }
 
-fn watch(mut child: Child, told: &SyncSender<ExecEvent>) {
+fn watch(mut child: Child, events_out: &SyncSender<ExecEvent>) {
     let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     thread::scope(|scope| {
-        scope.spawn(|| relay(out, told, ExecEvent::Stdout));
-        scope.spawn(|| relay(err, told, ExecEvent::Stderr));
+        scope.spawn(|| relay(out, events_out, ExecEvent::Stdout));
+        scope.spawn(|| relay(err, events_out, ExecEvent::Stderr));
     });
     let status = child.wait().expect("a child");
     let exit =
         Exit { code: status.code(), signal: status.signal(), ending: Ending::Own, reached: None };
-    let _ = told.send(ExecEvent::Exited(exit));
+    let _ = events_out.send(ExecEvent::Exited(exit));
 }
 
-fn relay(mut from: impl Read, told: &SyncSender<ExecEvent>, event: impl Fn(Vec<u8>) -> ExecEvent) {
+fn relay(
+    mut from: impl Read,
+    events_out: &SyncSender<ExecEvent>,
+    event: impl Fn(Vec<u8>) -> ExecEvent,
+) {
     let mut piece = vec![0; 65536];
     while let Ok(length @ 1..) = from.read(&mut piece) {
-        if told.send(event(piece[..length].to_vec())).is_err() {
+        if events_out.send(event(piece[..length].to_vec())).is_err() {
             return;
         }
     }
 }
 
-struct Process {
+struct FakeProcess {
     events: Receiver<ExecEvent>,
-    input: Arc<Input>,
+    input: Arc<FakeInput>,
     timed: bool,
 }
 
-impl Exec for Process {
+impl Exec for FakeProcess {
     fn id(&self) -> u64 {
         1
     }
@@ -92,18 +96,18 @@ impl Exec for Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for FakeProcess {
     fn drop(&mut self) {
         let _ = self.input.signal(9);
     }
 }
 
-struct Input {
+struct FakeInput {
     pid: u32,
     stdin: Mutex<Option<ChildStdin>>,
 }
 
-impl ExecInput for Input {
+impl ExecInput for FakeInput {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         let mut stdin = self.stdin.lock().unwrap_or_else(PoisonError::into_inner);
         let stdin = stdin.as_mut().ok_or_else(|| Error::invalid("stdin is closed"))?;

@@ -1,11 +1,11 @@
-//! Bodies of requests, read once and in one place, within what the server has memory for.
+//! Reads request bodies in one place, within a memory budget.
 //!
-//! JSON takes many times its length once it is parsed: `[0,0,…]` some sixteen times. So the bytes that
-//! are in flight have a budget that keys share, and the values in a body are counted before anything
-//! parses it.
+//! Parsed JSON takes many times its length: `[0,0,…]` takes about sixteen times. So all bodies in
+//! flight share one byte budget, divided among keys, and the values in a body are counted before
+//! anything parses it.
 
-use crate::dialect::Who;
-use crate::room::{Permit, Quota};
+use crate::dialect::Caller;
+use crate::quota::{Permit, Quota};
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use futures_util::StreamExt;
@@ -14,16 +14,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Code and files travel in calls.
+/// Largest body in bytes. Code and files are sent inside tool calls.
 pub(super) const LARGEST: usize = 32 << 20;
-/// Bytes of all bodies in flight. Parsed, they are held some four times.
+/// Bytes of all bodies in flight. While parsed, each is held about four times.
 const BUDGET: usize = 96 << 20;
-/// Values in one body: more than any Spec has, and few enough that they are nothing in memory.
+/// Most JSON values in one body: more than any Spec has, and negligible in memory.
 const MOST_VALUES: usize = 100_000;
-/// For all of a body: 32 MiB at half a megabyte a second.
+/// Time to receive one body: 32 MiB at half a megabyte a second.
 const READ_LIMIT: Duration = Duration::from_secs(64);
 
-/// Why a body is not taken.
+/// Why a request body is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyError {
     TooLong,
@@ -34,7 +34,7 @@ pub(super) enum BodyError {
 }
 
 impl BodyError {
-    /// Status, code and message of the answer.
+    /// Status, code and message of the response.
     pub(super) fn answer(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::TooLong => {
@@ -51,14 +51,16 @@ impl BodyError {
                 "too many bytes of requests are in flight; try again",
             ),
             Self::TooSlow => {
-                (StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time")
+                (StatusCode::REQUEST_TIMEOUT, "too_slow", "the body was not received in time")
             }
-            Self::Broken => (StatusCode::BAD_REQUEST, "broken_off", "the body broke off"),
+            Self::Broken => {
+                (StatusCode::BAD_REQUEST, "broken_off", "the connection closed inside the body")
+            }
         }
     }
 }
 
-/// The budget of all bodies.
+/// The memory budget of all bodies in flight.
 #[derive(Debug, Clone)]
 pub(super) struct BodyBudget(Quota);
 
@@ -69,14 +71,18 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// Reads all of a body. The permit is to be kept for as long as what it holds.
-    pub(super) async fn read(&self, who: &Who, body: Body) -> Result<(Bytes, Permit), BodyError> {
-        let told = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        if told > LARGEST {
+    /// Reads a whole body. Keep the permit for as long as the bytes.
+    pub(super) async fn read(
+        &self,
+        caller: &Caller,
+        body: Body,
+    ) -> Result<(Bytes, Permit), BodyError> {
+        let hinted = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if hinted > LARGEST {
             return Err(BodyError::TooLong);
         }
-        let mut permit = self.0.take(who, told).ok_or(BodyError::NoBudget)?;
-        let mut all = Vec::with_capacity(told);
+        let mut permit = self.0.acquire(caller, hinted).ok_or(BodyError::NoBudget)?;
+        let mut all = Vec::with_capacity(hinted);
         let mut pieces = body.into_data_stream();
         let read = async {
             while let Some(piece) = pieces.next().await {
@@ -85,7 +91,7 @@ impl BodyBudget {
                 if length > LARGEST {
                     return Err(BodyError::TooLong);
                 }
-                if length > told.max(all.len()) && !permit.grow(length - told.max(all.len())) {
+                if length > hinted.max(all.len()) && !permit.grow(length - hinted.max(all.len())) {
                     return Err(BodyError::NoBudget);
                 }
                 all.extend_from_slice(&piece);
@@ -100,7 +106,7 @@ impl BodyBudget {
     }
 }
 
-/// At least how many values a parser would make of this; of what is not JSON it makes none.
+/// A lower bound of the values that a JSON parser would make of this text.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut inside, mut escaped) = (0, false, false);
     for byte in text {
@@ -115,19 +121,19 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// An answer that keeps something until it has been sent.
-pub(super) struct Keeping<T> {
+/// A response body that holds a value, such as a permit, until it has been sent.
+pub(super) struct BodyWithGuard<T> {
     body: Body,
     _kept: T,
 }
 
-impl<T> Keeping<T> {
+impl<T> BodyWithGuard<T> {
     pub(super) fn new(body: Body, kept: T) -> Self {
         Self { body, _kept: kept }
     }
 }
 
-impl<T: Unpin> HttpBody for Keeping<T> {
+impl<T: Unpin> HttpBody for BodyWithGuard<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -170,28 +176,28 @@ mod tests {
     fn a_body_that_would_fill_memory_is_not_parsed() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let budget = BodyBudget(Quota::new(1 << 20));
-        let (who, other) = (key("a"), key("b"));
-        let read = |who: &Who, body: String| {
-            runtime.block_on(budget.read(who, Body::from(body))).map(|(bytes, permit)| {
+        let (caller, other) = (key("a"), key("b"));
+        let read = |caller: &Caller, body: String| {
+            runtime.block_on(budget.read(caller, Body::from(body))).map(|(bytes, permit)| {
                 assert!(!bytes.is_empty());
                 permit
             })
         };
         let many = format!("[{}0]", "0,".repeat(MOST_VALUES));
-        assert_eq!(read(&who, many).unwrap_err(), BodyError::TooManyValues);
-        let held = read(&who, "x".repeat(512 << 10)).unwrap();
-        assert_eq!(read(&who, "x".to_owned()).unwrap_err(), BodyError::NoBudget);
+        assert_eq!(read(&caller, many).unwrap_err(), BodyError::TooManyValues);
+        let held = read(&caller, "x".repeat(512 << 10)).unwrap();
+        assert_eq!(read(&caller, "x".to_owned()).unwrap_err(), BodyError::NoBudget);
         assert!(read(&other, "x".repeat(200 << 10)).is_ok());
         drop(held);
-        assert!(read(&who, "x".to_owned()).is_ok());
-        // One that does not tell its length is counted as it comes.
+        assert!(read(&caller, "x".to_owned()).is_ok());
+        // A body without `Content-Length` is counted while it arrives.
         let piece = || Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 300 << 10]));
         let pieces = Body::from_stream(futures_util::stream::iter([piece(), piece()]));
-        let refused = runtime.block_on(budget.read(&who, pieces)).unwrap_err();
+        let refused = runtime.block_on(budget.read(&caller, pieces)).unwrap_err();
         assert_eq!(refused, BodyError::NoBudget);
     }
 
-    fn key(id: &str) -> Who {
-        Who { key: Some(id.to_owned()), ..Who::default() }
+    fn key(id: &str) -> Caller {
+        Caller { key: Some(id.to_owned()), ..Caller::default() }
     }
 }

@@ -1,11 +1,11 @@
-//! Accepts connections, within limits that hold before anybody has shown a key.
+//! Accepts TCP connections, with limits that apply before authentication.
 //!
-//! A connection that says nothing is closed after a while. Where there are too many, the oldest of those on which no
-//! request has been let in is closed for the new one, so that silent connections keep no client out. A
-//! connection on which a key was shown counts for that key.
+//! A connection without a request is closed after a timeout. At the limit, the oldest connection
+//! without an authenticated request is closed for the new one, so idle connections cannot block
+//! clients. An authenticated connection counts against the quota of its key.
 
-use crate::dialect::Who;
-use crate::room::{Permit, Quota};
+use crate::dialect::Caller;
+use crate::quota::{Permit, Quota};
 use axum::Router;
 use hyper::Request;
 use hyper::server::conn::http1;
@@ -15,43 +15,45 @@ use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time, of all clients together, if the host allows twice as many open files.
+/// Most connections at a time; at most half of `RLIMIT_NOFILE`.
 const MOST: usize = 4096;
-/// For the headers of a request, the first and every later one.
+/// Time to receive the headers of a request, the first and every later one.
 const HEADER_LIMIT: Duration = Duration::from_secs(30);
-/// A list of headers of a client is a few kilobytes.
+/// Largest request head in bytes. Heads of real clients have a few kilobytes.
 const LARGEST_HEAD: usize = 64 << 10;
-/// After a failure to accept: until something is closed there are no descriptors.
+/// Delay after a failed `accept(2)`: no descriptor is free until a connection closes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// All connections of a listener.
+/// All connections of one listener.
 #[derive(Debug, Clone)]
-pub(super) struct Connections(Arc<All>);
+pub(super) struct Connections(Arc<ConnectionTable>);
 
 #[derive(Debug)]
-struct All {
+struct ConnectionTable {
     claimed: Quota,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingConnections>,
 }
 
 /// Connections on which no request has been authenticated yet.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingConnections {
     next: u64,
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
-/// One connection, as its requests know it.
+/// One connection, stored in the extensions of its requests.
 #[derive(Debug, Clone)]
-pub(super) struct Connection(Arc<One>);
+pub(super) struct Connection(Arc<ConnectionState>);
 
 #[derive(Debug)]
-struct One {
-    all: Arc<All>,
+struct ConnectionState {
+    all: Arc<ConnectionTable>,
     age: u64,
     claim: OnceLock<Permit>,
 }
@@ -64,36 +66,37 @@ impl Connections {
     }
 
     fn at_most(most: usize) -> Self {
-        Self(Arc::new(All { claimed: Quota::new(most), waiting: Mutex::default() }))
+        Self(Arc::new(ConnectionTable { claimed: Quota::new(most), pending: Mutex::default() }))
     }
 
-    /// Takes a new connection in, and closes the oldest that waits if there are too many. The token is
-    /// cancelled when it is this one's turn.
+    /// Registers a new connection; at the limit it closes the oldest unauthenticated one. The token
+    /// is cancelled when this connection has to close.
     fn open(&self) -> Option<(Connection, CancellationToken)> {
-        let mut waiting = self.0.waiting();
-        if waiting.by_age.len() + self.0.claimed.total() >= self.0.claimed.most() {
-            let (_, oldest) = waiting.by_age.pop_first()?;
+        let mut pending = self.0.pending();
+        if pending.by_age.len() + self.0.claimed.total() >= self.0.claimed.most() {
+            let (_, oldest) = pending.by_age.pop_first()?;
             oldest.cancel();
         }
         let closed = CancellationToken::new();
-        let age = waiting.next;
-        waiting.next += 1;
-        waiting.by_age.insert(age, closed.clone());
-        let one = One { all: Arc::clone(&self.0), age, claim: OnceLock::new() };
-        Some((Connection(Arc::new(one)), closed))
+        let age = pending.next;
+        pending.next += 1;
+        pending.by_age.insert(age, closed.clone());
+        let state = ConnectionState { all: Arc::clone(&self.0), age, claim: OnceLock::new() };
+        Some((Connection(Arc::new(state)), closed))
     }
 
-    /// Closes the oldest that waits.
+    /// Closes the oldest unauthenticated connection.
     fn close_oldest(&self) {
-        if let Some((_, oldest)) = self.0.waiting().by_age.pop_first() {
+        if let Some((_, oldest)) = self.0.pending().by_age.pop_first() {
             oldest.cancel();
         }
     }
 
-    /// Serves until it is told to stop, and then until every request has been answered.
+    /// Serves until `stop` is cancelled, and then until every open request is answered.
     pub(super) async fn serve(
         self,
         listener: TcpListener,
+        tls: Option<TlsAcceptor>,
         router: Router,
         stop: CancellationToken,
     ) {
@@ -108,8 +111,8 @@ impl Connections {
             match accepted {
                 Ok((stream, _)) => {
                     if let Some((connection, closed)) = self.open() {
-                        let (service, stop) = (service.clone(), stop.clone());
-                        tasks.spawn(one(stream, connection, closed, service, stop));
+                        let (service, stop, tls) = (service.clone(), stop.clone(), tls.clone());
+                        tasks.spawn(accept(stream, tls, connection, closed, service, stop));
                     }
                 }
                 Err(_) => {
@@ -123,42 +126,65 @@ impl Connections {
     }
 }
 
-impl All {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl ConnectionTable {
+    fn pending(&self) -> std::sync::MutexGuard<'_, PendingConnections> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Connection {
-    /// Counts this connection for the caller that was authenticated on it first; false if that is too many.
-    pub(super) fn claim(&self, who: &Who) -> bool {
+    /// Counts this connection for the first caller authenticated on it; false if the quota is used
+    /// up.
+    pub(super) fn claim(&self, caller: &Caller) -> bool {
         if self.0.claim.get().is_some() {
             return true;
         }
-        let Some(permit) = self.0.all.claimed.take(who, 1) else { return false };
+        let Some(permit) = self.0.all.claimed.acquire(caller, 1) else { return false };
         let _ = self.0.claim.set(permit);
-        self.0.all.waiting().by_age.remove(&self.0.age);
+        self.0.all.pending().by_age.remove(&self.0.age);
         true
     }
 }
 
-impl Drop for One {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
-        self.all.waiting().by_age.remove(&self.age);
+        self.all.pending().by_age.remove(&self.age);
     }
 }
 
-/// Serves one connection until either end closes it.
-async fn one(
+/// Shakes hands if the listener speaks TLS, and serves the connection.
+async fn accept(
     stream: TcpStream,
+    tls: Option<TlsAcceptor>,
     connection: Connection,
     closed: CancellationToken,
     service: TowerToHyperService<Router>,
     stop: CancellationToken,
 ) {
-    // An answer is a few small writes; the later ones would wait 40 ms for the client's kernel to
-    // acknowledge the first.
+    // A response is a few small writes; with Nagle's algorithm the later ones would wait 40 ms for
+    // the client's kernel to acknowledge the first.
     let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        return serve_connection(stream, connection, closed, service, stop).await;
+    };
+    let stream = tokio::select! {
+        stream = tokio::time::timeout(HEADER_LIMIT, tls.accept(stream)) => stream,
+        () = closed.cancelled() => return,
+        () = stop.cancelled() => return,
+    };
+    if let Ok(Ok(stream)) = stream {
+        serve_connection(stream, connection, closed, service, stop).await;
+    }
+}
+
+/// Serves one connection until the client or the server closes it.
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    connection: Connection,
+    closed: CancellationToken,
+    service: TowerToHyperService<Router>,
+    stop: CancellationToken,
+) {
     let answer = move |mut request: Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(connection.clone());
         service.call(request.map(axum::body::Body::new))
@@ -175,28 +201,28 @@ async fn one(
         () = closed.cancelled() => return,
         () = stop.cancelled() => serving.as_mut().graceful_shutdown(),
     }
-    let _ = serving.await;
+    msb_log::debug_on_failure!(serving.await, "a connection broke");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(id: &str) -> Who {
-        Who { key: Some(id.to_owned()), ..Who::default() }
+    fn key(id: &str) -> Caller {
+        Caller { key: Some(id.to_owned()), ..Caller::default() }
     }
 
     #[test]
     fn the_oldest_silent_connection_makes_room_for_a_new_one() {
         let all = Connections::at_most(4);
         let open: Vec<_> = (0..4).map(|_| all.open().unwrap()).collect();
-        assert!(open[1].0.claim(&Who::default()));
+        assert!(open[1].0.claim(&Caller::default()));
         let (fifth, closed) = all.open().unwrap();
         let ended: Vec<bool> = open.iter().map(|(_, closed)| closed.is_cancelled()).collect();
         assert_eq!(ended, [true, false, false, false]);
         assert!(!closed.is_cancelled());
         drop((open, fifth));
-        assert_eq!(all.0.waiting().by_age.len(), 0);
+        assert_eq!(all.0.pending().by_age.len(), 0);
         assert_eq!(all.0.claimed.total(), 0);
     }
 

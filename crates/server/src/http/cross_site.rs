@@ -1,12 +1,12 @@
-//! Refuses requests that a web page makes the user's browser send.
+//! Rejects requests that a web page makes the user's browser send.
 //!
-//! A browser reaches loopback from any page, also from a page that a sandbox serves on a published
-//! port. The `Host`, `Origin` and `Sec-Fetch-Site` headers tell where such a request comes from, and a
-//! page cannot change them. A body needs a media type that no page may send to another origin without
-//! a preflight request, which is refused as well.
+//! A browser reaches loopback from any page, even from a page that a sandbox serves on a published
+//! port. The `Host`, `Origin` and `Sec-Fetch-Site` headers show where a request comes from, and a
+//! page cannot change them. A body needs a media type that a page may send to another origin only
+//! after a preflight request, which is rejected as well.
 //!
-//! [`CrossSiteGuard::check`] is the only way to make a [`CheckedRequest`], and the listener runs
-//! nothing else.
+//! [`CrossSiteGuard::check`] is the only constructor of [`CheckedRequest`], and the listener
+//! handles no other type of request.
 
 use axum::body::HttpBody;
 use axum::extract::Request;
@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use msb_api::http::streams;
 use std::net::{IpAddr, SocketAddr};
 
-/// A request that no page of another origin can have caused.
+/// A request that no page of another origin can have sent.
 #[derive(Debug)]
 pub(super) struct CheckedRequest(Request);
 
@@ -28,26 +28,28 @@ impl CheckedRequest {
     }
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CrossSite {
-    /// The `Host` is not a name of loopback: DNS rebinding.
+pub(super) enum CrossSiteError {
+    /// The `Host` is neither a loopback name nor allowed: DNS rebinding.
     Host,
     /// The `Origin` is not this listener.
     Origin,
-    /// `Sec-Fetch-Site` says that a page elsewhere sends it.
+    /// `Sec-Fetch-Site` names another site.
     FetchSite,
-    /// The body has a media type that this path does not take, or none.
+    /// The body has a media type that this path does not accept, or none.
     MediaType,
 }
 
-impl CrossSite {
-    /// Status, code and message of the answer.
+impl CrossSiteError {
+    /// Status, code and message of the response.
     pub(super) fn answer(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::Host => {
-                (StatusCode::FORBIDDEN, "host_not_allowed", "this listener is for loopback")
-            }
+            Self::Host => (
+                StatusCode::FORBIDDEN,
+                "host_not_allowed",
+                "this listener accepts loopback host names and those of `--allowed-host` only",
+            ),
             Self::Origin => (
                 StatusCode::FORBIDDEN,
                 "origin_not_allowed",
@@ -71,62 +73,86 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const JSON: &str = "application/json";
 const UPLOADS: [&str; 2] = ["application/octet-stream", "application/x-tar"];
 
-/// What this listener is called by a browser.
+/// The address of this listener, as browsers write it.
 #[derive(Debug, Clone)]
 pub(super) struct CrossSiteGuard {
     is_loopback: bool,
-    /// `ADDRESS:PORT` as browsers write it; none if it listens on every address.
+    /// `ADDRESS:PORT` as browsers write it; none if the listener is bound to every address.
     authority: Option<String>,
+    /// Host names that clients may use besides, such as that of a reverse proxy.
+    allowed: Vec<String>,
+    /// Whether the listener speaks TLS.
+    tls: bool,
 }
 
 impl CrossSiteGuard {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    pub(super) fn new(address: SocketAddr, allowed: &[String], tls: bool) -> Self {
         let ip = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
-        let authority = match address.port() {
-            // Browsers leave out the usual port of HTTP.
-            80 => ip,
-            port => format!("{ip}:{port}"),
+        // Browsers leave out the default port.
+        let authority = match address.port() == if tls { 443 } else { 80 } {
+            true => ip,
+            false => format!("{ip}:{}", address.port()),
         };
         let authority = (!address.ip().is_unspecified()).then_some(authority);
-        Self { is_loopback: address.ip().is_loopback(), authority }
+        let allowed = allowed.iter().map(|name| name.to_ascii_lowercase()).collect();
+        Self { is_loopback: address.ip().is_loopback(), authority, allowed, tls }
     }
 
-    /// Takes a request if no page of another origin can have caused it.
-    pub(super) fn check(&self, request: Request) -> Result<CheckedRequest, CrossSite> {
+    /// Accepts a request if no page of another origin can have sent it.
+    pub(super) fn check(&self, request: Request) -> Result<CheckedRequest, CrossSiteError> {
         let headers = request.headers();
         let host = host(headers, request.uri().host());
-        if self.is_loopback && !host.is_some_and(|host| is_loopback(without_port(host))) {
-            return Err(CrossSite::Host);
+        let is_allowed = |name: &str| {
+            self.allowed.iter().any(|allowed| without_port(name).eq_ignore_ascii_case(allowed))
+        };
+        // A listener for other machines knows its own names only if it is told them.
+        let is_named = |name: &str| {
+            let literal = without_port(name).parse::<IpAddr>().is_ok();
+            is_loopback(without_port(name)) || is_allowed(name) || !self.is_loopback && literal
+        };
+        let restricted = self.is_loopback || !self.allowed.is_empty();
+        if restricted && !host.is_some_and(is_named) {
+            return Err(CrossSiteError::Host);
         }
         let is_own = |name: &str| self.authority.as_deref() == Some(name);
-        // `localhost` is not enough here: it may also be ::1, where another program listens.
-        let own_host = !self.is_loopback || host.is_some_and(is_own);
-        let own_origin = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
+        // `localhost` is rejected here: it may also be ::1, where another program can listen.
+        let own_host =
+            !self.is_loopback || host.is_some_and(|host| is_own(host) || is_allowed(host));
+        let scheme = if self.tls { "https://" } else { "http://" };
+        // A reverse proxy may add TLS; a page that it serves has the name and port that it asks for.
+        let of_proxy = |origin: &str| {
+            let named = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+            named.is_some_and(|named| {
+                is_allowed(named) && host.is_some_and(|host| host.eq_ignore_ascii_case(named))
+            })
+        };
+        let own_origin =
+            |origin: &str| origin.strip_prefix(scheme).is_some_and(is_own) || of_proxy(origin);
         if !texts(headers, &header::ORIGIN).all(|it| it.is_some_and(own_origin) && own_host) {
-            return Err(CrossSite::Origin);
+            return Err(CrossSiteError::Origin);
         }
         let looks = matches!(*request.method(), Method::GET | Method::HEAD);
         let typed = looks && !headers.contains_key(header::UPGRADE);
         let may = |site: Option<&str>| match site {
             Some("same-origin") => own_host,
-            // Typed by the user, or from a bookmark.
+            // A URL typed by the user, or a bookmark.
             Some("none") => typed,
             _ => false,
         };
         if !texts(headers, &FETCH_SITE).all(may) {
-            return Err(CrossSite::FetchSite);
+            return Err(CrossSiteError::FetchSite);
         }
         if !request.body().is_end_stream() && !is_taken(&request) {
-            return Err(CrossSite::MediaType);
+            return Err(CrossSiteError::MediaType);
         }
         Ok(CheckedRequest(request))
     }
 }
 
-/// Every value of a header; none for one that is not text.
+/// All values of a header; none for a value that is not text.
 fn texts<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -134,8 +160,8 @@ fn texts<'a>(
     headers.get_all(name).iter().map(|value| value.to_str().ok())
 }
 
-/// Whether the body has a media type that its path takes. No page may send these to another origin
-/// without asking first, unlike forms and plain text.
+/// Whether the path accepts the media type of the body. A page may send these types to another
+/// origin only after a preflight request, unlike those of forms and plain text.
 fn is_taken(request: &Request) -> bool {
     let mut types = texts(request.headers(), &header::CONTENT_TYPE);
     let (Some(Some(only)), None) = (types.next(), types.next()) else { return false };
@@ -144,10 +170,11 @@ fn is_taken(request: &Request) -> bool {
     essence == JSON || (uploads && UPLOADS.contains(&essence.as_str()))
 }
 
-/// The host that a request names: once, and the same in its target if that has one.
+/// The host that a request names: exactly one `Host` header, equal to the host of the target URI
+/// if that has one.
 fn host<'a>(headers: &'a HeaderMap, in_target: Option<&'a str>) -> Option<&'a str> {
-    let mut said = texts(headers, &header::HOST);
-    match (said.next(), said.next(), in_target) {
+    let mut hosts = texts(headers, &header::HOST);
+    match (hosts.next(), hosts.next(), in_target) {
         (Some(host), None, None) => host,
         (Some(Some(host)), None, Some(target)) => {
             without_port(host).eq_ignore_ascii_case(without_port(target)).then_some(host)
@@ -190,13 +217,43 @@ mod tests {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Option<CrossSite> {
+    ) -> Option<CrossSiteError> {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        CrossSiteGuard::new(OWN.parse().unwrap()).check(request).err()
+        CrossSiteGuard::new(OWN.parse().unwrap(), &[], false).check(request).err()
+    }
+
+    #[test]
+    fn allowed_names_are_those_of_a_proxy_and_of_no_other_page() {
+        let names = ["box.example".to_owned()];
+        let result = |address: &str, host: &str, origin: Option<&str>| {
+            let mut request = Request::builder().uri("/").header("host", host);
+            if let Some(origin) = origin {
+                request = request.header("origin", origin);
+            }
+            let request = request.body(Body::empty()).unwrap();
+            CrossSiteGuard::new(address.parse().unwrap(), &names, false).check(request).err()
+        };
+        for address in [OWN, "192.0.2.1:5555"] {
+            for (host, origin, expected) in [
+                ("BOX.example:8443", None, None),
+                ("localhost:5555", None, None),
+                ("evil.example", None, Some(CrossSiteError::Host)),
+                ("box.example.evil.example", None, Some(CrossSiteError::Host)),
+                ("box.example", Some("https://box.example"), None),
+                ("box.example:8443", Some("https://box.example:8443"), None),
+                ("box.example", Some("https://box.example:9"), Some(CrossSiteError::Origin)),
+                ("box.example", Some("https://evil.example"), Some(CrossSiteError::Origin)),
+                ("box.example", Some("null"), Some(CrossSiteError::Origin)),
+            ] {
+                assert_eq!(result(address, host, origin), expected, "{address} {host} {origin:?}");
+            }
+        }
+        assert_eq!(result("192.0.2.1:5555", "192.0.2.1:5555", None), None);
+        assert_eq!(result(OWN, "192.0.2.1:5555", None), Some(CrossSiteError::Host));
     }
 
     #[test]
@@ -219,10 +276,10 @@ mod tests {
             assert_eq!(refused.is_none(), well, "{host}");
         }
         let two = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(checked("GET", "/", &two, ""), Some(CrossSite::Host));
-        assert_eq!(checked("GET", "/", &[], ""), Some(CrossSite::Host));
+        assert_eq!(checked("GET", "/", &two, ""), Some(CrossSiteError::Host));
+        assert_eq!(checked("GET", "/", &[], ""), Some(CrossSiteError::Host));
         let target = "http://evil.example/";
-        assert_eq!(checked("GET", target, &[("host", OWN)], ""), Some(CrossSite::Host));
+        assert_eq!(checked("GET", target, &[("host", OWN)], ""), Some(CrossSiteError::Host));
     }
 
     #[test]
@@ -245,11 +302,11 @@ mod tests {
             let refused = checked("GET", "/", &[("host", OWN), ("origin", origin)], "");
             assert_eq!(refused.is_none(), well, "{origin}");
         }
-        // Another program may answer for `localhost` on ::1.
+        // Another program may listen on ::1, which `localhost` also means.
         let other = [("host", "localhost:5555"), ("origin", "http://127.0.0.1:5555")];
-        assert_eq!(checked("GET", "/", &other, ""), Some(CrossSite::Origin));
+        assert_eq!(checked("GET", "/", &other, ""), Some(CrossSiteError::Origin));
         let two = [("host", OWN), ("origin", "http://127.0.0.1:5555"), ("origin", "null")];
-        assert_eq!(checked("GET", "/", &two, ""), Some(CrossSite::Origin));
+        assert_eq!(checked("GET", "/", &two, ""), Some(CrossSiteError::Origin));
     }
 
     #[test]
@@ -271,7 +328,7 @@ mod tests {
             assert_eq!(refused.is_none(), well, "{method} {host} {site}");
         }
         let socket = [("host", OWN), ("sec-fetch-site", "none"), ("upgrade", "websocket")];
-        assert_eq!(checked("GET", "/", &socket, ""), Some(CrossSite::FetchSite));
+        assert_eq!(checked("GET", "/", &socket, ""), Some(CrossSiteError::FetchSite));
     }
 
     #[test]
@@ -294,22 +351,22 @@ mod tests {
             let headers = [("host", OWN), ("content-type", kind)];
             assert_eq!(checked("POST", path, &headers, "{}").is_none(), well, "{path} {kind}");
         }
-        assert_eq!(checked("POST", "/", &[("host", OWN)], "{}"), Some(CrossSite::MediaType));
+        assert_eq!(checked("POST", "/", &[("host", OWN)], "{}"), Some(CrossSiteError::MediaType));
         assert_eq!(checked("POST", "/", &[("host", OWN)], ""), None);
         let two = [("host", OWN), ("content-type", JSON), ("content-type", "text/plain")];
-        assert_eq!(checked("POST", "/", &two, "{}"), Some(CrossSite::MediaType));
+        assert_eq!(checked("POST", "/", &two, "{}"), Some(CrossSiteError::MediaType));
     }
 
     #[test]
     fn a_listener_on_every_address_has_no_origin_of_its_own() {
-        let guard = CrossSiteGuard::new("0.0.0.0:5555".parse().unwrap());
+        let guard = CrossSiteGuard::new("0.0.0.0:5555".parse().unwrap(), &[], false);
         let with = |name: &str, value: &str| {
             let request = Request::builder().header("host", "box:5555").header(name, value);
             guard.check(request.body(Body::empty()).unwrap()).err()
         };
-        assert_eq!(with("origin", "http://0.0.0.0:5555"), Some(CrossSite::Origin));
-        assert_eq!(with("origin", "http://box:5555"), Some(CrossSite::Origin));
-        assert_eq!(with("sec-fetch-site", "cross-site"), Some(CrossSite::FetchSite));
+        assert_eq!(with("origin", "http://0.0.0.0:5555"), Some(CrossSiteError::Origin));
+        assert_eq!(with("origin", "http://box:5555"), Some(CrossSiteError::Origin));
+        assert_eq!(with("sec-fetch-site", "cross-site"), Some(CrossSiteError::FetchSite));
         assert_eq!(with("accept", "*/*"), None);
     }
 }

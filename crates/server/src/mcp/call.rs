@@ -1,7 +1,7 @@
-//! One call of a tool on its way through MCP: what it tells meanwhile, and what it asks.
+//! One tool call over MCP: progress and log notifications, and requests to the client.
 
 use super::session::Level;
-use crate::dialect::{Answer, Client};
+use crate::dialect::{McpClient, ToolResult};
 use msb_api::{Part, Watch};
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -15,33 +15,33 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Whoever hears how a call goes.
-pub(super) struct Listener {
+/// Sends notifications about a call to its client.
+pub(super) struct CallNotifier {
     pub(super) peer: Peer<RoleServer>,
-    /// Under which sign it wants progress.
+    /// The token for progress notifications, if the client wants them.
     pub(super) token: Option<ProgressToken>,
-    /// From which level on it wants to be told what happens.
+    /// The least severe log level that the client wants; none for no logs.
     pub(super) level: Option<Level>,
-    /// Who tells.
+    /// The logger name of log notifications.
     pub(super) logger: &'static str,
     pub(super) last: f64,
 }
 
-impl Listener {
+impl CallNotifier {
     pub(super) fn wants_anything(&self) -> bool {
         self.token.is_some() || self.level.is_some()
     }
 
-    pub(super) async fn step(&mut self, step: Step) {
+    pub(super) async fn step(&mut self, step: ProgressStep) {
         self.log(INFO, &step.what).await;
         if let Some(token) = &self.token {
             let progress = step.progress(&mut self.last, token.clone());
-            // A client that does not listen still gets its answer.
+            // A failed notification does not fail the call.
             let _ = self.peer.notify_progress(progress).await;
         }
     }
 
-    #[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+    #[expect(deprecated, reason = "MCP deprecates logging, but clients still use it")]
     pub(super) async fn log(&self, level: Level, what: &str) {
         if self.level.is_some_and(|least| wants(least, level)) {
             let text = Value::String(what.to_owned());
@@ -52,27 +52,27 @@ impl Listener {
     }
 }
 
-#[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+#[expect(deprecated, reason = "MCP deprecates logging, but clients still use it")]
 pub(super) const INFO: Level = Level::Info;
-#[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+#[expect(deprecated, reason = "MCP deprecates logging, but clients still use it")]
 pub(super) const WARNING: Level = Level::Warning;
 
-/// Whether who wants this level and what is above it wants the other one.
+/// Whether a client that wants levels from `least` on wants this one.
 pub(super) fn wants(least: Level, level: Level) -> bool {
-    // They are declared from the least severe to the most.
+    // The enum lists levels from the least severe to the most severe.
     level as u8 >= least as u8
 }
 
-/// A step of the work, on its way to the client.
-pub(super) struct Step {
+/// A progress step, on its way to the client.
+pub(super) struct ProgressStep {
     what: String,
     part: Option<Part>,
 }
 
-impl Step {
-    /// As MCP wants it: a number that grows with every message.
+impl ProgressStep {
+    /// As a notification: MCP requires a number that grows with every message.
     fn progress(self, last: &mut f64, token: ProgressToken) -> ProgressNotificationParam {
-        #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+        #[expect(clippy::cast_precision_loss, reason = "display needs no 53 bits of precision")]
         let (done, total) = match self.part {
             Some(part) if part.of > 0 => (part.done as f64 / part.of as f64, Some(1.0)),
             _ => (*last, None),
@@ -86,27 +86,27 @@ impl Step {
     }
 }
 
-pub(super) struct Told(pub(super) mpsc::UnboundedSender<Step>);
+pub(super) struct ProgressSender(pub(super) mpsc::UnboundedSender<ProgressStep>);
 
-impl Watch for Told {
+impl Watch for ProgressSender {
     fn step(&self, what: &str, part: Option<Part>) {
-        let _ = self.0.send(Step { what: what.to_owned(), part });
+        let _ = self.0.send(ProgressStep { what: what.to_owned(), part });
     }
 }
 
-/// The client that waits for a call, to be asked from the thread that works on it.
-pub(super) struct Waiting {
+/// Sends requests to the client of a call, from the thread of that call.
+pub(super) struct CallClient {
     peer: Peer<RoleServer>,
     ended: CancellationToken,
     runtime: Handle,
-    /// What it said that it can be asked for.
+    /// The capabilities that the client declared.
     can: ClientCapabilities,
-    /// Whether it speaks a revision in which only clients ask.
+    /// Whether the protocol revision forbids requests from the server.
     newer: bool,
     missing: OnceLock<ClientCapabilities>,
 }
 
-impl Waiting {
+impl CallClient {
     pub(super) fn new(context: &RequestContext<RoleServer>) -> Self {
         let newest = ProtocolVersion::V_2026_07_28;
         let version = context.protocol_version();
@@ -120,20 +120,20 @@ impl Waiting {
         }
     }
 
-    /// What it was to be asked for and cannot be, where the protocol has an error for that.
+    /// The capability that was needed and is missing, for the error of the protocol.
     pub(super) fn missing(&self) -> Option<ClientCapabilities> {
         self.missing.get().filter(|_| self.newer).cloned()
     }
 }
 
-impl Client for Waiting {
+impl McpClient for CallClient {
     fn ask(&self, method: &str, params: Value) -> Result<Value, String> {
         if let Some(missing) = missing(&self.can, method) {
             let _ = self.missing.set(missing);
-            return Err(format!("this client cannot be asked for `{method}`"));
+            return Err(format!("this client does not support `{method}`"));
         }
         if self.newer {
-            return Err("this client cannot be asked while it waits".to_owned());
+            return Err("this client accepts no requests during a call".to_owned());
         }
         let request = CustomRequest::new(method, Some(params));
         let asking = self.peer.send_request(ServerRequest::CustomRequest(request));
@@ -143,7 +143,7 @@ impl Client for Waiting {
     }
 }
 
-/// What somebody who can be asked for this says, if this one does not.
+/// The capability that a method needs, if the client has not declared it.
 fn missing(can: &ClientCapabilities, method: &str) -> Option<ClientCapabilities> {
     let mut needed = ClientCapabilities::default();
     let has = match method.split_once('/').map_or(method, |(what, _)| what) {
@@ -164,7 +164,7 @@ fn missing(can: &ClientCapabilities, method: &str) -> Option<ClientCapabilities>
     (!has).then_some(needed)
 }
 
-pub(super) fn result(answer: Answer) -> CallToolResult {
+pub(super) fn result(answer: ToolResult) -> CallToolResult {
     let text = answer.text.into_iter().map(rmcp::model::ContentBlock::text);
     let content = text.chain(answer.more.into_iter().map(super::content::block)).collect();
     let mut result = match answer.failed {
@@ -180,13 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_wanted_from_the_one_that_was_said() {
+    fn levels_are_wanted_from_the_requested_one() {
         assert!(wants(INFO, INFO) && wants(INFO, WARNING));
         assert!(!wants(WARNING, INFO));
     }
 
     #[test]
-    fn only_what_a_client_offers_is_asked_for() {
+    fn only_declared_capabilities_are_used() {
         let mut can = ClientCapabilities::default();
         assert!(missing(&can, "sampling/createMessage").is_some_and(|it| it.sampling.is_some()));
         assert!(missing(&can, "ping").is_none());
@@ -202,7 +202,7 @@ mod tests {
         let mut seen = vec![last];
         for part in [None, Some((1, 2)), Some((1, 2)), None, Some((2, 2))] {
             let part = part.map(|(done, of)| Part { done, of });
-            let step = Step { what: String::new(), part };
+            let step = ProgressStep { what: String::new(), part };
             seen.push(step.progress(&mut last, token.clone()).progress);
         }
         assert!(seen.is_sorted_by(|before, after| before < after), "{seen:?}");

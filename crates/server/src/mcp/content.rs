@@ -1,26 +1,32 @@
-//! Contents and lists as MCP writes them.
+//! Converts content and lists to the types of rmcp.
 
-use crate::content::{Block, Body, Content};
-use crate::dialect::{Hints, Tool};
+use crate::content::{ContentPart, ResourceBody, ResourceContent};
+use crate::dialect::{Tool, ToolHints};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{ContentBlock, ResourceContents, ToolAnnotations};
 use std::sync::Arc;
 
-pub(super) fn block(block: Block) -> ContentBlock {
+pub(super) fn block(block: ContentPart) -> ContentBlock {
     match block {
-        Block::Text(text) => ContentBlock::text(text),
-        Block::Image(mime_type, bytes) => ContentBlock::image(STANDARD.encode(bytes), mime_type),
-        Block::Audio(mime_type, bytes) => ContentBlock::audio(STANDARD.encode(bytes), mime_type),
-        Block::Resource(uri, content) => ContentBlock::resource(contents(uri, content)),
+        ContentPart::Text(text) => ContentBlock::text(text),
+        ContentPart::Image(mime_type, bytes) => {
+            ContentBlock::image(STANDARD.encode(bytes), mime_type)
+        }
+        ContentPart::Audio(mime_type, bytes) => {
+            ContentBlock::audio(STANDARD.encode(bytes), mime_type)
+        }
+        ContentPart::Resource(uri, content) => ContentBlock::resource(contents(uri, content)),
     }
 }
 
-pub(super) fn contents(uri: String, content: Content) -> ResourceContents {
+pub(super) fn contents(uri: String, content: ResourceContent) -> ResourceContents {
     let (mime_type, meta) = (Some(content.mime_type), None);
     match content.body {
-        Body::Text(text) => ResourceContents::TextResourceContents { uri, mime_type, text, meta },
-        Body::Bytes(bytes) => {
+        ResourceBody::Text(text) => {
+            ResourceContents::TextResourceContents { uri, mime_type, text, meta }
+        }
+        ResourceBody::Bytes(bytes) => {
             let blob = STANDARD.encode(bytes);
             ResourceContents::BlobResourceContents { uri, mime_type, blob, meta }
         }
@@ -34,8 +40,8 @@ pub(super) fn listed(tool: &Tool) -> rmcp::model::Tool {
     listed.title.clone_from(&tool.title);
     listed.output_schema.clone_from(&tool.output);
     let hints = tool.hints;
-    if hints != Hints::default() {
-        // Its title is the tool's own, not a hint.
+    if hints != ToolHints::default() {
+        // The title belongs to the tool itself, not to the annotations.
         listed.annotations = Some(ToolAnnotations::from_raw(
             None,
             hints.read_only,

@@ -1,8 +1,8 @@
-//! What one client has said it wants to hear of, until it goes.
+//! The state of one MCP session: log level and resource subscriptions.
 
-use crate::content::{Body, Content};
-use crate::dialect::{Dialect, Who};
-use crate::room::{Permit, Room, Seat};
+use crate::content::{ResourceBody, ResourceContent};
+use crate::dialect::{Caller, Dialect};
+use crate::quota::{CallLimiter, CallPermit, Permit};
 use rmcp::model::{ErrorData, ResourceUpdatedNotificationParam};
 use rmcp::service::Peer;
 use rmcp::{RoleServer, model};
@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-#[expect(deprecated, reason = "MCP gives logging up, its clients have not yet")]
+#[expect(deprecated, reason = "MCP deprecates logging, but clients still use it")]
 pub(super) type Level = model::LoggingLevel;
 
-/// What one client wants to hear of.
+/// Log level and subscriptions of one client.
 #[derive(Default)]
-pub(super) struct Session {
-    /// From which level on it wants to be told what happens; none until it says so.
+pub(super) struct ClientSession {
+    /// The least severe log level that the client wants; none until it sets one.
     level: Mutex<Option<Level>>,
-    /// The resources that it watches, and how to end that.
+    /// Subscriptions by URI, with the tokens that end them.
     watched: Mutex<HashMap<String, CancellationToken>>,
 }
 
-/// Resources that one client may watch: more than there are, for every dialect.
+/// Most subscriptions of one client: more than any dialect has resources.
 const MOST_WATCHED: usize = 64;
 
-impl Session {
+impl ClientSession {
     pub(super) fn level(&self) -> Option<Level> {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,10 +37,10 @@ impl Session {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
     }
 
-    /// Tells the client of every change of a resource from now on.
+    /// Notifies the client of every change of a resource from now on.
     pub(super) async fn watch(
         &self,
-        watched: Watched,
+        watched: Subscription,
         peer: Peer<RoleServer>,
     ) -> Result<(), ErrorData> {
         let first = watched.seen().await?;
@@ -51,13 +51,13 @@ impl Session {
                 return Ok(());
             }
             if all.len() >= MOST_WATCHED {
-                let text = format!("no more than {MOST_WATCHED} resources can be watched");
+                let text = format!("a client can subscribe to {MOST_WATCHED} resources at most");
                 return Err(ErrorData::invalid_params(text, None));
             }
             all.insert(watched.uri.clone(), end.clone());
         }
         tokio::spawn(async move {
-            let telling = async move {
+            let notifying = async move {
                 let mut last = first;
                 loop {
                     last = watched.changed(last).await;
@@ -67,12 +67,12 @@ impl Session {
                     }
                 }
             };
-            end.run_until_cancelled_owned(telling).await;
+            end.run_until_cancelled_owned(notifying).await;
         });
         Ok(())
     }
 
-    /// Ends that. Who watches nothing there has what was asked for, too.
+    /// Ends a subscription. It is no error if there is none.
     pub(super) fn unwatch(&self, uri: &str) {
         let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(end) = all.remove(uri) {
@@ -81,7 +81,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ClientSession {
     fn drop(&mut self) {
         for end in self.watched.lock().unwrap_or_else(PoisonError::into_inner).values() {
             end.cancel();
@@ -89,25 +89,25 @@ impl Drop for Session {
     }
 }
 
-/// A resource that somebody watches.
-pub(super) struct Watched {
+/// A resource with a subscription.
+pub(super) struct Subscription {
     pub(super) dialect: Arc<dyn Dialect>,
-    pub(super) who: Who,
+    pub(super) caller: Caller,
     pub(super) uri: String,
-    pub(super) room: Room,
-    /// Its part of what may be watched.
+    pub(super) limiter: CallLimiter,
+    /// The subscription's share of the quota.
     pub(super) _permit: Permit,
 }
 
-/// How often a resource is looked at. What changes it may be another program, which tells nobody.
+/// How often a resource is read. Other programs can change it without notice.
 const EVERY: Duration = Duration::from_secs(1);
 
-impl Watched {
-    /// Waits until it is another than it was, and gives what it is then.
+impl Subscription {
+    /// Waits until the content differs from `last`, and returns the new hash.
     pub(super) async fn changed(&self, last: u64) -> u64 {
         loop {
             tokio::time::sleep(EVERY).await;
-            // What cannot be read now is looked at again.
+            // A resource that cannot be read now is tried again.
             match self.seen().await {
                 Ok(now) if now != last => return now,
                 _ => {}
@@ -115,33 +115,33 @@ impl Watched {
         }
     }
 
-    /// A number for what it holds, which is another once that is.
+    /// A hash of the current content.
     pub(super) async fn seen(&self) -> Result<u64, ErrorData> {
-        let seat = self.room.take(&self.who);
-        let seat = seat.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        let permit = self.limiter.acquire(&self.caller);
+        let permit = permit.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         let read =
-            read(Arc::clone(&self.dialect), self.who.clone(), self.uri.clone(), seat).await?;
+            read(Arc::clone(&self.dialect), self.caller.clone(), self.uri.clone(), permit).await?;
         let mut hasher = DefaultHasher::new();
         match &read.body {
-            Body::Text(text) => text.hash(&mut hasher),
-            Body::Bytes(bytes) => bytes.hash(&mut hasher),
+            ResourceBody::Text(text) => text.hash(&mut hasher),
+            ResourceBody::Bytes(bytes) => bytes.hash(&mut hasher),
         }
         Ok(hasher.finish())
     }
 }
 
-/// Reads a resource.
+/// Reads a resource of a dialect.
 pub(super) async fn read(
     dialect: Arc<dyn Dialect>,
-    who: Who,
+    caller: Caller,
     uri: String,
-    seat: Seat,
-) -> Result<Content, ErrorData> {
+    permit: CallPermit,
+) -> Result<ResourceContent, ErrorData> {
     let text = format!("Resource {uri} not found");
     let missing = ErrorData::invalid_params(text, Some(serde_json::json!({"uri": uri})));
     let read = tokio::task::spawn_blocking(move || {
-        let _seat = seat;
-        dialect.read(&uri, &who)
+        let _permit = permit;
+        dialect.read(&uri, &caller)
     });
     let read = read.await;
     let internal =

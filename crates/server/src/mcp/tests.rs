@@ -1,51 +1,57 @@
-//! What a client says and hears, line by line.
+//! Tests of the MCP messages between a client and the server.
 
 use super::*;
-use crate::content::{Block, Content};
-use crate::dialect::{About, Answer, Tool};
+use crate::content::{ContentPart, ResourceContent};
+use crate::dialect::{DialectInfo, Tool, ToolResult};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 
-/// Counts its calls, and shows the count as a resource.
+/// A dialect that counts its calls, with the count as a resource.
 #[derive(Default)]
 struct Counter(AtomicU32);
 
 impl Dialect for Counter {
-    fn about(&self) -> About {
-        About { name: "counter", title: None, instructions: None, resources: true, prompts: true }
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
+            name: "counter",
+            title: None,
+            instructions: None,
+            resources: true,
+            prompts: true,
+        }
     }
 
     fn tools(&self) -> &[Tool] {
         &[]
     }
 
-    fn call(&self, call: &Call) -> Answer {
+    fn call(&self, call: &ToolCall) -> ToolResult {
         call.watch.step("counts", None);
         let count = self.0.fetch_add(1, Ordering::SeqCst) + 1;
-        let more = vec![Block::Image("image/png".to_owned(), vec![1, 2, 3])];
-        Answer { more, failed: call.tool == "fails", ..Answer::text(count.to_string()) }
+        let more = vec![ContentPart::Image("image/png".to_owned(), vec![1, 2, 3])];
+        ToolResult { more, failed: call.tool == "fails", ..ToolResult::text(count.to_string()) }
     }
 
-    fn read(&self, uri: &str, _: &Who) -> Option<msb_spec::Result<Content>> {
+    fn read(&self, uri: &str, _: &Caller) -> Option<msb_spec::Result<ResourceContent>> {
         let count = self.0.load(Ordering::SeqCst).to_string();
-        (uri == "count://").then(|| Ok(Content::text("text/plain", count)))
+        (uri == "count://").then(|| Ok(ResourceContent::text("text/plain", count)))
     }
 
-    fn complete(&self, _: &str, _: &str, typed: &str, _: &Who) -> Vec<String> {
+    fn complete(&self, _: &str, _: &str, typed: &str, _: &Caller) -> Vec<String> {
         (0..300).map(|number| format!("{typed}{number}")).collect()
     }
 }
 
-struct Desk {
+struct TestClient {
     lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
     to: WriteHalf<DuplexStream>,
     next: u64,
-    /// What came without being an answer.
+    /// Notifications that arrived before a response.
     heard: Vec<Value>,
 }
 
-impl Desk {
+impl TestClient {
     async fn open(session: bool) -> Self {
         Self::of(Arc::new(Counter::default()), session).await
     }
@@ -54,41 +60,42 @@ impl Desk {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let keeps = session;
         let session = session.then(Arc::default);
-        let service = Service { dialect, site: None, room: Room::default(), session };
+        let service =
+            DialectService { dialect, state: None, limiter: CallLimiter::default(), session };
         tokio::spawn(async move {
             let running = service.serve(theirs).await.unwrap();
             running.waiting().await.unwrap();
         });
         let (from, to) = tokio::io::split(ours);
         let lines = BufReader::new(from).lines();
-        let mut desk = Self { lines, to, next: 0, heard: Vec::new() };
+        let mut client = Self { lines, to, next: 0, heard: Vec::new() };
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "test", "version": "1"},
         });
-        let about = desk.ask("initialize", params).await;
+        let about = client.request("initialize", params).await;
         assert_eq!(about["result"]["capabilities"]["logging"].is_object(), keeps, "{about}");
-        desk.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-        desk
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        client
     }
 
     async fn send(&mut self, message: &Value) {
         self.to.write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 
-    async fn hear(&mut self) -> Value {
+    async fn receive(&mut self) -> Value {
         let line = self.lines.next_line().await.unwrap().expect("the server is there");
         serde_json::from_str(&line).unwrap()
     }
 
-    async fn ask(&mut self, method: &str, params: Value) -> Value {
+    async fn request(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
         let mut request = json!({"jsonrpc": "2.0", "id": id, "method": method});
         request["params"] = params;
         self.send(&request).await;
         loop {
-            let heard = self.hear().await;
+            let heard = self.receive().await;
             if heard["id"] == id {
                 return heard;
             }
@@ -104,72 +111,78 @@ impl Desk {
 }
 
 #[tokio::test]
-async fn what_happens_is_logged_from_the_level_that_was_asked_for() {
-    let mut desk = Desk::open(true).await;
+async fn log_notifications_start_at_the_requested_level() {
+    let mut client = TestClient::open(true).await;
     let call = |tool: &str| json!({"name": tool});
-    desk.ask("tools/call", call("fails")).await;
-    assert_eq!(desk.logged(), [], "nobody asked for anything");
-    let said = desk.ask("logging/setLevel", json!({"level": "debug"})).await;
+    client.request("tools/call", call("fails")).await;
+    assert_eq!(client.logged(), [], "no level was set");
+    let said = client.request("logging/setLevel", json!({"level": "debug"})).await;
     assert_eq!(said["result"], json!({}));
-    desk.ask("tools/call", call("fails")).await;
+    client.request("tools/call", call("fails")).await;
     let both = [("info", "counts"), ("warning", "`fails` failed")];
-    assert_eq!(desk.logged(), both.map(|(level, text)| (json!(level), json!(text))));
-    desk.ask("logging/setLevel", json!({"level": "error"})).await;
-    desk.ask("tools/call", call("fails")).await;
-    assert_eq!(desk.logged(), []);
+    assert_eq!(client.logged(), both.map(|(level, text)| (json!(level), json!(text))));
+    client.request("logging/setLevel", json!({"level": "error"})).await;
+    client.request("tools/call", call("fails")).await;
+    assert_eq!(client.logged(), []);
 }
 
 #[tokio::test]
-async fn who_watches_a_resource_hears_that_it_changed() {
-    let mut desk = Desk::open(true).await;
-    let said = desk.ask("resources/subscribe", json!({"uri": "count://other"})).await;
+async fn subscribers_are_notified_of_changes() {
+    let mut client = TestClient::open(true).await;
+    let said = client.request("resources/subscribe", json!({"uri": "count://other"})).await;
     assert_eq!(said["error"]["message"], "Resource count://other not found");
     assert_eq!(said["error"]["data"], json!({"uri": "count://other"}));
-    let said = desk.ask("resources/subscribe", json!({"uri": "count://"})).await;
+    let said = client.request("resources/subscribe", json!({"uri": "count://"})).await;
     assert_eq!(said["result"], json!({}));
-    desk.ask("tools/call", json!({"name": "counts"})).await;
-    let heard = match desk.heard.pop() {
+    client.request("tools/call", json!({"name": "counts"})).await;
+    let heard = match client.heard.pop() {
         Some(heard) => heard,
-        None => desk.hear().await,
+        None => client.receive().await,
     };
     assert_eq!(heard["method"], "notifications/resources/updated");
     assert_eq!(heard["params"]["uri"], "count://");
-    let said = desk.ask("resources/unsubscribe", json!({"uri": "count://"})).await;
+    let said = client.request("resources/unsubscribe", json!({"uri": "count://"})).await;
     assert_eq!(said["result"], json!({}));
 }
 
 #[tokio::test]
-async fn where_nothing_is_kept_nothing_can_be_watched() {
-    let mut desk = Desk::open(false).await;
+async fn without_a_session_there_are_no_subscriptions() {
+    let mut client = TestClient::open(false).await;
     for (method, params) in [
         ("resources/subscribe", json!({"uri": "count://"})),
         ("resources/unsubscribe", json!({"uri": "count://"})),
         ("logging/setLevel", json!({"level": "debug"})),
     ] {
-        assert_eq!(desk.ask(method, params).await["error"]["code"], -32601, "{method}");
+        assert_eq!(client.request(method, params).await["error"]["code"], -32601, "{method}");
     }
 }
 
-/// Without prompts and resources, as `core`.
+/// A dialect without prompts and resources, as `core`.
 struct Bare;
 
 impl Dialect for Bare {
-    fn about(&self) -> About {
-        About { name: "bare", title: None, instructions: None, resources: false, prompts: false }
+    fn about(&self) -> DialectInfo {
+        DialectInfo {
+            name: "bare",
+            title: None,
+            instructions: None,
+            resources: false,
+            prompts: false,
+        }
     }
 
     fn tools(&self) -> &[Tool] {
         &[]
     }
 
-    fn call(&self, _: &Call) -> Answer {
-        Answer::default()
+    fn call(&self, _: &ToolCall) -> ToolResult {
+        ToolResult::default()
     }
 }
 
 #[tokio::test]
-async fn what_a_dialect_has_not_it_does_not_know() {
-    let mut desk = Desk::of(Arc::new(Bare), true).await;
+async fn undeclared_capabilities_are_unknown_methods() {
+    let mut client = TestClient::of(Arc::new(Bare), true).await;
     for (method, params) in [
         ("resources/list", json!({})),
         ("resources/templates/list", json!({})),
@@ -178,19 +191,20 @@ async fn what_a_dialect_has_not_it_does_not_know() {
         ("prompts/list", json!({})),
         ("prompts/get", json!({"name": "any"})),
     ] {
-        assert_eq!(desk.ask(method, params).await["error"]["code"], -32601, "{method}");
+        assert_eq!(client.request(method, params).await["error"]["code"], -32601, "{method}");
     }
 }
 
 #[tokio::test]
 async fn an_answer_is_more_than_text_and_completions_are_cut() {
-    let mut desk = Desk::open(true).await;
-    let said = desk.ask("tools/call", json!({"name": "counts"})).await;
+    let mut client = TestClient::open(true).await;
+    let said = client.request("tools/call", json!({"name": "counts"})).await;
     let image = json!({"type": "image", "data": "AQID", "mimeType": "image/png"});
     assert_eq!(said["result"]["content"], json!([{"type": "text", "text": "1"}, image]));
     let (prompt, argument) =
         (json!({"type": "ref/prompt", "name": "any"}), json!({"name": "a", "value": "x"}));
-    let said = desk.ask("completion/complete", json!({"ref": prompt, "argument": argument})).await;
+    let said =
+        client.request("completion/complete", json!({"ref": prompt, "argument": argument})).await;
     let completion = &said["result"]["completion"];
     assert_eq!(completion["values"].as_array().unwrap().len(), 100);
     assert_eq!((&completion["total"], &completion["hasMore"]), (&json!(300), &json!(true)));

@@ -1,7 +1,7 @@
-// Runs code for msb and keeps what it defines. Code comes in frames on descriptor 3; what it says,
-// and that it has ended, leaves in frames on 4. Its own descriptors 1 and 2, and those of the
-// programs it starts, are pipes in the directory that is named as the argument: what is written
-// there is text and never a frame.
+// Runs code for msb and keeps its definitions. Requests arrive as frames on descriptor 3; output and
+// the end of each call leave as frames on 4. Descriptors 1 and 2 of the code and of its child
+// processes are FIFOs in the directory that the argument names: what is written there is text and
+// never a frame.
 'use strict';
 const fs = require('fs'), net = require('net'), path = require('path'), vm = require('vm');
 const util = require('util'), { Writable } = require('stream');
@@ -16,7 +16,7 @@ const pipes = { o: open('o'), e: open('e') };
 for (const name of ['o', 'e']) fs.unlinkSync(path.join(directory, name));
 fs.rmdirSync(directory);
 
-// Shared with the thread below, as text: it has no access to what is defined here.
+// Shared with the worker thread below as source text: it cannot access definitions of this one.
 const sharing = `
   const now = { held: false, writing: false };
   function report(kind, payload) {
@@ -49,7 +49,7 @@ const names = 'fs, shared, pipes, REPORTS, LOCK, FREE, BUSY';
 const { report, drain, locked, now } =
   new Function(names, sharing + 'return { report, drain, locked, now };')(fs, shared, pipes, REPORTS, LOCK, FREE, BUSY);
 
-// While code waits for a program, only another thread can take what the program says.
+// While code waits for a child process, only another thread can read the output of that process.
 const pump = new Worker(`
   const { workerData: { shared, pipes, REPORTS, LOCK, RUNNING, FREE, BUSY } } = require('worker_threads');
   const fs = require('fs');
@@ -91,7 +91,7 @@ function told(error) {
   return 'Uncaught ' + text;
 }
 
-// That `import()` works in code is nothing to warn about.
+// Hides the warning that `import()` in `vm` code is experimental.
 const warn = process.emitWarning;
 process.emitWarning = function (warning, ...rest) {
   if (!String(warning).includes('USE_MAIN_CONTEXT_DEFAULT_LOADER')) warn.call(process, warning, ...rest);
@@ -137,7 +137,7 @@ function evaluate(code) {
     return awaited(code);
   }
   try { return script.runInThisContext({ breakOnSigint: true, displayErrors: false }); } catch (error) {
-    // An interrupt stops whatever runs, even this. What was left half done cannot be mended.
+    // An interrupt stops whatever runs, even this. A partial frame cannot be repaired.
     if (now.writing || now.held || stdout.writableLength || stderr.writableLength) process.exit(1);
     throw error;
   }

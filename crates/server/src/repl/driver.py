@@ -1,6 +1,6 @@
-# Runs code for msb and keeps what it defines. Code comes in frames on what was stdin; what it says,
-# and that it has ended, leaves in frames on what was stdout. Code itself has other descriptors 0, 1
-# and 2: whatever it or its programs write there is text and never a frame.
+# Runs code for msb and keeps its definitions. Requests arrive as frames on the original stdin; output
+# and the end of each call leave as frames on the original stdout. The code itself gets other
+# descriptors 0, 1 and 2: what it or its child processes write there is text and never a frame.
 import ast, builtins, codeop, fcntl, io, linecache, os, select, signal, sys, threading, traceback
 import types
 
@@ -33,7 +33,7 @@ def drain():
 
 
 def say(kind, payload):
-    # An interrupt in the middle of a frame would leave half of it.
+    # An interrupt in the middle of a frame would leave a partial frame.
     main = threading.current_thread() is threading.main_thread()
     state["writing"] += main
     try:
@@ -169,7 +169,7 @@ def serve():
             finally:
                 state["running"] = False
                 if os.getpid() != DRIVER:
-                    # A copy that the code made of this process; its own end is not ours.
+                    # A forked copy of this process: its exit is not the end of the call.
                     os._exit(0)
             for each in (sys.stdout, sys.stderr):
                 try:
@@ -200,7 +200,7 @@ def begin():
     sys.stdout = sys.__stdout__ = stream("o", 1)
     sys.stderr = sys.__stderr__ = stream("e", 2)
     sys.argv = [""]
-    # The usual ones close stdin.
+    # The built-in `exit` and `quit` close stdin.
     builtins.exit = builtins.quit = sys.exit
     signal.signal(signal.SIGINT, interrupt)
     threading.Thread(target=pump, daemon=True).start()

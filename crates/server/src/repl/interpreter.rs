@@ -1,119 +1,122 @@
 //! The thread that owns one interpreter.
 
-use super::frames::{self, Decoder, Frame};
-use super::{Ended, Language, Lines, Ran, Stream, Why};
+use super::frames::{self, DriverFrame, FrameDecoder};
+use super::{CodeEnd, CodeResult, InterruptReason, Language, OutputLines, OutputStream};
 use crate::cancel::Cancel;
-use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput, asked_by};
-use msb_spec::{Asker, Error, Exit, Kind, Name, Result};
+use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput, with_origin};
+use msb_spec::{CallOrigin, Error, Exit, Kind, Name, Result};
+use msb_sys::signal::{SIGINT as INTERRUPT, SIGKILL as KILL};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Notes on their way; a driver that says much waits.
-const ROOM: usize = 64;
-/// Calls that wait for one interpreter.
+/// Messages in the channel of an owner; a driver that writes faster waits.
+const CHANNEL_SIZE: usize = 64;
+/// Most calls that wait for one interpreter.
 const MOST_WAITING: usize = 256;
-/// A cold cache and a slow disk, for an interpreter that is large.
+/// Time to start: enough for a large interpreter from a cold cache and a slow disk.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long code has to end after it was interrupted.
+/// Time between the interrupt and the kill.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often it is asked in that time: an interpreter that is about to begin does not hear yet.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// How long an interpreter is kept that nobody uses. It keeps a sandbox from being idle, too.
+/// How often the interrupt is repeated: an interpreter that is about to start code misses it.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(500);
+/// An unused interpreter is ended after this time, because it keeps its sandbox from being idle.
 const IDLE: Duration = Duration::from_secs(3600);
-/// How long it is remembered that there was one.
-const REMEMBERED: Duration = Duration::from_secs(60);
+/// How long an owner without an interpreter remembers that there was one.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 
-const INTERRUPT: i32 = 2;
-const KILL: i32 = 9;
-/// What a shell says of a program that is not there.
+/// The exit code of a shell that cannot find a program.
 const NOT_FOUND: i32 = 127;
 
-/// What an owner is told.
-pub(super) enum Note {
-    /// Code is to be run.
-    Order(Order),
+/// A message to an owner.
+pub(super) enum OwnerMessage {
+    /// Code to run, from a caller.
+    CodeJob(CodeJob),
     /// Some call was cancelled.
     Cancelled,
-    /// The driver reports something.
-    Said(u64, Frame),
-    /// The driver said this outside of frames.
-    Raw(u64, Vec<u8>),
-    /// The driver has ended.
-    Over(u64, Result<Exit>),
-    /// Nothing: whether there is still an owner.
-    Look,
-    /// It is not needed any more.
-    End,
+    /// A frame of the driver with this number.
+    Frame(u64, DriverFrame),
+    /// Output of the driver outside of frames.
+    RawOutput(u64, Vec<u8>),
+    /// The driver has exited.
+    DriverExited(u64, Result<Exit>),
+    /// A probe for whether the owner still exists.
+    Probe,
+    /// The owner has to exit.
+    Shutdown,
 }
 
-/// Code to be run, and who waits for it.
-pub(super) struct Order {
+/// Code to run, and the channel for its result.
+pub(super) struct CodeJob {
     pub(super) code: String,
     pub(super) limit: Duration,
     pub(super) cancel: Cancel,
-    /// Who asked for it.
-    pub(super) asker: Option<Asker>,
-    pub(super) told: SyncSender<Result<Ran>>,
+    /// The audit origin of the call.
+    pub(super) origin: Option<CallOrigin>,
+    pub(super) result_sender: SyncSender<Result<CodeResult>>,
 }
 
-/// Makes an owner; its interpreter is started with the first code.
-pub(super) fn own(api: Arc<dyn Api>, name: Name, language: Language) -> Result<SyncSender<Note>> {
-    let (notes, inbox) = mpsc::sync_channel(ROOM);
-    let owner = Owner {
+/// Starts an owner thread; its interpreter starts with the first call.
+pub(super) fn start_owner(
+    api: Arc<dyn Api>,
+    name: Name,
+    language: Language,
+) -> Result<SyncSender<OwnerMessage>> {
+    let (messages, inbox) = mpsc::sync_channel(CHANNEL_SIZE);
+    let owner = InterpreterOwner {
         api,
         name,
         language,
-        notes: notes.clone(),
+        messages: messages.clone(),
         inbox,
         waiting: VecDeque::new(),
         live: None,
         starts: 0,
         orders: 0,
-        between: Lines::default(),
-        lost: None,
+        between_calls: OutputLines::default(),
+        lost_reason: None,
     };
-    // Whoever needs it first has it started.
-    let asker = msb_api::asker();
+    // The interpreter itself runs under the origin of the first call.
+    let origin = msb_api::current_origin();
     thread::Builder::new()
         .name("repl".to_owned())
-        .spawn(move || asked_by(asker, || owner.serve()))
-        .map_err(|error| Error::host("cannot make a thread for the interpreter", error))?;
-    Ok(notes)
+        .spawn(move || with_origin(origin, || owner.serve()))
+        .map_err(|error| Error::host("cannot start a thread for the interpreter", error))?;
+    Ok(messages)
 }
 
-struct Owner {
+struct InterpreterOwner {
     api: Arc<dyn Api>,
     name: Name,
     language: Language,
-    /// For those who tell us something.
-    notes: SyncSender<Note>,
-    inbox: Receiver<Note>,
-    waiting: VecDeque<Order>,
-    live: Option<Live>,
+    /// A sender to itself, for the threads that it starts.
+    messages: SyncSender<OwnerMessage>,
+    inbox: Receiver<OwnerMessage>,
+    waiting: VecDeque<CodeJob>,
+    live: Option<RunningDriver>,
     starts: u64,
     orders: u64,
-    /// What was said while no code was running; it belongs to the next.
-    between: Lines,
-    /// Why what was defined before is lost, until somebody was told.
-    lost: Option<&'static str>,
+    /// Output between two calls; the next call gets it.
+    between_calls: OutputLines,
+    /// Why the state is lost, until a caller has been told.
+    lost_reason: Option<&'static str>,
 }
 
-/// A driver that runs.
-struct Live {
+/// A running driver process.
+struct RunningDriver {
     number: u64,
     input: Arc<dyn ExecInput>,
 }
 
-impl Live {
+impl RunningDriver {
     fn kill(&self) {
         let _ = self.input.signal(KILL);
     }
 }
 
-impl Drop for Owner {
+impl Drop for InterpreterOwner {
     fn drop(&mut self) {
         if let Some(live) = self.live.take() {
             live.kill();
@@ -121,40 +124,44 @@ impl Drop for Owner {
     }
 }
 
-impl Owner {
+impl InterpreterOwner {
     fn serve(mut self) {
         loop {
-            if let Some(order) = self.waiting.pop_front() {
-                if order.cancel.is_cancelled() {
-                    let _ = order.told.send(Err(cancelled()));
+            if let Some(job) = self.waiting.pop_front() {
+                if job.cancel.is_cancelled() {
+                    let _ = job.result_sender.send(Err(cancelled()));
                     continue;
                 }
-                let begun = Instant::now();
-                let ran = self.run(&order);
-                self.note_end(&ran, begun.elapsed());
+                let started = Instant::now();
+                let ran = self.run(&job);
+                self.record_end(&ran, started.elapsed());
                 let over = matches!(ran, Ok(None));
-                let _ = order.told.send(ran.and_then(|ran| ran.ok_or_else(ended)));
+                let _ = job.result_sender.send(ran.and_then(|ran| ran.ok_or_else(ended)));
                 if over {
                     return;
                 }
                 continue;
             }
-            let patience = if self.live.is_some() { IDLE } else { REMEMBERED };
+            let patience = if self.live.is_some() { IDLE } else { FORGET_AFTER };
             match self.inbox.recv_timeout(patience) {
-                Ok(Note::Order(order)) => self.waiting.push_back(order),
-                Ok(Note::Said(number, frame)) if self.is_live(number) => match frame {
-                    Frame::Stdout(bytes) => self.between.push(Stream::Stdout, &bytes),
-                    Frame::Stderr(bytes) => self.between.push(Stream::Stderr, &bytes),
-                    Frame::Ready | Frame::Done { .. } => {}
+                Ok(OwnerMessage::CodeJob(job)) => self.waiting.push_back(job),
+                Ok(OwnerMessage::Frame(number, frame)) if self.is_live(number) => match frame {
+                    DriverFrame::Stdout(bytes) => {
+                        self.between_calls.push(OutputStream::Stdout, &bytes)
+                    }
+                    DriverFrame::Stderr(bytes) => {
+                        self.between_calls.push(OutputStream::Stderr, &bytes)
+                    }
+                    DriverFrame::Ready | DriverFrame::Done { .. } => {}
                 },
-                Ok(Note::Over(number, _)) if self.is_live(number) => {
+                Ok(OwnerMessage::DriverExited(number, _)) if self.is_live(number) => {
                     self.live = None;
-                    self.lost = Some("the interpreter ended between two calls");
+                    self.lost_reason = Some("the interpreter ended between two calls");
                 }
-                Ok(Note::End) => return,
+                Ok(OwnerMessage::Shutdown) => return,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) if self.live.is_some() => {
-                    self.give_up("the interpreter was ended because nobody used it");
+                    self.end_driver("the interpreter was ended because it was idle");
                 }
                 Err(_) => return,
             }
@@ -165,124 +172,130 @@ impl Owner {
         self.live.as_ref().is_some_and(|live| live.number == number)
     }
 
-    /// Ends the interpreter; the next code is told why it knows nothing.
-    fn give_up(&mut self, why: &'static str) {
+    /// Ends the interpreter; the next call reports why its state is lost.
+    fn end_driver(&mut self, why: &'static str) {
         if let Some(live) = self.live.take() {
             live.kill();
         }
-        self.lost = Some(why);
+        self.lost_reason = Some(why);
     }
 
-    /// Waits for a note until then; none if the time has come. Orders are put in line.
-    fn next(&mut self, until: Instant) -> Option<Note> {
+    /// Waits for a message until then; none after the time. Requests are queued.
+    fn next(&mut self, until: Instant) -> Option<OwnerMessage> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.inbox.recv_timeout(left) {
-                Ok(Note::Order(order)) if self.waiting.len() < MOST_WAITING => {
-                    self.waiting.push_back(order);
+                Ok(OwnerMessage::CodeJob(job)) if self.waiting.len() < MOST_WAITING => {
+                    self.waiting.push_back(job);
                 }
-                Ok(Note::Order(order)) => {
+                Ok(OwnerMessage::CodeJob(job)) => {
                     let error = Error::new(Kind::Limit, "too many calls wait for the interpreter");
-                    let _ = order.told.send(Err(error));
+                    let _ = job.result_sender.send(Err(error));
                 }
-                Ok(Note::Cancelled) => {
+                Ok(OwnerMessage::Cancelled) => {
                     let (gone, kept) =
-                        self.waiting.drain(..).partition(|order| order.cancel.is_cancelled());
+                        self.waiting.drain(..).partition(|job| job.cancel.is_cancelled());
                     self.waiting = kept;
-                    let gone: VecDeque<Order> = gone;
-                    for order in gone {
-                        let _ = order.told.send(Err(cancelled()));
+                    let gone: VecDeque<CodeJob> = gone;
+                    for job in gone {
+                        let _ = job.result_sender.send(Err(cancelled()));
                     }
-                    return Some(Note::Cancelled);
+                    return Some(OwnerMessage::Cancelled);
                 }
-                Ok(note) => return Some(note),
+                Ok(message) => return Some(message),
                 Err(_) => return None,
             }
         }
     }
 
-    /// Runs code; none if this interpreter is not needed any more.
-    fn run(&mut self, order: &Order) -> Result<Option<Ran>> {
-        let mut lines = Lines::default();
-        if let Some(lost) = self.lost.take() {
-            let note = format!("note: {lost}; what was defined before is gone\n");
-            lines.push(Stream::Stderr, note.as_bytes());
+    /// Runs code; none if the owner has to exit.
+    fn run(&mut self, job: &CodeJob) -> Result<Option<CodeResult>> {
+        let mut lines = OutputLines::default();
+        if let Some(lost_reason) = self.lost_reason.take() {
+            let message = format!("note: {lost_reason}; earlier definitions are lost\n");
+            lines.push(OutputStream::Stderr, message.as_bytes());
         }
-        if self.live.is_none() && !self.start(&order.cancel)? {
+        if self.live.is_none() && !self.start(&job.cancel)? {
             return Ok(None);
         }
         let Some(live) = &self.live else {
             return Ok(None);
         };
-        for line in std::mem::take(&mut self.between).finish() {
+        for line in std::mem::take(&mut self.between_calls).finish() {
             lines.push(line.stream, line.text.as_bytes());
             lines.push(line.stream, b"\n");
         }
         self.orders += 1;
-        let (input, frame) = (Arc::clone(&live.input), frames::order(self.orders, &order.code));
-        let (code, asker) = (order.code.clone(), order.asker.clone());
-        // Beside this one: the sandbox may be paused, and the time passes all the same.
+        let (input, frame) =
+            (Arc::clone(&live.input), frames::encode_request(self.orders, &job.code));
+        let (code, origin) = (job.code.clone(), job.origin.clone());
+        // From another thread: the sandbox may be paused, and the time limit still counts.
         thread::spawn(move || {
-            let noted = asked_by(asker, || input.note(&CodeEvent::Began(&code)));
+            let noted = with_origin(origin, || input.note(&CodeEvent::Began(&code)));
             noted.and_then(|()| input.write(&frame))
         });
 
-        let mut until = Instant::now() + order.limit;
-        // When it is asked to end, and then asked again.
+        let mut until = Instant::now() + job.limit;
+        // When the next interrupt is due.
         let mut due = until;
         let mut why = None;
         loop {
-            let note = if order.cancel.is_cancelled() && why.is_none() {
-                Some(Note::Cancelled)
+            let message = if job.cancel.is_cancelled() && why.is_none() {
+                Some(OwnerMessage::Cancelled)
             } else if Instant::now() >= due {
-                // Looked at first: code that never stops talking is late all the same.
+                // Checked first: code that never stops writing must still time out.
                 None
             } else {
                 self.next(due)
             };
-            let stopped = match note {
-                Some(Note::Said(number, frame)) if self.is_live(number) => match frame {
-                    Frame::Stdout(bytes) => {
-                        lines.push(Stream::Stdout, &bytes);
+            let stopped = match message {
+                Some(OwnerMessage::Frame(number, frame)) if self.is_live(number) => match frame {
+                    DriverFrame::Stdout(bytes) => {
+                        lines.push(OutputStream::Stdout, &bytes);
                         continue;
                     }
-                    Frame::Stderr(bytes) => {
-                        lines.push(Stream::Stderr, &bytes);
+                    DriverFrame::Stderr(bytes) => {
+                        lines.push(OutputStream::Stderr, &bytes);
                         continue;
                     }
-                    Frame::Done { number, well } if number == self.orders => {
-                        let ended = match (why, well) {
-                            (Some(why), _) => Ended::Interrupted(why),
-                            (None, true) => Ended::Well,
-                            (None, false) => Ended::Thrown,
+                    DriverFrame::Done { number, succeeded } if number == self.orders => {
+                        let ended = match (why, succeeded) {
+                            (Some(why), _) => CodeEnd::Interrupted(why),
+                            (None, true) => CodeEnd::Succeeded,
+                            (None, false) => CodeEnd::Thrown,
                         };
-                        return Ok(Some(Ran { lines: lines.finish(), ended }));
+                        return Ok(Some(CodeResult { lines: lines.finish(), ended }));
                     }
-                    Frame::Ready | Frame::Done { .. } => continue,
+                    DriverFrame::Ready | DriverFrame::Done { .. } => continue,
                 },
-                Some(Note::Raw(number, bytes)) if self.is_live(number) => {
-                    lines.push(Stream::Stderr, &bytes);
+                Some(OwnerMessage::RawOutput(number, bytes)) if self.is_live(number) => {
+                    lines.push(OutputStream::Stderr, &bytes);
                     continue;
                 }
-                Some(Note::Over(number, exit)) if self.is_live(number) => {
+                Some(OwnerMessage::DriverExited(number, exit)) if self.is_live(number) => {
                     self.live = None;
                     let ended = match why {
-                        Some(why) => Ended::Killed(why),
-                        None => Ended::Crashed(words(&exit)),
+                        Some(why) => CodeEnd::Killed(why),
+                        None => CodeEnd::Crashed(describe_exit(&exit)),
                     };
-                    return Ok(Some(Ran { lines: lines.finish(), ended }));
+                    return Ok(Some(CodeResult { lines: lines.finish(), ended }));
                 }
-                Some(Note::End) => return Ok(None),
-                Some(Note::Cancelled) if order.cancel.is_cancelled() => Why::Cancelled,
+                Some(OwnerMessage::Shutdown) => return Ok(None),
+                Some(OwnerMessage::Cancelled) if job.cancel.is_cancelled() => {
+                    InterruptReason::Cancelled
+                }
                 Some(_) => continue,
-                None => Why::Timeout(order.limit),
+                None => InterruptReason::Timeout(job.limit),
             };
             match why {
-                // Asked in vain.
+                // The interrupt had no effect.
                 Some(why) if Instant::now() >= until => {
-                    self.give_up("the interpreter was ended");
-                    self.lost = None;
-                    return Ok(Some(Ran { lines: lines.finish(), ended: Ended::Killed(why) }));
+                    self.end_driver("the interpreter was ended");
+                    self.lost_reason = None;
+                    return Ok(Some(CodeResult {
+                        lines: lines.finish(),
+                        ended: CodeEnd::Killed(why),
+                    }));
                 }
                 Some(_) => {}
                 None => {
@@ -290,55 +303,59 @@ impl Owner {
                     until = Instant::now() + GRACE;
                 }
             }
-            due = until.min(Instant::now() + ASK_AGAIN);
+            due = until.min(Instant::now() + INTERRUPT_INTERVAL);
             if let Some(live) = &self.live {
                 let _ = live.input.signal(INTERRUPT);
             }
         }
     }
 
-    /// Notes how code ended whose interpreter is there to tell.
-    fn note_end(&self, ran: &Result<Option<Ran>>, took: Duration) {
+    /// Records the end of a call in the event log of the sandbox.
+    fn record_end(&self, ran: &Result<Option<CodeResult>>, took: Duration) {
         let (Ok(Some(ran)), Some(live)) = (ran, &self.live) else { return };
         let status = match ran.ended {
-            Ended::Well => Some(0),
-            Ended::Thrown => Some(1),
-            Ended::Interrupted(_) | Ended::Killed(_) | Ended::Crashed(_) => None,
+            CodeEnd::Succeeded => Some(0),
+            CodeEnd::Thrown => Some(1),
+            CodeEnd::Interrupted(_) | CodeEnd::Killed(_) | CodeEnd::Crashed(_) => None,
         };
         let input = Arc::clone(&live.input);
         thread::spawn(move || input.note(&CodeEvent::Ended { status, took }));
     }
 
-    /// Starts the interpreter and waits until it is ready; false if it is not needed any more.
+    /// Starts the interpreter and waits until it is ready; false if the owner has to exit.
     fn start(&mut self, cancel: &Cancel) -> Result<bool> {
         let about = |error: Error| {
             error.under(format!("cannot start the interpreter of `{}`", self.language.as_str()))
         };
         let exec = self.language.start(self.api.as_ref(), &self.name).map_err(about)?;
         self.starts += 1;
-        let (number, input, notes) = (self.starts, exec.input(), self.notes.clone());
-        let live = Live { number, input };
-        self.between = Lines::default();
+        let (number, input, messages) = (self.starts, exec.input(), self.messages.clone());
+        let live = RunningDriver { number, input };
+        self.between_calls = OutputLines::default();
         thread::Builder::new()
             .name("repl-reader".to_owned())
-            .spawn(move || listen(exec, number, &notes))
-            .map_err(|error| Error::host("cannot make a thread for the interpreter", error))?;
+            .spawn(move || forward_output(exec, number, &messages))
+            .map_err(|error| Error::host("cannot start a thread for the interpreter", error))?;
         self.live = Some(live);
         let until = Instant::now() + START_LIMIT;
-        let mut said = Lines::default();
+        let mut startup_output = OutputLines::default();
         let failed = loop {
             match self.next(until) {
-                Some(Note::Said(of, Frame::Ready)) if of == number => return Ok(true),
-                Some(Note::Raw(of, bytes)) if of == number => said.push(Stream::Stderr, &bytes),
-                Some(Note::Over(of, exit)) if of == number => {
+                Some(OwnerMessage::Frame(of, DriverFrame::Ready)) if of == number => {
+                    return Ok(true);
+                }
+                Some(OwnerMessage::RawOutput(of, bytes)) if of == number => {
+                    startup_output.push(OutputStream::Stderr, &bytes)
+                }
+                Some(OwnerMessage::DriverExited(of, exit)) if of == number => {
                     let missing = exit.as_ref().is_ok_and(|exit| exit.code == Some(NOT_FOUND));
                     break match missing {
                         true => self.language.missing(),
-                        false => Error::new(Kind::State, words(&exit)),
+                        false => Error::new(Kind::State, describe_exit(&exit)),
                     };
                 }
-                Some(Note::End) => return Ok(false),
-                Some(Note::Cancelled) if cancel.is_cancelled() => break cancelled(),
+                Some(OwnerMessage::Shutdown) => return Ok(false),
+                Some(OwnerMessage::Cancelled) if cancel.is_cancelled() => break cancelled(),
                 Some(_) => {}
                 None => break Error::new(Kind::Timeout, "the interpreter did not become ready"),
             }
@@ -346,14 +363,14 @@ impl Owner {
         if let Some(live) = self.live.take() {
             live.kill();
         }
-        // The last line of what a program says when it cannot start is the one that tells why.
-        Err(said.finish().pop().map_or(failed.clone(), |line| failed.cause(line.text)))
+        // A program that cannot start prints the reason last.
+        Err(startup_output.finish().pop().map_or(failed.clone(), |line| failed.cause(line.text)))
     }
 }
 
-/// Tells what a driver says until it has ended.
-fn listen(mut exec: Box<dyn Exec>, number: u64, notes: &SyncSender<Note>) {
-    let mut decoder = Decoder::default();
+/// Forwards the driver's output to the owner until the driver has exited.
+fn forward_output(mut exec: Box<dyn Exec>, number: u64, messages: &SyncSender<OwnerMessage>) {
+    let mut decoder = FrameDecoder::default();
     let exit = loop {
         let event = match exec.next() {
             Ok(Some(event)) => event,
@@ -366,33 +383,34 @@ fn listen(mut exec: Box<dyn Exec>, number: u64, notes: &SyncSender<Note>) {
                 loop {
                     match decoder.next() {
                         Ok(Some(frame)) => {
-                            if notes.send(Note::Said(number, frame)).is_err() {
+                            if messages.send(OwnerMessage::Frame(number, frame)).is_err() {
                                 return;
                             }
                         }
                         Ok(None) => break,
                         Err(error) => {
-                            // Dropping it kills it: there is no way back into the frames.
+                            // Dropping it kills the driver: after an invalid frame the stream is
+                            // out of step.
                             drop(exec);
-                            let _ = notes.send(Note::Over(number, Err(error)));
+                            let _ = messages.send(OwnerMessage::DriverExited(number, Err(error)));
                             return;
                         }
                     }
                 }
             }
             ExecEvent::Stderr(bytes) => {
-                if notes.send(Note::Raw(number, bytes)).is_err() {
+                if messages.send(OwnerMessage::RawOutput(number, bytes)).is_err() {
                     return;
                 }
             }
             ExecEvent::Exited(exit) => break Ok(exit),
         }
     };
-    let _ = notes.send(Note::Over(number, exit));
+    let _ = messages.send(OwnerMessage::DriverExited(number, exit));
 }
 
-/// How an interpreter ended.
-fn words(exit: &Result<Exit>) -> String {
+/// Describes how an interpreter ended.
+fn describe_exit(exit: &Result<Exit>) -> String {
     match exit {
         Ok(exit) => match (exit.reason(), exit.code, exit.signal) {
             (Some(reason), _, _) => format!("the interpreter ended: {reason}"),

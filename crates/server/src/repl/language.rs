@@ -1,24 +1,24 @@
-//! The languages that keep their state, and the drivers that keep it.
+//! The languages with interpreters, and their driver programs.
 
 use msb_api::{Api, Exec};
 use msb_spec::{Command, Error, Kind, Name, Result, Stdin};
 
 const PYTHON: &str = include_str!("driver.py");
 const NODE: &str = include_str!("driver.js");
-/// Gives the driver of Node.js the descriptors that it cannot make itself.
+/// Opens the descriptors that the Node.js driver cannot open itself.
 const BEGIN_NODE: &str = include_str!("begin.sh");
 
 /// A language whose interpreter keeps its state between calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Language {
-    /// Python 3.
+    /// Python 3, by `python3` or `python`.
     Python,
-    /// JavaScript, by Node.js.
+    /// JavaScript, run by Node.js.
     Node,
 }
 
 impl Language {
-    /// As clients write it.
+    /// Parses the name that a client uses, with its aliases.
     pub fn parse(text: &str) -> Result<Self> {
         match text.to_ascii_lowercase().as_str() {
             "python" | "python3" => Ok(Self::Python),
@@ -28,7 +28,7 @@ impl Language {
         }
     }
 
-    /// As it is answered.
+    /// The canonical name of the language.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -36,7 +36,7 @@ impl Language {
         }
     }
 
-    /// The image that has it.
+    /// The image that contains the interpreter.
     pub fn image(self) -> &'static str {
         match self {
             Self::Python => "microsandbox/python",
@@ -44,11 +44,11 @@ impl Language {
         }
     }
 
-    /// Starts its driver.
+    /// Starts the driver in a sandbox.
     pub(super) fn start(self, api: &dyn Api, name: &Name) -> Result<Box<dyn Exec>> {
         let mut missing = None;
         for argv in self.commands() {
-            // Its output are frames, which people who read the log have no use for.
+            // Not logged: its output is frames, which are useless in a log.
             let stdin = Stdin::Streamed;
             let command = Command { argv, stdin, unlogged: true, ..Command::default() };
             match api.exec_start(name, &command) {
@@ -68,7 +68,7 @@ impl Language {
         }
     }
 
-    /// The sandbox has no such interpreter.
+    /// The error for a sandbox without the interpreter.
     pub(super) fn missing(self) -> Error {
         let (language, image) = (self.as_str(), self.image());
         Error::new(Kind::CommandNotFound, format!("this sandbox has no `{language}`"))

@@ -1,44 +1,44 @@
-//! What was said, line by line, in the order in which the lines began.
+//! Splits output into lines, in the order in which the lines began.
 
 use serde::Serialize;
 
-/// What is kept of the output of one call; more is counted and thrown away.
+/// Bytes of output kept for one call; the rest is counted and dropped.
 const LIMIT: usize = 1 << 20;
-/// What a line costs beside its bytes, so that a million empty ones are as much as they are.
+/// Overhead of a line in bytes, so that a million empty lines count as well.
 const LINE: usize = 32;
 
-/// Which stream something was written to.
+/// The output stream of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stream {
-    /// What is asked for.
+pub enum OutputStream {
+    /// The standard output stream.
     Stdout,
-    /// What is said about it.
+    /// The standard error output.
     Stderr,
 }
 
-/// One line.
+/// One line of output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Line {
-    /// Where it was written to.
-    pub stream: Stream,
-    /// What it says, without its end.
+pub struct OutputLine {
+    /// The stream that it was written to.
+    pub stream: OutputStream,
+    /// The text, without its line feed.
     pub text: String,
 }
 
-/// Lines as they come.
+/// Collects output as lines.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
-    lines: Vec<(Stream, Vec<u8>)>,
-    /// The line of each stream that has no end yet.
+pub(crate) struct OutputLines {
+    lines: Vec<(OutputStream, Vec<u8>)>,
+    /// The unfinished line of each stream.
     open: [Option<usize>; 2],
     cost: usize,
     dropped: u64,
 }
 
-impl Lines {
-    /// Takes what was written to a stream.
-    pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
+impl OutputLines {
+    /// Adds output of a stream.
+    pub(crate) fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match piece.strip_suffix(b"\n") {
                 Some(text) => (text, true),
@@ -58,7 +58,7 @@ impl Lines {
         }
     }
 
-    fn begin(&mut self, stream: Stream, room: usize) -> Option<usize> {
+    fn begin(&mut self, stream: OutputStream, room: usize) -> Option<usize> {
         if room < LINE {
             return None;
         }
@@ -67,8 +67,8 @@ impl Lines {
         Some(self.lines.len() - 1)
     }
 
-    /// Everything, and at its end that something is missing.
-    pub(crate) fn finish(self) -> Vec<Line> {
+    /// All lines, with a last one that says how much is missing.
+    pub(crate) fn finish(self) -> Vec<OutputLine> {
         let text = |bytes: Vec<u8>| match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
@@ -78,12 +78,12 @@ impl Lines {
             if text.ends_with('\r') {
                 text.pop();
             }
-            Line { stream, text }
+            OutputLine { stream, text }
         };
-        let mut lines: Vec<Line> = self.lines.into_iter().map(line).collect();
+        let mut lines: Vec<OutputLine> = self.lines.into_iter().map(line).collect();
         if self.dropped > 0 {
             let text = format!("[{} more bytes of output were left out]", self.dropped);
-            lines.push(Line { stream: Stream::Stderr, text });
+            lines.push(OutputLine { stream: OutputStream::Stderr, text });
         }
         lines
     }
@@ -93,32 +93,32 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn line(stream: Stream, text: &str) -> Line {
-        Line { stream, text: text.to_owned() }
+    fn line(stream: OutputStream, text: &str) -> OutputLine {
+        OutputLine { stream, text: text.to_owned() }
     }
 
     #[test]
-    fn lines_stand_where_they_began() {
-        let mut lines = Lines::default();
+    fn lines_are_ordered_by_their_start() {
+        let mut lines = OutputLines::default();
         for (stream, text) in [
-            (Stream::Stdout, "a"),
-            (Stream::Stderr, "oh\nno"),
-            (Stream::Stdout, "b\r\n\nc"),
-            (Stream::Stderr, "\n"),
+            (OutputStream::Stdout, "a"),
+            (OutputStream::Stderr, "oh\nno"),
+            (OutputStream::Stdout, "b\r\n\nc"),
+            (OutputStream::Stderr, "\n"),
         ] {
             lines.push(stream, text.as_bytes());
         }
-        let out = |text| line(Stream::Stdout, text);
-        let err = |text| line(Stream::Stderr, text);
+        let out = |text| line(OutputStream::Stdout, text);
+        let err = |text| line(OutputStream::Stderr, text);
         assert_eq!(lines.finish(), [out("ab"), err("oh"), err("no"), out(""), out("c")]);
     }
 
     #[test]
-    fn too_much_is_counted_and_left_out() {
-        let mut lines = Lines::default();
-        lines.push(Stream::Stdout, &vec![b'x'; 2 * LIMIT]);
-        lines.push(Stream::Stdout, b"y\nz\n");
-        lines.push(Stream::Stderr, &[b'\n'; 10]);
+    fn output_beyond_the_limit_is_counted_and_dropped() {
+        let mut lines = OutputLines::default();
+        lines.push(OutputStream::Stdout, &vec![b'x'; 2 * LIMIT]);
+        lines.push(OutputStream::Stdout, b"y\nz\n");
+        lines.push(OutputStream::Stderr, &[b'\n'; 10]);
         let kept = lines.finish();
         assert_eq!(kept[0].text.len(), LIMIT - LINE);
         assert_eq!(kept.len(), 2);
@@ -126,15 +126,15 @@ mod tests {
         let missing = LIMIT + LINE + 1 + 2 + 10;
         assert_eq!(kept[1].text, format!("[{missing} more bytes of output were left out]"));
 
-        let mut lines = Lines::default();
-        lines.push(Stream::Stderr, &vec![b'\n'; LIMIT]);
+        let mut lines = OutputLines::default();
+        lines.push(OutputStream::Stderr, &vec![b'\n'; LIMIT]);
         assert_eq!(lines.finish().len(), LIMIT / LINE + 1);
     }
 
     #[test]
-    fn what_is_no_text_is_shown_as_far_as_it_is() {
-        let mut lines = Lines::default();
-        lines.push(Stream::Stdout, b"a\xffb\n");
-        assert_eq!(lines.finish(), [line(Stream::Stdout, "a\u{fffd}b")]);
+    fn invalid_utf8_is_replaced() {
+        let mut lines = OutputLines::default();
+        lines.push(OutputStream::Stdout, b"a\xffb\n");
+        assert_eq!(lines.finish(), [line(OutputStream::Stdout, "a\u{fffd}b")]);
     }
 }

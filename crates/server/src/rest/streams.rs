@@ -1,12 +1,12 @@
-//! Bytes of files, archives, and what comes as events.
+//! Streaming endpoints: file contents, archives, followed logs and command output.
 
-use super::asked::Asked;
-use super::events::{Event, Events};
-use super::pieces::{Kept, Pipe, body_of, pipe, take};
-use super::running::{Start, heard};
-use super::{api, failed, told};
-use crate::room::Seat;
-use crate::site::Site;
+use super::body_stream::{BodyGuard, BodyWriter, body_of, pipe, take};
+use super::command_stream::{CommandStart, to_message};
+use super::request_args::RequestArgs;
+use super::sse::{SseEvent, SseSender};
+use super::{api, failed, json_response};
+use crate::http_state::HttpState;
+use crate::quota::CallPermit;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -14,7 +14,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use msb_api::http::streams::{
-    self, FileRead, FileWrite, Follow, Heard, SnapshotLoad, SnapshotSave,
+    self, ExecMessage, FileRead, FileWrite, Follow, SnapshotLoad, SnapshotSave,
 };
 use msb_api::http::{Count, Where};
 use msb_api::{Api, LogFilter};
@@ -23,10 +23,10 @@ use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a log that is followed is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a followed log is read.
+const POLL: Duration = Duration::from_millis(50);
 
-pub(super) fn routes() -> Router<Arc<Site>> {
+pub(super) fn routes() -> Router<Arc<HttpState>> {
     Router::new()
         .route(streams::FILE_CONTENT, get(read).put(write))
         .route(streams::SNAPSHOT_SAVE, get(save))
@@ -38,24 +38,25 @@ pub(super) fn routes() -> Router<Arc<Site>> {
         .route(streams::ATTACH_STREAM, get(attach))
 }
 
-type Shared = State<Arc<Site>>;
+type Shared = State<Arc<HttpState>>;
 
-/// An answer, whether it is one or an error.
-fn either(answer: Result<Response>) -> Response {
+/// The response of a handler, or that of its error.
+fn response_of(answer: Result<Response>) -> Response {
     answer.unwrap_or_else(|error| failed(&error))
 }
 
-/// So much of an archive is waited for before it is answered, so that what goes wrong early is told.
-const HELD: usize = 256 << 10;
+/// Bytes of an archive that are buffered before the response starts, so that early errors get an
+/// HTTP status.
+const EARLY_BYTES: usize = 256 << 10;
 
-/// Bytes that a thread writes. An error before so many of them is the answer.
+/// A body that a thread writes. An error within the first `held` bytes becomes the response.
 async fn bytes(
     kind: &'static str,
     held: usize,
-    work: impl FnOnce(&mut Pipe) -> Result<()> + Send + 'static,
+    work: impl FnOnce(&mut BodyWriter) -> Result<()> + Send + 'static,
 ) -> Result<Response> {
     let (mut writer, mut chunks) = pipe();
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (tell, error_sent) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
         let done = work(&mut writer);
         if let Err(error) = done {
@@ -70,7 +71,9 @@ async fn bytes(
             None => over = true,
             Some(Ok(chunk)) => first.push(chunk),
             Some(Err(broken)) => {
-                return Err(told.await.unwrap_or_else(|_| Error::host("it broke", broken)));
+                return Err(error_sent
+                    .await
+                    .unwrap_or_else(|_| Error::host("the writer failed", broken)));
             }
         }
     }
@@ -78,7 +81,7 @@ async fn bytes(
         true => axum::body::Body::empty(),
         false => {
             let first = futures_util::stream::iter(first.into_iter().map(Ok));
-            body_of(futures_util::StreamExt::chain(first, chunks), Kept::new(()))
+            body_of(futures_util::StreamExt::chain(first, chunks), BodyGuard::new(()))
         }
     };
     let mut response = Response::new(body);
@@ -86,80 +89,82 @@ async fn bytes(
     Ok(response)
 }
 
-async fn read(State(site): Shared, request: Request) -> Response {
+async fn read(State(state): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: FileRead = Asked::of(&parts, streams::FILE_CONTENT).alone()?;
+        let (api, permit) = api(&state, &parts)?;
+        let ask: FileRead = RequestArgs::parse(&parts, streams::FILE_CONTENT).without_body()?;
         let at = Where { sandbox: ask.sandbox, volume: ask.volume, user: ask.user }.place()?;
         bytes("application/octet-stream", 1, move |out| {
-            let _seat = seat;
+            let _permit = permit;
             api.file_read(&at, &ask.path.0, ask.offset, ask.length, &mut |piece| {
-                let gone = |_| Error::new(Kind::State, "nobody reads it any more");
-                std::io::Write::write_all(out, piece).map_err(gone)
+                let on_disconnect = |_| Error::new(Kind::State, "the client has disconnected");
+                std::io::Write::write_all(out, piece).map_err(on_disconnect)
             })
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn write(State(site): Shared, request: Request) -> Response {
+async fn write(State(state): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: FileWrite = Asked::of(&parts, streams::FILE_CONTENT).alone()?;
+        let (api, permit) = api(&state, &parts)?;
+        let ask: FileWrite = RequestArgs::parse(&parts, streams::FILE_CONTENT).without_body()?;
         let at = Where { sandbox: ask.sandbox, volume: ask.volume, user: ask.user }.place()?;
         let mut content = take(body);
         blocking(move || {
-            let _seat = seat;
+            let _permit = permit;
             let count = api.file_write(&at, &ask.path.0, ask.mode, ask.append, &mut content)?;
-            Ok(told(&Count { count }))
+            Ok(json_response(&Count { count }))
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn save(State(site): Shared, request: Request) -> Response {
+async fn save(State(state): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: SnapshotSave = Asked::of(&parts, streams::SNAPSHOT_SAVE).alone()?;
-        bytes("application/x-tar", HELD, move |out| {
-            let _seat = seat;
+        let (api, permit) = api(&state, &parts)?;
+        let ask: SnapshotSave =
+            RequestArgs::parse(&parts, streams::SNAPSHOT_SAVE).without_body()?;
+        bytes("application/x-tar", EARLY_BYTES, move |out| {
+            let _permit = permit;
             api.snapshot_save(&ask.name, ask.whole, out)
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn load(State(site): Shared, request: Request) -> Response {
+async fn load(State(state): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: SnapshotLoad = Asked::of(&parts, streams::SNAPSHOT_LOAD).alone()?;
+        let (api, permit) = api(&state, &parts)?;
+        let ask: SnapshotLoad =
+            RequestArgs::parse(&parts, streams::SNAPSHOT_LOAD).without_body()?;
         let mut archive = take(body);
         blocking(move || {
-            let _seat = seat;
-            Ok(told(&api.snapshot_load(ask.name.as_ref(), &mut archive)?))
+            let _permit = permit;
+            Ok(json_response(&api.snapshot_load(ask.name.as_ref(), &mut archive)?))
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
 async fn blocking(work: impl FnOnce() -> Result<Response> + Send + 'static) -> Result<Response> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Error::new(Kind::Host, "the call broke")))
+    done.unwrap_or_else(|_| Err(Error::new(Kind::Host, "the request handler failed")))
 }
 
-async fn logs(State(site): Shared, request: Request) -> Response {
+async fn logs(State(state): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: Follow = Asked::of(&parts, streams::LOGS_FOLLOW).alone()?;
+        let (api, permit) = api(&state, &parts)?;
+        let ask: Follow = RequestArgs::parse(&parts, streams::LOGS_FOLLOW).without_body()?;
         let filter = LogFilter {
             exec: ask.exec,
             source: ask.source,
@@ -167,43 +172,43 @@ async fn logs(State(site): Shared, request: Request) -> Response {
             until: ask.until,
             grep: ask.grep,
         };
-        followed(ask.skip, seat, move || {
+        follow(ask.skip, permit, move || {
             let mut logs = api.sandbox_logs(&ask.name, &filter)?;
             Ok(move || logs.more())
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn events(State(site): Shared, request: Request) -> Response {
+async fn events(State(state): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask: Follow = Asked::of(&parts, streams::EVENTS_FOLLOW).alone()?;
-        followed(ask.skip, seat, move || {
+        let (api, permit) = api(&state, &parts)?;
+        let ask: Follow = RequestArgs::parse(&parts, streams::EVENTS_FOLLOW).without_body()?;
+        follow(ask.skip, permit, move || {
             let mut events = api.sandbox_events(&ask.name)?;
             Ok(move || events.more())
         })
         .await
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-/// Sends what comes, one event for all that came at once, until nobody listens.
-async fn followed<T, More>(
+/// Sends new items in batches, one event for each, until the client disconnects.
+async fn follow<T, More>(
     mut skip: u64,
-    seat: Seat,
+    permit: CallPermit,
     open: impl FnOnce() -> Result<More> + Send + 'static,
 ) -> Result<Response>
 where
     T: serde::Serialize,
     More: FnMut() -> Result<Vec<T>>,
 {
-    let (events, response) = Events::begin();
+    let (events, response) = SseSender::begin();
     let (tell, opened) = tokio::sync::oneshot::channel();
     tokio::task::spawn_blocking(move || {
-        let _seat = seat;
+        let _permit = permit;
         let mut more = match open() {
             Ok(more) => {
                 let _ = tell.send(Ok(()));
@@ -220,95 +225,108 @@ where
                     let known = usize::try_from(skip).unwrap_or(usize::MAX).min(items.len());
                     skip -= known as u64;
                     let news = &items[known..];
-                    // Nobody says that they are gone unless they are told something.
-                    news.is_empty() || events.send(Event::new("items", &news))
+                    // A closed connection is noticed only when something is sent.
+                    news.is_empty() || events.send(SseEvent::new("items", &news))
                 }
                 Err(error) => {
-                    events.send(Event::new("error", &error));
+                    events.send(SseEvent::new("error", &error));
                     false
                 }
             };
             if !sent || events.cancel().is_cancelled() {
                 return;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
     });
     match opened.await {
         Ok(Ok(())) => Ok(response),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(Error::new(Kind::Host, "the call broke")),
+        Err(_) => Err(Error::new(Kind::Host, "the request handler failed")),
     }
 }
 
 #[derive(Deserialize)]
-struct InPath {
+struct StreamSandbox {
     name: Name,
 }
 
 #[derive(Deserialize)]
-struct OneExec {
+struct StreamExec {
     name: Name,
     id: u64,
 }
 
-async fn exec(State(site): Shared, request: Request) -> Response {
+async fn exec(State(state): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let InPath { name } = Asked::of(&parts, streams::EXEC_STREAM).alone()?;
-        let ask = Asked::of(&parts, "").with_object(Vec::new(), body).await?;
-        let (start, stdin) = Start::exec(name, ask);
-        Ok(streamed(api, seat, start, stdin))
+        let (api, permit) = api(&state, &parts)?;
+        let StreamSandbox { name } =
+            RequestArgs::parse(&parts, streams::EXEC_STREAM).without_body()?;
+        let ask = RequestArgs::parse(&parts, "").with_object(body).await?;
+        let (start, stdin) = CommandStart::exec(name, ask);
+        Ok(streamed(api, permit, start, stdin))
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn run(State(site): Shared, request: Request) -> Response {
+async fn run(State(state): Shared, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let ask = Asked::of(&parts, "").with_object(Vec::new(), body).await?;
-        let (api, start, stdin) = Start::run(&api, ask);
-        Ok(streamed(api, seat, start, stdin))
+        let (api, permit) = api(&state, &parts)?;
+        let ask = RequestArgs::parse(&parts, "").with_object(body).await?;
+        let (api, start, stdin) = CommandStart::run(&api, ask);
+        Ok(streamed(api, permit, start, stdin))
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-async fn attach(State(site): Shared, request: Request) -> Response {
+async fn attach(State(state): Shared, request: Request) -> Response {
     let (parts, _) = request.into_parts();
     let answer = async {
-        let (api, seat) = api(&site, &parts)?;
-        let OneExec { name, id } = Asked::of(&parts, streams::ATTACH_STREAM).alone()?;
-        Ok(streamed(api, seat, Start::Attach(name, id), None))
+        let (api, permit) = api(&state, &parts)?;
+        let StreamExec { name, id } =
+            RequestArgs::parse(&parts, streams::ATTACH_STREAM).without_body()?;
+        Ok(streamed(api, permit, CommandStart::Attach(name, id), None))
     };
-    either(answer.await)
+    response_of(answer.await)
 }
 
-/// What a command says, as events.
-fn streamed(api: Arc<dyn Api>, seat: Seat, start: Start, stdin: Option<String>) -> Response {
-    let (events, response) = Events::begin();
-    let reads = !matches!(start, Start::Attach(..));
+/// Streams the output of a command as server-sent events.
+fn streamed(
+    api: Arc<dyn Api>,
+    permit: CallPermit,
+    start: CommandStart,
+    stdin: Option<String>,
+) -> Response {
+    let (events, response) = SseSender::begin();
+    let reads = !matches!(start, CommandStart::Attach(..));
     tokio::task::spawn_blocking(move || {
-        let _seat = seat;
+        let _permit = permit;
         if let Err(error) = stream(api.as_ref(), start, stdin.unwrap_or_default(), reads, &events) {
-            events.send(event(&Heard::Error(error)));
+            events.send(event(&ExecMessage::Error(error)));
         }
     });
     response
 }
 
-fn stream(api: &dyn Api, start: Start, stdin: String, reads: bool, events: &Events) -> Result<()> {
-    let mut running = start.begin(api, events, events.cancel())?;
-    events.send(event(&Heard::Started(running.started.clone())));
+fn stream(
+    api: &dyn Api,
+    start: CommandStart,
+    stdin: String,
+    reads: bool,
+    events: &SseSender,
+) -> Result<()> {
+    let mut running = start.start(api, events, events.cancel())?;
+    events.send(event(&ExecMessage::Started(running.started.clone())));
     let input = Arc::clone(&running.input);
     let writer = std::thread::spawn(move || {
         if reads {
             let _ = input.write(stdin.as_bytes()).and_then(|()| input.close());
         }
     });
-    while let Some(said) = running.next()? {
-        if !events.send(event(&heard(said))) {
+    while let Some(exec_event) = running.next()? {
+        if !events.send(event(&to_message(exec_event))) {
             break;
         }
     }
@@ -317,14 +335,14 @@ fn stream(api: &dyn Api, start: Start, stdin: String, reads: bool, events: &Even
     Ok(())
 }
 
-/// Named by what it is; its data is what is in it.
-fn event(heard: &Heard) -> Event {
-    match heard {
-        Heard::Progress(it) => Event::new("progress", it),
-        Heard::Started(it) => Event::new("started", it),
-        Heard::Stdout(it) => Event::new("stdout", it),
-        Heard::Stderr(it) => Event::new("stderr", it),
-        Heard::Exited(it) => Event::new("exited", it),
-        Heard::Error(it) => Event::new("error", it),
+/// Encodes a message: its variant is the event name, its content the data.
+fn event(message: &ExecMessage) -> SseEvent {
+    match message {
+        ExecMessage::Progress(it) => SseEvent::new("progress", it),
+        ExecMessage::Started(it) => SseEvent::new("started", it),
+        ExecMessage::Stdout(it) => SseEvent::new("stdout", it),
+        ExecMessage::Stderr(it) => SseEvent::new("stderr", it),
+        ExecMessage::Exited(it) => SseEvent::new("exited", it),
+        ExecMessage::Error(it) => SseEvent::new("error", it),
     }
 }

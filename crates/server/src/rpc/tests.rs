@@ -1,27 +1,27 @@
 use super::*;
-use crate::dialects::World;
-use crate::fake::{Fake, Runs};
-use crate::namespace::{Namespace, Reaches};
+use crate::dialects::ServerConfig;
+use crate::fake::{CommandMode, FakeApi};
+use crate::namespace::{Namespace, Scope};
 use crate::paths::HostPaths;
 use msb_spec::Spec;
 
-struct Here {
-    fake: Arc<Fake>,
+struct TestServer {
+    fake: Arc<FakeApi>,
     server: Server,
-    who: Who,
+    caller: Caller,
 }
 
-impl Here {
-    fn new(fake: Fake) -> Self {
+impl TestServer {
+    fn new(fake: FakeApi) -> Self {
         let fake = Arc::new(fake);
         let paths = Arc::new(HostPaths::below([], "`--host-path`"));
         let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
-        let server = Server::new(World::new(api, paths, Spec::with_defaults()));
-        Self { fake, server, who: Who::default() }
+        let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+        Self { fake, server, caller: Caller::default() }
     }
 
     fn raw(&self, body: &[u8]) -> (u16, Value) {
-        let reply = rpc(&self.server, body, &self.who, &Cancel::default());
+        let reply = rpc(&self.server, body, &self.caller, &Cancel::default());
         (reply.status, serde_json::from_slice(&reply.body).unwrap_or_default())
     }
 
@@ -37,8 +37,8 @@ impl Here {
 }
 
 #[test]
-fn what_is_no_request_is_told_as_json_rpc_does() {
-    let here = Here::new(Fake::default());
+fn malformed_requests_get_json_rpc_errors() {
+    let here = TestServer::new(FakeApi::default());
     for (body, status, code) in [
         ("{", 400, -32700),
         ("", 400, -32700),
@@ -59,17 +59,17 @@ fn what_is_no_request_is_told_as_json_rpc_does() {
 }
 
 #[test]
-fn a_notification_is_done_and_not_answered() {
-    let here = Here::new(Fake::with_sandboxes(&["web"]));
+fn a_notification_runs_and_gets_no_response() {
+    let here = TestServer::new(FakeApi::with_sandboxes(&["web"]));
     let body = br#"{"jsonrpc":"2.0","method":"sandbox.stop","params":{"sandbox":"web"}}"#;
-    let reply = rpc(&here.server, body, &here.who, &Cancel::default());
+    let reply = rpc(&here.server, body, &here.caller, &Cancel::default());
     assert_eq!(reply, Reply { status: 202, body: Vec::new() });
     assert!(here.fake.calls().iter().any(|call| call.starts_with("sandbox_stop")));
 }
 
 #[test]
-fn what_the_sdk_sends_is_answered_as_it_reads_it() {
-    let here = Here::new(Fake { runs: Runs::Here, ..Fake::default() });
+fn requests_of_the_sdk_get_the_expected_responses() {
+    let here = TestServer::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
     let start = json!({
         "namespace": "default", "sandbox": "sandbox-1",
         "config": {"image": "microsandbox/python", "memory": 512, "cpus": 1},
@@ -99,7 +99,7 @@ fn what_the_sdk_sends_is_answered_as_it_reads_it() {
 
 #[test]
 fn failures_have_a_status_and_a_code() {
-    let mut here = Here::new(Fake::with_sandboxes(&["web"]));
+    let mut here = TestServer::new(FakeApi::with_sandboxes(&["web"]));
     for (method, params, status, code) in [
         ("sandbox.start", json!({}), 400, 2001),
         ("sandbox.start", json!([]), 400, 2001),
@@ -117,7 +117,7 @@ fn failures_have_a_status_and_a_code() {
         assert_eq!((told, &value["code"]), (status, &json!(code)), "{method} {params} {value}");
         assert!(value["error"].is_string());
     }
-    here.who.reaches = Reaches::One(Namespace::parse("team").unwrap());
+    here.caller.scope = Scope::One(Namespace::parse("team").unwrap());
     for namespace in ["other", "*", "default"] {
         let (status, value) = here.call("sandbox.metrics.get", &json!({"namespace": namespace}));
         assert_eq!((status, &value["code"]), (403, &json!(3001)), "{namespace}");
@@ -127,11 +127,11 @@ fn failures_have_a_status_and_a_code() {
 #[test]
 fn refused_keys_have_the_shapes_of_that_server() {
     for (why, status, code) in [
-        (Refused::Missing, 401, 1001),
-        (Refused::Malformed, 401, 1001),
-        (Refused::Signature, 401, 1004),
-        (Refused::Expired, 401, 1004),
-        (Refused::Namespace, 403, 3001),
+        (KeyError::Missing, 401, 1001),
+        (KeyError::FrameError, 401, 1001),
+        (KeyError::Signature, 401, 1004),
+        (KeyError::Expired, 401, 1004),
+        (KeyError::Namespace, 403, 3001),
     ] {
         let reply = refused(why);
         let value: Value = serde_json::from_slice(&reply.body).unwrap();

@@ -15,64 +15,65 @@ impl Random {
     }
 }
 
-/// A directory of the test, with a root in it and a canary beside that, which nothing may reach.
-struct Scene {
-    place: PathBuf,
+/// A temporary directory with a `root` in it and a canary file beside the root.
+struct TestRoot {
+    dir: PathBuf,
     root: RootDir,
 }
 
-impl Scene {
+impl TestRoot {
     fn new(name: &str) -> Self {
-        let place = std::env::temp_dir().join(format!("msb-root-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir_all(place.join("root")).unwrap();
-        fs::create_dir(place.join("outside")).unwrap();
-        fs::write(place.join("outside/canary"), "canary").unwrap();
+        let dir = std::env::temp_dir().join(format!("msb-root-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("root")).unwrap();
+        fs::create_dir(dir.join("outside")).unwrap();
+        fs::write(dir.join("outside/canary"), "canary").unwrap();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(place.join("root"), flags, Mode::empty()).unwrap();
-        Self { place, root: RootDir::of(root) }
+        let root = rustix::fs::open(dir.join("root"), flags, Mode::empty()).unwrap();
+        Self { dir, root: RootDir::of(root) }
     }
 
-    /// Whether something that was found is in the root, or is it.
-    fn holds(&self, found: &PathInRoot) -> bool {
+    /// Whether a resolved path is the root or below it.
+    fn contains(&self, found: &PathInRoot) -> bool {
         let link = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
-        fs::read_link(link).unwrap().starts_with(self.place.join("root"))
+        fs::read_link(link).unwrap().starts_with(self.dir.join("root"))
     }
 
     fn outside(&self) -> Vec<PathBuf> {
         let mut all: Vec<PathBuf> =
-            fs::read_dir(&self.place).unwrap().map(|entry| entry.unwrap().path()).collect();
-        all.extend(fs::read_dir(self.place.join("outside")).unwrap().map(|e| e.unwrap().path()));
+            fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        all.extend(fs::read_dir(self.dir.join("outside")).unwrap().map(|e| e.unwrap().path()));
         all.sort();
         all
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestRoot {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.place);
+        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Random trees of links: absolute, upwards, through each other, and magic ones to descriptors of this
-/// process that lead outside. Whatever is found, made or read below the root is in the root.
+/// Random trees of symbolic links: absolute, with `..`, through each other, and magic links to
+/// descriptors of this process that lead outside. What is opened, created or read below the root is
+/// in the root.
 #[test]
 fn no_tree_of_links_leads_out_of_its_root() {
-    let scene = Scene::new("links");
-    let (root, outside) = (scene.place.join("root"), scene.place.join("outside"));
-    let held = fs::File::open(&outside).unwrap();
+    let test = TestRoot::new("links");
+    let (root, outside) = (test.dir.join("root"), test.dir.join("outside"));
+    let outside_dir = fs::File::open(&outside).unwrap();
     // A magic link does not depend on where /proc is mounted: the root has a link to the real one.
-    let magic = format!("/proc/self/fd/{}", held.as_raw_fd());
-    let before = scene.outside();
+    let magic = format!("/proc/self/fd/{}", outside_dir.as_raw_fd());
+    let before = test.outside();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let names = ["a", "b", "c", "d", "e", "etc", "proc"];
     for _ in 0..60 {
         let _ = fs::remove_dir_all(&root);
         fs::create_dir(&root).unwrap();
-        // The root was made anew, so it is opened anew.
+        // The root was removed and created again, so it is opened again.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&root, flags, Mode::empty()).unwrap();
-        let scene_root = RootDir::of(opened);
+        let new_root = RootDir::of(opened);
         let path = |random: &mut Random| {
             let parts = 1 + random.below(3);
             (0..parts).map(|_| names[random.below(names.len())]).collect::<Vec<_>>().join("/")
@@ -89,12 +90,12 @@ fn no_tree_of_links_leads_out_of_its_root() {
                 6 => format!("/proc/self/{}", ["root", "cwd", "exe"][random.below(3)]),
                 _ => path(&mut random),
             };
-            // Only real directories below the root, or the test itself would leave it.
+            // Only real directories below the root: otherwise the test itself would leave it.
             let above = at.parent().unwrap();
             if fs::canonicalize(above).is_ok_and(|above| above.starts_with(&root)) {
                 match random.below(4) {
                     0 => drop(fs::create_dir(&at)),
-                    // Never through a link that is there.
+                    // Never through an existing link.
                     1 => drop(fs::File::create_new(&at)),
                     _ => drop(symlink(target, &at)),
                 }
@@ -102,35 +103,35 @@ fn no_tree_of_links_leads_out_of_its_root() {
         }
         for _ in 0..30 {
             let up = "../".repeat(random.below(4));
-            let asked = format!("/{up}{}", path(&mut random));
+            let path_text = format!("/{up}{}", path(&mut random));
             let found = [
-                scene_root.find(&asked),
-                scene_root.find_itself(&asked),
-                scene_root.find_unlinked(&asked),
-                scene_root.make_directories(&asked),
-                scene_root.make_file(&asked),
+                new_root.find(&path_text),
+                new_root.find_itself(&path_text),
+                new_root.find_unlinked(&path_text),
+                new_root.make_directories(&path_text),
+                new_root.make_file(&path_text),
             ];
             for found in found.into_iter().flatten() {
-                assert!(scene.holds(&found), "{asked}");
+                assert!(test.contains(&found), "{path_text}");
             }
-            let _ = scene_root.make_directory(&asked, 0o700);
-            let _ = scene_root.make_link("/etc", &asked);
-            assert_ne!(scene_root.read_ordinary(&asked, 100).as_deref(), Some(&b"canary"[..]));
-            drop(scene_root.write_new(&asked, 0o600));
+            let _ = new_root.make_directory(&path_text, 0o700);
+            let _ = new_root.make_link("/etc", &path_text);
+            assert_ne!(new_root.read_ordinary(&path_text, 100).as_deref(), Some(&b"canary"[..]));
+            drop(new_root.write_new(&path_text, 0o600));
         }
-        assert_eq!(scene.outside(), before);
+        assert_eq!(test.outside(), before);
         assert_eq!(fs::read_to_string(outside.join("canary")).unwrap(), "canary");
     }
-    drop(held);
+    drop(outside_dir);
 }
 
-/// The same with a /proc in the root: names of it are read, its magic links are refused.
+/// With a /proc in the root: its ordinary files are found, its magic links are refused.
 #[test]
 fn magic_links_of_proc_are_refused() {
-    let scene = Scene::new("magic");
-    let held = fs::File::open(scene.place.join("outside")).unwrap();
-    let number = held.as_raw_fd();
-    // As the root of the whole machine, below which the kernel's /proc is.
+    let test = TestRoot::new("magic");
+    let outside_dir = fs::File::open(test.dir.join("outside")).unwrap();
+    let number = outside_dir.as_raw_fd();
+    // The root of the host, below which the kernel's /proc is mounted.
     let root = RootDir::current().unwrap();
     let refused = |path: &str| root.find(path).unwrap_err().raw_os_error() == Some(libc::ELOOP);
     assert!(root.find("/proc/self/status").is_ok());
@@ -139,19 +140,19 @@ fn magic_links_of_proc_are_refused() {
     assert!(refused("/proc/self/root/etc"));
     assert!(refused("/proc/self/cwd"));
     assert!(refused("/proc/self/exe"));
-    let link = scene.place.join("link");
+    let link = test.dir.join("link");
     symlink(format!("/proc/self/fd/{number}/canary"), &link).unwrap();
     assert!(refused(link.to_str().unwrap()));
     assert_eq!(root.read_ordinary(&link, 100), None);
-    // What the kernel writes about this process is nothing that an image says.
+    // Files generated by the kernel about this process are no content of an image.
     assert_eq!(root.read_ordinary("/proc/self/maps", 4 << 20), None);
     assert_eq!(crate::files::read_ordinary("/proc/self/maps", 4 << 20), None);
 }
 
 #[test]
-fn links_of_an_ordinary_image_lead_where_they_mean() {
-    let scene = Scene::new("ordinary");
-    let (root, at) = (scene.place.join("root"), &scene.root);
+fn links_of_an_image_are_followed_inside_the_root() {
+    let test = TestRoot::new("ordinary");
+    let (root, at) = (test.dir.join("root"), &test.root);
     fs::create_dir_all(root.join("usr/share")).unwrap();
     fs::write(root.join("usr/share/hosts"), "hosts").unwrap();
     symlink("/usr/share", root.join("etc")).unwrap();

@@ -7,16 +7,16 @@ use std::sync::atomic::Ordering;
 const ROOT: u64 = 1;
 const CTX: Context = Context { uid: 1000, gid: 1000, pid: 1 };
 
-struct Place(PathBuf);
+struct TestShare(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl TestShare {
+    fn new(name: &str) -> TestShare {
         let path = std::env::temp_dir().join(format!("msb-share-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(path.join("shared")).unwrap();
         std::fs::write(path.join("outside"), "secret").unwrap();
         std::fs::write(path.join("shared/file"), "content").unwrap();
-        Place(path)
+        TestShare(path)
     }
 
     fn shared(&self) -> PathBuf {
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestShare {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -55,9 +55,9 @@ fn none() -> Extensions {
 }
 
 #[test]
-fn names_that_are_no_childs_are_refused() {
-    let place = Place::new("names");
-    let share = place.share(false, None);
+fn names_that_leave_the_directory_are_refused() {
+    let dir = TestShare::new("names");
+    let share = dir.share(false, None);
     let file = share.lookup(CTX, ROOT, c"file").unwrap().inode;
     let bad = [c"", c".", c"..", c"../outside", c"a/../../outside", c"/etc", c"file/"];
     for name in bad {
@@ -73,14 +73,14 @@ fn names_that_are_no_childs_are_refused() {
         refused(Errno::INVAL, share.link(CTX, file, ROOT, name));
     }
     assert!(share.lookup(CTX, ROOT, c"..file").is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
-    assert_eq!(std::fs::read(place.0.join("outside")).unwrap(), b"secret");
-    assert_eq!(std::fs::read_dir(place.shared()).unwrap().count(), 1);
+    assert_eq!(std::fs::read(dir.0.join("outside")).unwrap(), b"secret");
+    assert_eq!(std::fs::read_dir(dir.shared()).unwrap().count(), 1);
 }
 
 #[test]
-fn listing_hands_out_no_node_above() {
-    let place = Place::new("listing");
-    let share = place.share(false, None);
+fn a_listing_returns_no_inode_for_dotdot() {
+    let dir = TestShare::new("listing");
+    let share = dir.share(false, None);
     let handle = share.opendir(CTX, ROOT, 0).unwrap().0.unwrap();
     let mut nodes = Vec::new();
     let mut take = |name: &[u8], node: u64| {
@@ -96,9 +96,9 @@ fn listing_hands_out_no_node_above() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_listing_is_not_held() {
-    let place = Place::new("held");
-    let share = place.share(false, None);
+fn entries_that_do_not_fit_into_a_listing_are_forgotten() {
+    let dir = TestShare::new("held");
+    let share = dir.share(false, None);
     let handle = share.opendir(CTX, ROOT, 0).unwrap().0.unwrap();
     let mut node = 0;
     let mut add = |_: msb_krun::backends::fs::DirEntry<'_>, found: Entry| {
@@ -106,41 +106,41 @@ fn what_does_not_fit_into_a_listing_is_not_held() {
         Ok(usize::from(found.inode == 0))
     };
     share.readdirplus_for_each(CTX, ROOT, handle, 4096, 0, &mut add).unwrap();
-    assert!(node > PHANTOM.1);
+    assert!(node > INIT_KRUN.1);
     refused(Errno::BADF, share.getattr(CTX, node, None));
 }
 
 #[test]
-fn no_ioctl_is_known() {
-    let place = Place::new("ioctl");
-    let share = place.share(false, None);
+fn all_ioctls_are_refused() {
+    let dir = TestShare::new("ioctl");
+    let share = dir.share(false, None);
     let code = Arc::new(AtomicI32::new(7));
     let handle = share.opendir(CTX, ROOT, 0).unwrap().0.unwrap();
-    // FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR, and the server's own: export, exit code, remove.
+    // FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR, and those of the server: export, exit code, remove.
     for call in [0x8008_6601, 0x801c_581f, 0x8010_7601, 0x7602, 0x7603] {
         refused(Errno::NOTTY, share.ioctl(CTX, ROOT, handle, 0, call, 3, 0, 16, &code));
     }
     assert_eq!(code.load(Ordering::SeqCst), 7);
-    assert!(place.shared().join("file").exists());
+    assert!(dir.shared().join("file").exists());
 }
 
 #[test]
 fn the_servers_own_file_does_not_exist() {
-    let place = Place::new("phantom");
-    let share = place.share(false, None);
-    refused(Errno::NOENT, share.lookup(CTX, ROOT, PHANTOM.0));
-    assert_eq!(share.request_error(PHANTOM.1), Some(Errno::STALE.raw_os_error()));
+    let dir = TestShare::new("phantom");
+    let share = dir.share(false, None);
+    refused(Errno::NOENT, share.lookup(CTX, ROOT, INIT_KRUN.0));
+    assert_eq!(share.request_error(INIT_KRUN.1), Some(Errno::STALE.raw_os_error()));
     assert_eq!(share.request_error(ROOT), None);
 
-    std::fs::write(place.shared().join("init.krun"), "mine").unwrap();
-    let found = share.lookup(CTX, ROOT, PHANTOM.0).unwrap();
-    assert_eq!((found.attr.st_size, found.inode == PHANTOM.1), (4, false));
+    std::fs::write(dir.shared().join("init.krun"), "mine").unwrap();
+    let found = share.lookup(CTX, ROOT, INIT_KRUN.0).unwrap();
+    assert_eq!((found.attr.st_size, found.inode == INIT_KRUN.1), (4, false));
 }
 
 #[test]
 fn a_read_only_share_is_not_changed() {
-    let place = Place::new("read-only");
-    let share = place.share(true, None);
+    let dir = TestShare::new("read-only");
+    let share = dir.share(true, None);
     let file = share.lookup(CTX, ROOT, c"file").unwrap().inode;
     let (handle, options) = share.open(CTX, file, false, 0).unwrap();
     assert!(options.contains(OpenOptions::KEEP_CACHE));
@@ -168,14 +168,14 @@ fn a_read_only_share_is_not_changed() {
     refused(Errno::ROFS, share.copyfilerange(CTX, file, handle, 0, file, handle, 0, 1, 0));
     refused(Errno::ROFS, share.setxattr(CTX, file, c"user.a", b"b", 0));
     refused(Errno::ROFS, share.removexattr(CTX, file, c"user.a"));
-    assert_eq!(std::fs::read(place.shared().join("file")).unwrap(), b"content");
-    assert_eq!(std::fs::read_dir(place.shared()).unwrap().count(), 1);
+    assert_eq!(std::fs::read(dir.shared().join("file")).unwrap(), b"content");
+    assert_eq!(std::fs::read_dir(dir.shared()).unwrap().count(), 1);
 }
 
 #[test]
-fn no_file_gets_rights_and_no_device_is_made() {
-    let place = Place::new("rights");
-    let share = place.share(false, None);
+fn setid_bits_devices_and_privileged_xattrs_are_refused() {
+    let dir = TestShare::new("rights");
+    let share = dir.share(false, None);
     let file = share.lookup(CTX, ROOT, c"file").unwrap().inode;
     let (mut attr, _) = share.getattr(CTX, file, None).unwrap();
     for bits in [0o4000, 0o2000, 0o6000] {
@@ -185,7 +185,7 @@ fn no_file_gets_rights_and_no_device_is_made() {
         refused(Errno::PERM, share.mknod(CTX, ROOT, c"new", 0o100_755 | bits, 0, 0, none()));
         refused(Errno::PERM, share.mkdir(CTX, ROOT, c"new", 0o755 | bits, 0, none()));
     }
-    // A character and a block device, and nothing known.
+    // A character device, a block device and an unknown kind.
     for kind in [0o020_000, 0o060_000, 0] {
         refused(Errno::PERM, share.mknod(CTX, ROOT, c"new", kind | 0o644, 0, 0, none()));
     }
@@ -194,16 +194,19 @@ fn no_file_gets_rights_and_no_device_is_made() {
         refused(Errno::OPNOTSUPP, share.getxattr(CTX, file, name, 100));
         refused(Errno::OPNOTSUPP, share.removexattr(CTX, file, name));
     }
-    assert!(may_see(b"user.overlay.opaque\0") && may_see(b"system.posix_acl_access\0"));
-    let metadata = std::fs::metadata(place.shared().join("file")).unwrap();
+    assert!(
+        is_allowed_xattr(b"user.overlay.opaque\0")
+            && is_allowed_xattr(b"system.posix_acl_access\0")
+    );
+    let metadata = std::fs::metadata(dir.shared().join("file")).unwrap();
     assert_eq!(metadata.mode() & 0o6000, 0);
-    assert_eq!(std::fs::read_dir(place.shared()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(dir.shared()).unwrap().count(), 1);
 }
 
 #[test]
-fn what_the_server_dies_of_does_not_reach_it() {
-    let place = Place::new("deadly");
-    let share = place.share(false, None);
+fn requests_that_crash_the_server_do_not_reach_it() {
+    let dir = TestShare::new("deadly");
+    let share = dir.share(false, None);
     let labelled = || Extensions { secctx: Some(SecContext::default()), sup_gid: None };
     refused(Errno::OPNOTSUPP, share.symlink(CTX, c"x", ROOT, c"new", labelled()));
     refused(Errno::OPNOTSUPP, share.mknod(CTX, ROOT, c"new", 0o100_644, 0, 0, labelled()));
@@ -214,12 +217,12 @@ fn what_the_server_dies_of_does_not_reach_it() {
 
 #[test]
 fn only_files_and_directories_are_opened() {
-    let place = Place::new("kinds");
-    let share = place.share(false, None);
-    std::os::unix::fs::symlink("../outside", place.shared().join("link")).unwrap();
+    let dir = TestShare::new("kinds");
+    let share = dir.share(false, None);
+    std::os::unix::fs::symlink("../outside", dir.shared().join("link")).unwrap();
     let pipe = share.mknod(CTX, ROOT, c"pipe", 0o010_644, 0, 0, none()).unwrap().inode;
     let link = share.lookup(CTX, ROOT, c"link").unwrap().inode;
-    // Opening a pipe would wait for its other end.
+    // Opening a pipe would block until its other end is opened.
     refused(Errno::NXIO, share.open(CTX, pipe, false, 0));
     refused(Errno::LOOP, share.open(CTX, link, false, 0));
     refused(Errno::OPNOTSUPP, share.getxattr(CTX, pipe, c"user.a", 100));
@@ -229,19 +232,19 @@ fn only_files_and_directories_are_opened() {
 }
 
 #[test]
-fn what_the_process_owns_is_the_users_in_the_guest() {
-    let place = Place::new("owner");
-    let share = place.share(false, Some((1234, 99)));
-    let made = share.create(CTX, ROOT, c"new", 0o644, false, 2, 0, none()).unwrap().0;
-    assert_eq!((made.attr.st_uid, made.attr.st_gid), (1234, 99));
-    let metadata = std::fs::metadata(place.shared().join("new")).unwrap();
+fn files_of_the_process_belong_to_the_guests_user() {
+    let dir = TestShare::new("owner");
+    let share = dir.share(false, Some((1234, 99)));
+    let created = share.create(CTX, ROOT, c"new", 0o644, false, 2, 0, none()).unwrap().0;
+    assert_eq!((created.attr.st_uid, created.attr.st_gid), (1234, 99));
+    let metadata = std::fs::metadata(dir.shared().join("new")).unwrap();
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     assert_eq!((metadata.uid(), metadata.gid()), own);
 
     let both = SetattrValid::UID | SetattrValid::GID;
-    let (same, _) = share.setattr(CTX, made.inode, made.attr, None, both).unwrap();
+    let (same, _) = share.setattr(CTX, created.inode, created.attr, None, both).unwrap();
     assert_eq!((same.st_uid, same.st_gid), (1234, 99));
-    let mut other = made.attr;
+    let mut other = created.attr;
     other.st_uid = own.0;
-    refused(Errno::PERM, share.setattr(CTX, made.inode, other, None, both));
+    refused(Errno::PERM, share.setattr(CTX, created.inode, other, None, both));
 }

@@ -1,11 +1,11 @@
-//! The npm package whose tools the dialect `microsandbox` has.
+//! The npm package with the tools that the dialect `microsandbox` copies.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::place::{Place, give};
+use crate::bench::bench_dir::{BenchDir, give};
 use crate::bench::stopwatch::Argv;
 use crate::workspace;
 
@@ -30,8 +30,8 @@ pub(super) struct Node {
 
 impl Node {
     /// Installs both from npm; without that there are only our own figures.
-    pub(super) fn install(place: &Place) -> Result<Self> {
-        let directory = place.directory(&place.root)?;
+    pub(super) fn install(bench_dir: &BenchDir) -> Result<Self> {
+        let directory = bench_dir.directory(&bench_dir.root)?;
         let install = |below: &str, name: &str| -> Result<String, String> {
             let at = format!("{directory}/{below}");
             let mut npm = Command::new("npm");
@@ -61,7 +61,7 @@ impl Node {
             }
             Err(error) => Err(error),
         };
-        give(directory.as_ref(), place.user.name)?;
+        give(directory.as_ref(), bench_dir.user.name)?;
         Ok(Self { package, alone })
     }
 

@@ -91,7 +91,7 @@ fn timeline() -> Result<Vec<Step>> {
     let [ours, _] = &CONTENDERS;
     let steps = timeline::watch(|has_output| {
         let words = [ours.run, SIZES, &[ROOTFS, "--", "echo", "out"]].concat();
-        ours.timed_telling(&words, "out\n", has_output).map(drop)
+        ours.timed_until_output(&words, "out\n", has_output).map(drop)
     })?;
     println!("{TIMELINE} ({}, traced)", ours.name);
     for step in &steps {
@@ -231,11 +231,16 @@ impl Contender {
 
     /// Runs it to its end; it must have said just this.
     fn timed(&self, words: &[&str], wanted: &str) -> Result<Times> {
-        self.timed_telling(words, wanted, &|| ())
+        self.timed_until_output(words, wanted, &|| ())
     }
 
-    /// The same, and tells when the first output is there.
-    fn timed_telling(&self, words: &[&str], wanted: &str, has_output: &dyn Fn()) -> Result<Times> {
+    /// Runs it to its end, and calls `has_output` at the first output.
+    fn timed_until_output(
+        &self,
+        words: &[&str],
+        wanted: &str,
+        has_output: &dyn Fn(),
+    ) -> Result<Times> {
         let mut command = self.command(words);
         let start = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

@@ -1,7 +1,7 @@
-//! The MCP clients whose settings we know: which file, which section of it, which form.
+//! The MCP clients that are supported: the file, section and form of their settings.
 
 use super::edit::Value;
-use crate::places::{self, Place};
+use crate::settings_file::{self, SettingsFile};
 use clap::ValueEnum;
 use msb_spec::{Error, Result, env};
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ pub(crate) enum Client {
     Zed,
 }
 
-/// For whom an entry is.
+/// The settings that an entry is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// For this user, everywhere.
     User,
-    /// For everybody who works in the current directory.
+    /// Those of the project in the current directory.
     Project,
 }
 
@@ -60,12 +60,12 @@ impl Client {
         }
     }
 
-    /// Whether it is started from a desktop, whose PATH is not that of a shell.
+    /// Whether it is started from a desktop: it has another PATH than a shell.
     pub(crate) fn is_of_desktop(self) -> bool {
         self != Self::ClaudeCode
     }
 
-    /// When it notices.
+    /// When the client reads its settings again.
     pub(crate) fn notices(self) -> &'static str {
         match self {
             Self::ClaudeCode => "sessions of Claude Code that begin now have it; `/mcp` shows it",
@@ -78,10 +78,10 @@ impl Client {
     }
 
     /// The file of its settings.
-    pub(crate) fn place(self, scope: Scope) -> Result<Place> {
+    pub(crate) fn place(self, scope: Scope) -> Result<SettingsFile> {
         match (scope, self.project_file()) {
-            (Scope::User, _) => Place::of_user(&self.user_file()?),
-            (Scope::Project, Some(path)) => Place::of_project(Path::new(path)),
+            (Scope::User, _) => SettingsFile::of_user(&self.user_file()?),
+            (Scope::Project, Some(path)) => SettingsFile::of_project(Path::new(path)),
             (Scope::Project, None) => {
                 let message = format!("{} has no settings of a project", self.title());
                 Err(Error::unsupported(message).hint("leave `--project` out"))
@@ -92,20 +92,20 @@ impl Client {
     fn user_file(self) -> Result<PathBuf> {
         let of_desktop = || {
             if cfg!(target_os = "macos") {
-                return Ok(places::home()?.join("Library/Application Support"));
+                return Ok(settings_file::home()?.join("Library/Application Support"));
             }
-            places::config()
+            settings_file::config()
         };
         Ok(match self {
-            Self::ClaudeCode => match places::absolute(env::CLAUDE_CONFIG_DIR) {
+            Self::ClaudeCode => match settings_file::absolute(env::CLAUDE_CONFIG_DIR) {
                 Some(own) => own.join(".claude.json"),
-                None => places::home()?.join(".claude.json"),
+                None => settings_file::home()?.join(".claude.json"),
             },
             Self::ClaudeDesktop => of_desktop()?.join("Claude/claude_desktop_config.json"),
-            Self::Cursor => places::home()?.join(".cursor/mcp.json"),
+            Self::Cursor => settings_file::home()?.join(".cursor/mcp.json"),
             Self::Vscode => of_desktop()?.join("Code/User/mcp.json"),
-            Self::Windsurf => places::home()?.join(".codeium/windsurf/mcp_config.json"),
-            Self::Zed => places::config()?.join("zed/settings.json"),
+            Self::Windsurf => settings_file::home()?.join(".codeium/windsurf/mcp_config.json"),
+            Self::Zed => settings_file::config()?.join("zed/settings.json"),
         })
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const EVERYWHERE: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// `msb` where the client finds this very program by that name, and otherwise its path. A desktop
-/// starts programs without what a shell adds to PATH; a project is shared with people who have
+/// starts programs without what a shell adds to PATH; a project is shared with users that have
 /// theirs elsewhere.
 pub(super) fn of(client: Client, scope: Scope) -> Result<String> {
     let own = std::env::current_exe()

@@ -18,7 +18,7 @@ pub(crate) enum Value {
     List(Vec<String>),
 }
 
-/// Where an entry is, and whether it may be one that somebody else made.
+/// Where an entry is, and whether it may come from another author.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot<'a> {
     pub(crate) section: &'a str,

@@ -1,4 +1,4 @@
-//! Objects whose members stand in one line, as programs write them: what is added stands there,
+//! Objects with all members in one line, as programs write them: what is added stands there,
 //! too, where the library would break the line and with it all that others have in it.
 
 use super::edit::{Entry, Spot, Value};

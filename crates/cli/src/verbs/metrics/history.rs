@@ -1,7 +1,7 @@
 //! What was used in the last hour, as lines of small pictures.
 
-use crate::words::{self, Outcome};
-use crate::{clock, listing, spark};
+use crate::output::{self, Outcome};
+use crate::{clock, listing, sparkline};
 use msb_api::{Api, Sample};
 use msb_spec::{Bytes, Name};
 use serde::Serialize;
@@ -20,13 +20,13 @@ pub(super) fn show(api: &dyn Api, names: Vec<Name>, json: bool) -> Outcome {
     let all = names.into_iter().map(of).collect::<msb_spec::Result<Vec<History>>>()?;
     match json {
         true => listing::json(&all),
-        false => all.iter().flat_map(|one| lines(&one.name, &one.samples)).for_each(words::say),
+        false => all.iter().flat_map(|one| lines(&one.name, &one.samples)).for_each(output::print),
     }
     Ok(0)
 }
 
 /// How much of something was used, or how fast, at each moment.
-pub(super) struct Row {
+pub(super) struct HistoryRow {
     name: &'static str,
     values: Vec<f64>,
     written: fn(f64) -> String,
@@ -47,13 +47,13 @@ fn rates(samples: &[Sample], count: impl Fn(&Sample) -> Option<u64>) -> Vec<f64>
     samples.windows(2).filter_map(rate).collect()
 }
 
-fn rows(samples: &[Sample]) -> Vec<Row> {
+fn rows(samples: &[Sample]) -> Vec<HistoryRow> {
     let percent = |value: f64| format!("{value:.0}%");
     let number = |value: f64| format!("{value:.0}");
     let every = |value: fn(&Sample) -> Option<u64>| -> Vec<f64> {
         samples.iter().filter_map(value).map(|value| value as f64).collect()
     };
-    let row = |name, values, written| Row { name, values, written };
+    let row = |name, values, written| HistoryRow { name, values, written };
     let all = vec![
         row("CPU", cpu(samples), percent as fn(f64) -> String),
         row("MEMORY", every(|it| Some(it.memory)), bytes),
@@ -64,7 +64,7 @@ fn rows(samples: &[Sample]) -> Vec<Row> {
         row("READ", rates(samples, |it| Some(it.disk?.read)), speed),
         row("WRITTEN", rates(samples, |it| Some(it.disk?.written)), speed),
     ];
-    // Nobody counts what a sandbox does not have.
+    // A sandbox without a network has no counters of it.
     all.into_iter().filter(|row| !row.values.is_empty()).collect()
 }
 
@@ -83,8 +83,8 @@ fn lines(name: &Name, samples: &[Sample]) -> Vec<String> {
     };
     let (from, to) = (clock::written(first.time), clock::written(last.time));
     let mut lines = vec![format!("{name}  {from} to {to}")];
-    for Row { name, values, written } in rows(samples) {
-        let picture = spark::line(&spark::squeezed(&values, ROOM), 0.0);
+    for HistoryRow { name, values, written } in rows(samples) {
+        let picture = sparkline::line(&sparkline::squeezed(&values, ROOM), 0.0);
         let most = values.iter().copied().fold(0.0, f64::max);
         let last = values.last().copied().unwrap_or(0.0);
         let (last, most) = (written(last), written(most));

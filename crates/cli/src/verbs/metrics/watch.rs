@@ -1,10 +1,10 @@
 //! The view of a terminal that stays: drawn over itself, without flicker, until a key ends it.
 
-use super::Metrics;
+use super::MetricsArgs;
 use super::history::{bytes, cpu, speed};
-use crate::words::{self, Outcome};
-use crate::{spark, terminal};
-use msb_api::{Api, Metrics as Measured, Sample};
+use crate::output::{self, Outcome};
+use crate::{sparkline, terminal};
+use msb_api::{Api, Metrics as SandboxMetrics, Sample};
 use msb_spec::{Bytes, Name, Result, TermSize};
 use msb_sys::signal::{self, Signals};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -21,14 +21,14 @@ struct Screen {
 impl Screen {
     fn enter() -> Result<Self> {
         let raw = terminal::Raw::enter()?;
-        words::stdout(b"\x1b[?1049h\x1b[?25l");
+        output::write_stdout(b"\x1b[?1049h\x1b[?25l");
         Ok(Self { _raw: raw })
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        words::stdout(b"\x1b[?25h\x1b[?1049l");
+        output::write_stdout(b"\x1b[?25h\x1b[?1049l");
     }
 }
 
@@ -40,7 +40,7 @@ const LOOK_BACK: Duration = Duration::from_secs(10);
 /// What is remembered of a sandbox between two looks.
 struct Before {
     at: Instant,
-    measured: Measured,
+    measured: SandboxMetrics,
 }
 
 /// What is known when a picture is drawn.
@@ -51,7 +51,7 @@ struct Known {
     looked_back: Option<Instant>,
 }
 
-pub(super) fn show(asked: &Metrics, api: &dyn Api) -> Outcome {
+pub(super) fn show(asked: &MetricsArgs, api: &dyn Api) -> Outcome {
     // What cannot be measured is told on the screen where it can be read.
     let mut measured = asked.measure(api)?;
     let signals =
@@ -63,7 +63,7 @@ pub(super) fn show(asked: &Metrics, api: &dyn Api) -> Outcome {
     loop {
         known.look_back(api, &measured);
         let size = terminal::size();
-        words::stdout(frame(&known.lines(&measured, taken, size), size).as_bytes());
+        output::write_stdout(frame(&known.lines(&measured, taken, size), size).as_bytes());
         match wait(&signals, asked.pause())? {
             Told::End => return Ok(0),
             // The same once more, in another size.
@@ -117,7 +117,7 @@ fn wait(signals: &Signals, pause: Duration) -> Result<Told> {
         if typed {
             let mut byte = [0];
             match rustix::io::read(&input, &mut byte) {
-                // Nobody is there any more.
+                // The terminal is closed.
                 Ok(0) | Err(_) => return Ok(Told::End),
                 Ok(_) if matches!(byte[0], b'q' | b'Q' | CTRL_C) => return Ok(Told::End),
                 Ok(_) => {}
@@ -147,7 +147,7 @@ fn frame(lines: &[String], size: TermSize) -> String {
 
 impl Known {
     /// Fetches what was kept of the last minutes, as often as something is added to it.
-    fn look_back(&mut self, api: &dyn Api, measured: &[Measured]) {
+    fn look_back(&mut self, api: &dyn Api, measured: &[SandboxMetrics]) {
         if self.looked_back.is_some_and(|at| at.elapsed() < LOOK_BACK) {
             return;
         }
@@ -161,7 +161,7 @@ impl Known {
         }
     }
 
-    fn lines(&self, measured: &[Measured], taken: Instant, size: TermSize) -> Vec<String> {
+    fn lines(&self, measured: &[SandboxMetrics], taken: Instant, size: TermSize) -> Vec<String> {
         let name = measured.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
         let picture = if size.cols < WIDE { PICTURE / 3 } else { PICTURE };
         let heads = [
@@ -177,10 +177,10 @@ impl Known {
         lines
     }
 
-    fn cells(&self, one: &Measured, taken: Instant, picture: usize) -> [String; 10] {
+    fn cells(&self, one: &SandboxMetrics, taken: Instant, picture: usize) -> [String; 10] {
         let before = self.before.get(&one.name);
         let passed = before.map(|before| taken.duration_since(before.at).as_secs_f64().max(1e-3));
-        let rate = |count: fn(&Measured) -> Option<u64>| -> Option<f64> {
+        let rate = |count: fn(&SandboxMetrics) -> Option<u64>| -> Option<f64> {
             let before = count(&before?.measured)?;
             Some(count(one)?.saturating_sub(before) as f64 / passed?)
         };
@@ -190,7 +190,7 @@ impl Known {
         [
             one.name.clone(),
             rate(|it| Some(it.cpu_us)).map_or_else(dash, |us| format!("{:.0}%", us / 1e4)),
-            spark::line(&minutes[minutes.len().saturating_sub(picture)..], 100.0),
+            sparkline::line(&minutes[minutes.len().saturating_sub(picture)..], 100.0),
             memory(one),
             fast(|it| Some(it.net?.received)),
             fast(|it| Some(it.net?.sent)),
@@ -216,21 +216,21 @@ fn line(cells: &[String; 10], name: usize, picture: usize) -> String {
 const WIDE: u16 = 120;
 
 /// How much memory, and of how much, as a bar.
-fn memory(one: &Measured) -> String {
+fn memory(one: &SandboxMetrics) -> String {
     let (used, most) = match one.guest {
         Some(guest) => (guest.memory, Some(guest.memory_total)),
         None => (one.memory, one.memory_limit),
     };
     match most {
         Some(most) if most > 0 => {
-            let bar = spark::bar(used as f64 / most as f64, 10);
+            let bar = sparkline::bar(used as f64 / most as f64, 10);
             format!("{bar} {}/{}", bytes(used as f64), Bytes(most))
         }
         _ => Bytes(used).to_string(),
     }
 }
 
-/// `12s`, `3m20s`, `5h7m`, `3d4h`.
+/// A duration as `12s`, `3m20s`, `5h7m` or `3d4h`.
 fn up(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -1,6 +1,6 @@
 //! The coding agents that read skills, and where from.
 
-use crate::places;
+use crate::settings_file;
 use clap::ValueEnum;
 use msb_spec::{Result, env};
 use std::path::PathBuf;
@@ -30,14 +30,14 @@ impl Agent {
     /// That of the user.
     pub(super) fn of_user(self) -> Result<PathBuf> {
         Ok(match self {
-            Self::ClaudeCode => match places::absolute(env::CLAUDE_CONFIG_DIR) {
+            Self::ClaudeCode => match settings_file::absolute(env::CLAUDE_CONFIG_DIR) {
                 Some(own) => own.join("skills"),
-                None => places::home()?.join(".claude/skills"),
+                None => settings_file::home()?.join(".claude/skills"),
             },
-            Self::Codex => places::home()?.join(".agents/skills"),
-            Self::Cursor => places::home()?.join(".cursor/skills"),
-            Self::Gemini => places::home()?.join(".gemini/skills"),
-            Self::Copilot => places::home()?.join(".copilot/skills"),
+            Self::Codex => settings_file::home()?.join(".agents/skills"),
+            Self::Cursor => settings_file::home()?.join(".cursor/skills"),
+            Self::Gemini => settings_file::home()?.join(".gemini/skills"),
+            Self::Copilot => settings_file::home()?.join(".copilot/skills"),
         })
     }
 }

@@ -1,10 +1,11 @@
 //! The files of the skill, and which of them lie somewhere as they were installed.
 //!
 //! What was installed is written down in a list of digests, as `sha256sum` has it: a later version
-//! knows by it what nobody has changed. In a project the list is somebody else's word, so it is
+//! knows by it which files are unchanged. In a project the list may come from others, so it is
 //! believed only about plain names below the skill, and only where the digest is right.
 
-use crate::places::Found;
+use crate::settings_file::FileContents;
+use msb_spec::encoding::hex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
@@ -31,19 +32,19 @@ pub(super) enum State {
     Same,
     /// As another version has installed it.
     Old,
-    /// As nobody of us has.
+    /// No file of ours has this digest.
     Changed,
 }
 
 /// What a list says.
 #[derive(Debug)]
-pub(super) struct Installed {
+pub(super) struct InstalledFiles {
     text: Option<String>,
     digests: BTreeMap<String, String>,
 }
 
-impl Installed {
-    pub(super) fn of(list: Option<&Found>) -> Self {
+impl InstalledFiles {
+    pub(super) fn of(list: Option<&FileContents>) -> Self {
         let text = list.map(|found| String::from_utf8_lossy(&found.bytes).into_owned());
         let lines = text.as_deref().unwrap_or_default().lines().take(MOST);
         let known = lines.filter_map(|line| line.split_once("  "));
@@ -73,7 +74,7 @@ impl Installed {
         names.filter(|name| FILES.iter().all(|(own, _)| own != name))
     }
 
-    pub(super) fn state(&self, name: &str, found: Option<&Found>) -> State {
+    pub(super) fn state(&self, name: &str, found: Option<&FileContents>) -> State {
         let Some(found) = found else { return State::Missing };
         let own = FILES.iter().find(|(known, _)| *known == name);
         if own.is_some_and(|(_, text)| text.as_bytes() == found.bytes) {
@@ -92,7 +93,7 @@ pub(super) fn list() -> String {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(bytes))
 }
 
 /// Names below the skill's directory and no way out of it.

@@ -1,9 +1,9 @@
 //! `msb ssh config`: what belongs into `~/.ssh/config`.
 
 use super::{host_key, known_as, login_name, make_known};
-use crate::at::bare_engine;
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::bare_engine;
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::SshFile;
 use msb_spec::{Error, Name, Result, UserRef, env};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// No port is opened and no key is needed: ssh starts `msb ssh serve --stdio` as its way there.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ssh config [OPTIONS] NAME")]
-pub(crate) struct Config {
+pub(crate) struct SshConfigArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -26,8 +26,8 @@ pub(crate) struct Config {
     user: Option<UserRef>,
 }
 
-impl Act for Config {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshConfigArgs {
+    fn run(self) -> Outcome {
         let name = Name::parse(&self.name)?;
         let engine = bare_engine()?;
         let files = engine.ssh_files(&name)?;
@@ -49,7 +49,7 @@ impl Act for Config {
             program: text(&program)?,
             home: home.map(text).transpose()?,
         };
-        words::stdout(block.to_string().as_bytes());
+        output::write_stdout(block.to_string().as_bytes());
         Ok(0)
     }
 }

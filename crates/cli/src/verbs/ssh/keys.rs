@@ -1,9 +1,9 @@
-//! `msb ssh authorize`, `revoke` and `keys`: who may come in through a port.
+//! `msb ssh authorize`, `revoke` and `keys`: the keys that may log in through a port.
 
-use crate::at::bare_engine;
 use crate::listing::{self, Listing};
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::output::{self, Outcome};
+use crate::target::bare_engine;
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::{Engine, SshFile, SshFiles};
 use msb_spec::{Error, Kind, Name, Result, env};
@@ -19,7 +19,7 @@ const TEXT_LIMIT: u64 = 1 << 20;
 /// Lets the owner of a key log in where `msb ssh serve` listens.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ssh authorize [OPTIONS] KEY")]
-pub(crate) struct Authorize {
+pub(crate) struct SshAuthorizeArgs {
     /// Public key: a `.pub` file, its line, or `-` for stdin
     #[arg(value_name = "KEY", required_unless_present = "my_keys")]
     key: Option<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Authorize {
 /// Lets the owner of a key log in no more; sessions that are open go on.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ssh revoke [OPTIONS] KEY")]
-pub(crate) struct Revoke {
+pub(crate) struct SshRevokeArgs {
     /// Public key as for `authorize`, its fingerprint, or its comment
     #[arg(value_name = "KEY")]
     key: String,
@@ -45,7 +45,7 @@ pub(crate) struct Revoke {
 
 /// Lists the keys that may log in.
 #[derive(Debug, Parser)]
-pub(crate) struct Keys {
+pub(crate) struct SshKeysArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,8 +60,8 @@ struct Row {
     sandbox: Option<Name>,
 }
 
-impl Act for Authorize {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshAuthorizeArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let files = place(&engine, self.sandbox.as_deref())?;
         let keys = match &self.key {
@@ -71,7 +71,7 @@ impl Act for Authorize {
                 if let (true, Some(fault)) = (mine.good.is_empty(), mine.faults.pop()) {
                     return Err(fault.into());
                 }
-                mine.faults.iter().for_each(words::tell);
+                mine.faults.iter().for_each(output::print_error);
                 mine.good
             }
         };
@@ -89,17 +89,17 @@ impl Act for Authorize {
             Ok((text_of(&lines), added))
         })?;
         for fingerprint in &added {
-            words::say(fingerprint);
+            output::print(fingerprint);
         }
         if added.is_empty() {
-            words::note("it may log in already");
+            output::note("it may log in already");
         }
         Ok(0)
     }
 }
 
-impl Act for Revoke {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshRevokeArgs {
+    fn run(self) -> Outcome {
         let engine = bare_engine()?;
         let places = match &self.sandbox {
             Some(_) => vec![place(&engine, self.sandbox.as_deref())?],
@@ -119,7 +119,7 @@ impl Act for Revoke {
             }
             removed.extend(files.change(SshFile::AuthorizedKeys, |old| {
                 let (mut gone, mut stays) = (Vec::new(), Vec::new());
-                // What is no key lets nobody in, and is whoever's who wrote it.
+                // A line that is no key grants nothing; it is kept as it is.
                 for line in old.lines() {
                     match Key::parse_line(line) {
                         Some(Ok(key)) if meant(&key) => gone.push(key.fingerprint()),
@@ -136,17 +136,17 @@ impl Act for Revoke {
         }
         removed.sort();
         removed.dedup();
-        removed.iter().for_each(words::say);
+        removed.iter().for_each(output::print);
         Ok(0)
     }
 }
 
-impl Act for Keys {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshKeysArgs {
+    fn run(self) -> Outcome {
         let mut rows = Vec::new();
         for (sandbox, files) in bare_engine()?.ssh_files_everywhere() {
             let keys = listed(&files)?;
-            keys.faults.iter().for_each(words::tell);
+            keys.faults.iter().for_each(output::print_error);
             for key in keys.good {
                 rows.push(Row {
                     fingerprint: key.fingerprint(),
@@ -205,7 +205,7 @@ fn text_of(lines: &[impl std::fmt::Display]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Keys as somebody gave them: a file, stdin, or a line.
+/// Keys as given on the command line: a file, stdin, or a line.
 fn given(key: &str) -> Result<Vec<Key>> {
     let keys = match key {
         "-" => Key::parse_all(&text(stdin().lock(), Path::new("stdin"))?)?,
@@ -229,16 +229,13 @@ fn text(from: impl Read, path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The public keys of whoever runs this. Certificates beside them are not keys.
+/// The public keys of the current user. Certificates beside them are not keys.
 pub(super) fn my_keys() -> Result<msb_ssh::Keys> {
-    // What a relative one leads to is whoever's who has made the directory that we are in.
+    // A relative HOME would lead below the current directory, which may belong to another user.
     let home =
         std::env::var_os(env::USER_HOME).map(PathBuf::from).filter(|home| home.is_absolute());
     let directory = home.map(|home| home.join(".ssh")).ok_or_else(|| {
-        Error::invalid(format!(
-            "whose keys are yours is not known: `{}` is no path",
-            env::USER_HOME
-        ))
+        Error::invalid(format!("your keys cannot be found: `{}` is no path", env::USER_HOME))
     })?;
     let entries =
         std::fs::read_dir(&directory).into_iter().flatten().filter_map(|entry| entry.ok());

@@ -3,14 +3,14 @@
 use super::config::{known_hosts, quoted};
 use super::keys::{authorized, my_keys};
 use super::{host_key, known_as, login_name, make_known};
-use crate::at::{bare_engine, runs};
-use crate::serving::{block_on, listen, told_to_stop};
-use crate::table::Act;
-use crate::words::{self, Outcome};
+use crate::http_server::{block_on, listen, told_to_stop};
+use crate::output::{self, Outcome};
+use crate::target::{bare_engine, runs};
+use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::{Engine, SshFile, SshFiles};
 use msb_spec::{Error, Kind, Name, Result};
-use msb_ssh::{Door, HostKey, Served, Still, Told, serve_pair, serve_port};
+use msb_ssh::{Door, HostKey, ServerNotice, SshServerConfig, Still, serve_pair, serve_port};
 use std::io::{stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,10 +25,10 @@ const LOOKS: u32 = 3;
 /// Serves SSH for a sandbox until it ends, or this is interrupted. The sandbox needs no sshd.
 ///
 /// At a port only the keys of `msb ssh authorize` may log in, as any user of the sandbox. With `--stdio` there is one
-/// client and no question: whoever can start this could use `msb exec`.
+/// client and no authentication: a user that can start this could use `msb exec`.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb ssh serve [OPTIONS] NAME")]
-pub(crate) struct Serve {
+pub(crate) struct SshServeArgs {
     /// Name of the sandbox
     #[arg(value_name = "NAME")]
     name: String,
@@ -46,8 +46,8 @@ pub(crate) struct Serve {
     stdio: bool,
 }
 
-impl Act for Serve {
-    fn act(self) -> Outcome {
+impl LocalVerb for SshServeArgs {
+    fn run(self) -> Outcome {
         let name = Name::parse(&self.name)?;
         let engine = bare_engine()?;
         let files = engine.ssh_files(&name)?;
@@ -57,7 +57,7 @@ impl Act for Serve {
         let host_key = host_key(&files)?;
         // Before anybody connects: ssh looks at it only then, and the sandbox may be newer than what ssh was told.
         make_known(&files, &name, &host_key)?;
-        let served = Served {
+        let served = SshServerConfig {
             still: still(files.clone(), name.clone(), host_key.fingerprint()),
             host_key,
             door: Door::Anybody,
@@ -81,35 +81,35 @@ impl Act for Serve {
     }
 }
 
-impl Serve {
+impl SshServeArgs {
     fn at_a_port(
         &self,
         port: u16,
         engine: Engine,
         files: &SshFiles,
-        mut served: Served,
+        mut served: SshServerConfig,
     ) -> Result<()> {
         let (name, mine) = (served.name.clone(), self.my_keys);
         if mine {
             my_keys()?;
         }
         let keys = authorized(&engine, &name, mine);
-        keys.faults.iter().for_each(words::tell);
+        keys.faults.iter().for_each(output::print_error);
         if keys.good.is_empty() {
-            words::note("nobody may log in yet: `msb ssh authorize KEY` lets somebody in");
+            output::note("no key may log in yet: `msb ssh authorize KEY` adds one");
         }
         let known_hosts = known_hosts(&files.path(SshFile::KnownHosts))?;
         let listener = listen(self.bind, port)?;
         let at = listener.local_addr().map_err(|error| Error::host("cannot listen", error))?;
         if !at.ip().is_loopback() {
-            words::note(format!(
-                "this port is open to whoever reaches {}: each authorized key is a way in from there",
+            output::note(format!(
+                "this port is open to every host that reaches {}: each authorized key can log in from there",
                 at.ip()
             ));
         }
-        words::say(format!("listening on {at}"));
-        words::say(format!("host key {}", served.host_key.fingerprint()));
-        words::say(format!(
+        output::print(format!("listening on {at}"));
+        output::print(format!("host key {}", served.host_key.fingerprint()));
+        output::print(format!(
             "ssh -p {} -o HostKeyAlias={} -o {} {}@{}",
             at.port(),
             known_as(&name),
@@ -147,7 +147,7 @@ fn still(files: SshFiles, name: Name, fingerprint: String) -> Still {
 }
 
 /// Waits until the sandbox has ended, or its name is another's.
-async fn ended(engine: Arc<Engine>, served: &Served) {
+async fn ended(engine: Arc<Engine>, served: &SshServerConfig) {
     let mut down = 0;
     while down < LOOKS {
         tokio::time::sleep(LOOK).await;
@@ -157,18 +157,18 @@ async fn ended(engine: Arc<Engine>, served: &Served) {
         let looked = tokio::task::spawn_blocking(look).await.unwrap_or(0);
         down = if looked == 0 { 0 } else { down + looked };
     }
-    words::note("the sandbox has ended");
+    output::note("the sandbox has ended");
 }
 
 fn own(fd: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd> {
     fd.try_clone_to_owned().map_err(|error| Error::host("cannot use stdin and stdout", error))
 }
 
-fn tell(told: &Told) {
+fn tell(told: &ServerNotice) {
     match told {
-        Told::Refused(error) => words::tell(error),
-        Told::Login { user, key, from } => {
-            words::note(format!("login from {from} as `{user}` with {key}"));
+        ServerNotice::Refused(error) => output::print_error(error),
+        ServerNotice::Login { user, key, from } => {
+            output::note(format!("login from {from} as `{user}` with {key}"));
         }
     }
 }

@@ -1,28 +1,28 @@
-//! Requests that are written by hand, to be read differently by two readers.
+//! Hand-written requests that two parsers could read differently.
 
-use super::lab::{Echo, Lab, NAME, Root, run};
+use super::harness::{EchoServer, Harness, NAME, TestCa, run};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 /// Sends bytes on one connection and reads until it is closed.
-async fn said(lab: &Lab, echo: &Echo, bytes: &str) -> String {
-    let mut stream = lab.tls(echo.address, &[b"http/1.1"]).await;
+async fn exchange_raw(harness: &Harness, echo: &EchoServer, bytes: &str) -> String {
+    let mut stream = harness.tls(echo.address, &[b"http/1.1"]).await;
     stream.write_all(bytes.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     let _ = stream.shutdown().await;
     let mut answer = Vec::new();
-    // Whoever hangs up without a farewell has still answered.
+    // A server that closes without a TLS alert has still answered.
     let _ = timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await.unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[test]
-fn what_could_be_read_differently_does_not_go_on() {
+fn ambiguous_requests_are_refused() {
     run(async {
-        let root = Root::new();
-        let echo = Echo::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
-        let lab = Lab::new(&["allow@api.example:http:*:/open"], Vec::new(), &[&root], None);
+        let root = TestCa::new();
+        let echo = EchoServer::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
+        let harness = Harness::new(&["allow@api.example:http:*:/open"], Vec::new(), &[&root], None);
         let start = "POST /open HTTP/1.1\r\nHost: api.example\r\n";
         let hidden = "GET /closed HTTP/1.1\r\nHost: api.example\r\n\r\n";
         for (rest, status) in [
@@ -41,21 +41,21 @@ fn what_could_be_read_differently_does_not_go_on() {
             (format!("X : y\r\n\r\n{hidden}"), 400),
             (format!("X: {}\r\n\r\n", "y".repeat(70_000)), 431),
         ] {
-            let answer = said(&lab, &echo, &format!("{start}{rest}")).await;
+            let answer = exchange_raw(&harness, &echo, &format!("{start}{rest}")).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{rest}: {answer}");
             assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
         }
         assert!(echo.seen().is_empty());
-        assert_eq!(lab.verdicts(8).await.len(), 8);
+        assert_eq!(harness.verdicts(8).await.len(), 8);
     });
 }
 
 #[test]
-fn each_of_many_requests_in_a_row_is_decided() {
+fn each_pipelined_request_is_decided() {
     run(async {
-        let root = Root::new();
-        let echo = Echo::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
-        let lab = Lab::new(&["allow@api.example:http:*:/open"], Vec::new(), &[&root], None);
+        let root = TestCa::new();
+        let echo = EchoServer::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
+        let harness = Harness::new(&["allow@api.example:http:*:/open"], Vec::new(), &[&root], None);
         let request =
             |path: &str, more: &str| format!("POST {path} HTTP/1.1\r\nHost: api.example\r\n{more}");
         let bytes = [
@@ -66,7 +66,7 @@ fn each_of_many_requests_in_a_row_is_decided() {
             request("/open/4", "\r\n"),
         ]
         .concat();
-        let answer = said(&lab, &echo, &bytes).await;
+        let answer = exchange_raw(&harness, &echo, &bytes).await;
         let statuses: Vec<&str> = answer
             .split("HTTP/1.1 ")
             .skip(1)
@@ -81,11 +81,11 @@ fn each_of_many_requests_in_a_row_is_decided() {
 }
 
 #[test]
-fn requests_for_somebody_else_do_not_go_on() {
+fn requests_for_another_host_are_refused() {
     run(async {
-        let root = Root::new();
-        let echo = Echo::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
-        let lab = Lab::new(&["allow@any"], Vec::new(), &[&root], None);
+        let root = TestCa::new();
+        let echo = EchoServer::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
+        let harness = Harness::new(&["allow@any"], Vec::new(), &[&root], None);
         for (bytes, status) in [
             ("GET https://other.example/ HTTP/1.1\r\nHost: api.example\r\n\r\n", 421),
             ("GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\n\r\n", 421),
@@ -98,28 +98,28 @@ fn requests_for_somebody_else_do_not_go_on() {
             ("MSB-FAULTY / HTTP/1.1\r\nHost: other.example\r\n\r\n", 421),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         ] {
-            let answer = said(&lab, &echo, bytes).await;
+            let answer = exchange_raw(&harness, &echo, bytes).await;
             assert!(answer[8..].starts_with(&format!(" {status} ")), "{bytes}: {answer}");
         }
         assert!(echo.seen().is_empty());
-        // The long form for the same host is the short one to the other side.
+        // The absolute form for this host is sent in origin form.
         let long = "GET https://api.example/x?y HTTP/1.1\r\nHost: api.example\r\n\r\n";
-        assert!(said(&lab, &echo, long).await.starts_with("HTTP/1.1 200 "));
+        assert!(exchange_raw(&harness, &echo, long).await.starts_with("HTTP/1.1 200 "));
         assert!(echo.seen()[0].starts_with("GET /x?y "), "{:?}", echo.seen());
     });
 }
 
 #[test]
-fn other_protocols_are_not_switched_to() {
+fn only_websocket_upgrades_are_forwarded() {
     run(async {
-        let root = Root::new();
-        let echo = Echo::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
-        let lab = Lab::new(&["allow@any"], Vec::new(), &[&root], None);
+        let root = TestCa::new();
+        let echo = EchoServer::start(Some(root.server(NAME, &[b"http/1.1"]))).await;
+        let harness = Harness::new(&["allow@any"], Vec::new(), &[&root], None);
         let start = "GET / HTTP/1.1\r\nHost: api.example\r\nConnection: Upgrade, X-Hidden\r\n";
         let rest = "X-Hidden: y\r\nProxy-Authorization: z\r\nHTTP2-Settings: x\r\nTE: gzip\r\n";
         for upgrade in ["h2c", "TLS/1.0", "websocket, h2c"] {
             let bytes = format!("{start}Upgrade: {upgrade}\r\n{rest}\r\n");
-            let answer = said(&lab, &echo, &bytes).await;
+            let answer = exchange_raw(&harness, &echo, &bytes).await;
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
             let seen = echo.seen().pop().unwrap();
             for name in ["upgrade", "connection", "x-hidden", "proxy-auth", "http2-", "te: "] {

@@ -16,11 +16,11 @@ fn only(text: &str) -> Instruction {
 }
 
 fn shell(text: &str) -> Instruction {
-    runs(Program::Command(Form::Shell(text.to_owned())))
+    runs(RunProgram::Command(CommandForm::Shell(text.to_owned())))
 }
 
-fn runs(program: Program) -> Instruction {
-    Instruction::Run(Run { program, network: true })
+fn runs(program: RunProgram) -> Instruction {
+    Instruction::Run(RunInstruction { program, network: true })
 }
 
 #[test]
@@ -41,20 +41,23 @@ fn stages_and_what_stands_before_them_are_found() {
 fn run_has_three_forms() {
     assert_eq!(only("RUN echo a && \\\n  # why\n\n  echo b\n"), shell("echo a &&   echo b"));
     let words = vec!["echo".to_owned(), "a b".to_owned()];
-    assert_eq!(only("RUN [\"echo\", \"a b\"]"), runs(Program::Command(Form::Exec(words))));
-    // What is no JSON is a command.
+    assert_eq!(
+        only("RUN [\"echo\", \"a b\"]"),
+        runs(RunProgram::Command(CommandForm::Exec(words)))
+    );
+    // Invalid JSON is a shell form.
     assert_eq!(only("RUN [ -e /x ]"), shell("[ -e /x ]"));
     assert_eq!(only("RUN <<EOF\necho $a\necho b\nEOF\n"), shell("echo $a\necho b\n"));
     assert_eq!(only("RUN <<-EOF\n\techo a\n\tEOF\n"), shell("echo a\n"));
     let script = "#!/usr/bin/env python3\nprint(1)\n".to_owned();
-    assert_eq!(only(&format!("RUN <<EOF\n{script}EOF\n")), runs(Program::Script(script)));
+    assert_eq!(only(&format!("RUN <<EOF\n{script}EOF\n")), runs(RunProgram::Script(script)));
     assert_eq!(
         only("RUN cat <<A <<'B' > /x\n1\nA\n2\nB\n"),
         shell("cat <<A <<'B' > /x\n1\nA\n2\nB\n")
     );
     assert_eq!(only("RUN --network=default --security=sandbox true"), shell("true"));
-    let program = Program::Command(Form::Shell("true".to_owned()));
-    let closed = Instruction::Run(Run { program, network: false });
+    let program = RunProgram::Command(CommandForm::Shell("true".to_owned()));
+    let closed = Instruction::Run(RunInstruction { program, network: false });
     assert_eq!(only("RUN --network=none true"), closed);
 }
 
@@ -109,10 +112,10 @@ fn copies_have_flags_sources_and_a_target() {
         other => panic!("{other:?}"),
     };
     let found = copy("COPY --chown=1:2 --chmod=755 --from=build --link a* \"b\" /to/\n");
-    let paths = |copy: &Copy| -> Vec<String> {
-        let path = |source: &Source| match source {
-            Source::Path(path) => path.clone(),
-            Source::Document { name, .. } => format!("<<{name}"),
+    let paths = |copy: &CopyInstruction| -> Vec<String> {
+        let path = |source: &CopySource| match source {
+            CopySource::Path(path) => path.clone(),
+            CopySource::Document { name, .. } => format!("<<{name}"),
         };
         copy.sources.iter().map(path).collect()
     };
@@ -125,7 +128,7 @@ fn copies_have_flags_sources_and_a_target() {
     assert_eq!(paths(&copy("COPY [\"a b\", \"c\"]")), ["a b"]);
     let files = copy("COPY <<one x <<\"two\" /d/\n1 $v\none\n2\ntwo\n");
     assert_eq!(paths(&files), ["<<one", "x", "<<two"]);
-    let document = |name: &str, body: &str, expand| Source::Document {
+    let document = |name: &str, body: &str, expand| CopySource::Document {
         name: name.to_owned(),
         body: body.to_owned(),
         expand,
@@ -166,7 +169,7 @@ fn health_checks_are_read_with_their_times() {
     else {
         panic!("{found:?}")
     };
-    assert_eq!(command, Form::Shell("curl x || exit 1".to_owned()));
+    assert_eq!(command, CommandForm::Shell("curl x || exit 1".to_owned()));
     assert_eq!((interval, timeout), (Some(90_000_000_000), Some(1_500_000_000)));
     assert_eq!(retries, Some(3));
     assert_eq!(only("HEALTHCHECK NONE"), Instruction::Healthcheck(Healthcheck::None));

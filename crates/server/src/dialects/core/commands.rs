@@ -1,10 +1,10 @@
-//! Commands: once, in a sandbox, in the background.
+//! Tools that run commands: in a new sandbox, in an existing one, or in the background.
 
-use super::sandboxes::Network;
+use super::sandboxes::NetworkAccess;
 use super::{Core, MOST_TEXT};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use crate::exec;
-use msb_api::{Captured, LogFilter};
+use msb_api::{CapturedOutput, LogFilter};
 use msb_spec::{Bytes, Command, Ending, Error, Exit, ImageRef, Kind, Name, Result, Span, UserRef};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const TIMEOUT: f64 = 120.0;
-/// Nobody waits longer for an answer than this.
+/// Longest wait of `exec_poll` in seconds: clients wait no longer for a result.
 const MOST_WAITING: f64 = 60.0;
 
 #[derive(Debug, Deserialize)]
@@ -20,26 +20,26 @@ const MOST_WAITING: f64 = 60.0;
 pub(super) struct RunArguments {
     command: Option<String>,
     code: Option<String>,
-    language: Option<Language>,
+    language: Option<CodeLanguage>,
     image: Option<ImageRef>,
     stdin: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    network: Option<Network>,
+    network: Option<NetworkAccess>,
     memory: Option<Bytes>,
     timeout_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Language {
+enum CodeLanguage {
     Python,
     Javascript,
     Bash,
 }
 
-impl Language {
-    /// A program that runs the text in `$0`.
+impl CodeLanguage {
+    /// A command that runs the code.
     fn argv(self, code: String) -> Vec<String> {
         let program = match self {
             Self::Python => ["python3", "-c"],
@@ -75,12 +75,12 @@ pub(super) struct PollArguments {
     #[serde(default)]
     wait_seconds: f64,
     stdin: Option<String>,
-    signal: Option<Signal>,
+    signal: Option<PollSignal>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Signal {
+enum PollSignal {
     Hup = 1,
     Int = 2,
     Kill = 9,
@@ -88,11 +88,11 @@ enum Signal {
 }
 
 impl Core {
-    pub(super) fn run(&self, call: &Call, arguments: RunArguments) -> Result<Value> {
+    pub(super) fn run(&self, call: &ToolCall, arguments: RunArguments) -> Result<Value> {
         let mut spec = self.spec(arguments.image, arguments.network)?;
         spec.command = match (arguments.command, arguments.code) {
             (Some(command), None) => vec!["sh".to_owned(), "-c".to_owned(), command],
-            (None, Some(code)) => arguments.language.unwrap_or(Language::Python).argv(code),
+            (None, Some(code)) => arguments.language.unwrap_or(CodeLanguage::Python).argv(code),
             _ => {
                 let text = "`run` needs either `command` or `code`";
                 return Err(Error::invalid(text).hint("`code` goes with `language`"));
@@ -101,13 +101,13 @@ impl Core {
         spec.env = arguments.env;
         spec.memory = arguments.memory.or(spec.memory);
         spec.timeout = Some(span(arguments.timeout_seconds.unwrap_or(TIMEOUT))?);
-        let (_, mut exec) = self.world.api.exec_run(&spec, call.watch.as_ref())?;
+        let (_, mut exec) = self.config.api.exec_run(&spec, call.watch.as_ref())?;
         let stdin = Some(arguments.stdin.unwrap_or_default().into_bytes());
         let captured = exec::finish(exec.as_mut(), stdin, MOST_TEXT, &call.cancel)?;
         Ok(ended(captured, None))
     }
 
-    pub(super) fn exec(&self, call: &Call, arguments: ExecArguments) -> Result<Value> {
+    pub(super) fn exec(&self, call: &ToolCall, arguments: ExecArguments) -> Result<Value> {
         let name = &arguments.sandbox;
         let note = self.awake(name)?;
         let seconds = arguments.timeout_seconds.or((!arguments.background).then_some(TIMEOUT));
@@ -121,7 +121,7 @@ impl Core {
             ..Command::default()
         };
         let stdin = arguments.stdin.map(String::into_bytes);
-        let api = self.world.api.as_ref();
+        let api = self.config.api.as_ref();
         if !arguments.background {
             let captured = exec::run(api, name, command, stdin, MOST_TEXT, &call.cancel)?;
             return Ok(ended(captured, note));
@@ -133,16 +133,16 @@ impl Core {
             input.write(&bytes)?;
         }
         input.detach()?;
-        let note = "it runs; exec_poll shows what it says";
+        let note = "the command is running; exec_poll returns its output";
         Ok(json!({
             "exit_code": null, "stdout": "", "stderr": "",
             "exec": exec.id(), "running": true, "note": note,
         }))
     }
 
-    pub(super) fn exec_poll(&self, call: &Call, arguments: &PollArguments) -> Result<Value> {
+    pub(super) fn exec_poll(&self, call: &ToolCall, arguments: &PollArguments) -> Result<Value> {
         let PollArguments { sandbox, exec, .. } = arguments;
-        let api = self.world.api.as_ref();
+        let api = self.config.api.as_ref();
         if let Some(text) = &arguments.stdin {
             let attached = api.exec_attach(sandbox, *exec)?;
             attached.input().write(text.as_bytes())?;
@@ -154,7 +154,7 @@ impl Core {
         let exit = exec::end(api, sandbox, *exec, limit, &call.cancel);
         let exit = exit.map_err(|error| match error.kind() {
             Kind::NotFound if error.advice().is_none() => {
-                error.hint("`exec` with `background` gives the number")
+                error.hint("`exec` with `background` returns the number")
             }
             _ => error,
         })?;
@@ -165,12 +165,12 @@ impl Core {
         let mut note = None;
         let mut from = arguments.since;
         if from > bytes.len() {
-            // The log is bounded: the oldest of it is gone.
-            (from, note) = (0, Some("the log was cut meanwhile; this is what is left of it"));
+            // The log is bounded, so its oldest part may be gone.
+            (from, note) = (0, Some("the oldest output was dropped; this is the rest of it"));
         }
         let end = bytes.len().min(from + MOST_TEXT);
         if end < bytes.len() {
-            note = Some("there is more: poll again with `next`");
+            note = Some("there is more output: poll again with `next`");
         }
         let mut answer = json!({
             "output": String::from_utf8_lossy(&bytes[from..end]),
@@ -185,9 +185,9 @@ impl Core {
     }
 }
 
-/// What a command that has ended is told as.
-fn ended(captured: Captured, note: Option<&str>) -> Value {
-    let Captured { stdout, stderr, stdout_bytes, stderr_bytes, exit } = captured;
+/// The result of a command that has ended.
+fn ended(captured: CapturedOutput, note: Option<&str>) -> Value {
+    let CapturedOutput { stdout, stderr, stdout_bytes, stderr_bytes, exit } = captured;
     let mut notes: Vec<String> = note.into_iter().map(str::to_owned).collect();
     for (name, kept, all) in [("stdout", &stdout, stdout_bytes), ("stderr", &stderr, stderr_bytes)]
     {

@@ -1,7 +1,7 @@
-//! Files of a sandbox.
+//! Tools for files of a sandbox.
 
 use super::{Core, MOST_TEXT};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use crate::exec;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,14 +11,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A text that is edited, or read by lines, is held in memory.
+/// Largest file, in bytes, that is edited or read by lines: it is held in memory.
 const MOST_HELD: u64 = 16 << 20;
 const SEARCH_LIMIT: Duration = Duration::from_secs(30);
 const MOST_MATCHES: usize = 1000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Encoding {
+enum FileEncoding {
     #[default]
     Text,
     Base64,
@@ -32,7 +32,7 @@ pub(super) struct ReadArguments {
     start_line: Option<usize>,
     lines: Option<usize>,
     #[serde(default)]
-    encoding: Encoding,
+    encoding: FileEncoding,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,7 +42,7 @@ pub(super) struct WriteArguments {
     path: String,
     content: String,
     #[serde(default)]
-    encoding: Encoding,
+    encoding: FileEncoding,
     #[serde(default)]
     append: bool,
     #[serde(default)]
@@ -75,9 +75,9 @@ impl Core {
         self.awake(&arguments.sandbox)?;
         let at = Place::sandbox(&arguments.sandbox);
         let path = arguments.path.as_bytes();
-        let meta = self.world.api.file_stat(&at, path, true)?;
+        let meta = self.config.api.file_stat(&at, path, true)?;
         if meta.kind == EntryKind::Directory {
-            let entries = self.world.api.file_list(&at, path)?;
+            let entries = self.config.api.file_list(&at, path)?;
             let lines: Vec<String> = entries.iter().map(listed).collect();
             return Ok(json!({
                 "content": lines.join("\n"), "lines": lines.len(), "size": entries.len(),
@@ -86,15 +86,15 @@ impl Core {
         }
         let mut bytes = Vec::new();
         let held =
-            if arguments.encoding == Encoding::Base64 { MOST_TEXT as u64 } else { MOST_HELD };
-        self.world.api.file_read(&at, path, 0, Some(held), &mut |piece| {
+            if arguments.encoding == FileEncoding::Base64 { MOST_TEXT as u64 } else { MOST_HELD };
+        self.config.api.file_read(&at, path, 0, Some(held), &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         })?;
         let cut = |shown: usize| {
             format!("only {shown} of {} bytes are shown; exec with head, tail or dd", meta.size)
         };
-        if arguments.encoding == Encoding::Base64 {
+        if arguments.encoding == FileEncoding::Base64 {
             let mut answer = json!({"content": BASE64.encode(&bytes), "size": meta.size});
             if (bytes.len() as u64) < meta.size {
                 answer["note"] = json!(cut(bytes.len()));
@@ -131,8 +131,8 @@ impl Core {
     pub(super) fn file_write(&self, arguments: WriteArguments) -> Result<Value> {
         self.awake(&arguments.sandbox)?;
         let bytes = match arguments.encoding {
-            Encoding::Text => arguments.content.into_bytes(),
-            Encoding::Base64 => BASE64
+            FileEncoding::Text => arguments.content.into_bytes(),
+            FileEncoding::Base64 => BASE64
                 .decode(&arguments.content)
                 .map_err(|error| Error::invalid("argument `content` is not base64").cause(error))?,
         };
@@ -142,10 +142,10 @@ impl Core {
             && !parent.as_os_str().is_empty()
         {
             use std::os::unix::ffi::OsStrExt;
-            self.world.api.file_mkdir(&at, parent.as_os_str().as_bytes(), true)?;
+            self.config.api.file_mkdir(&at, parent.as_os_str().as_bytes(), true)?;
         }
         let mode = if arguments.executable { 0o755 } else { 0o644 };
-        let api = &self.world.api;
+        let api = &self.config.api;
         let written = api.file_write(&at, path, mode, arguments.append, &mut bytes.as_slice())?;
         Ok(json!({"path": arguments.path, "bytes": written}))
     }
@@ -159,7 +159,7 @@ impl Core {
         self.awake(&arguments.sandbox)?;
         let at = Place::sandbox(&arguments.sandbox);
         let path = arguments.path.as_bytes();
-        let api = &self.world.api;
+        let api = &self.config.api;
         let meta = api.file_stat(&at, path, true)?;
         if meta.size > MOST_HELD {
             return Err(Error::new(
@@ -190,7 +190,7 @@ impl Core {
         Ok(json!({"path": arguments.path, "bytes": written, "replaced": count}))
     }
 
-    pub(super) fn file_search(&self, call: &Call, arguments: SearchArguments) -> Result<Value> {
+    pub(super) fn file_search(&self, call: &ToolCall, arguments: SearchArguments) -> Result<Value> {
         self.awake(&arguments.sandbox)?;
         let limit = arguments.limit.unwrap_or(100).clamp(1, MOST_MATCHES);
         let path = arguments.path.unwrap_or_else(|| ".".to_owned());
@@ -211,7 +211,7 @@ impl Core {
         let tool = argv[0].clone();
         let timeout = Some(Span(SEARCH_LIMIT));
         let command = Command { argv, timeout, ..Command::default() };
-        let api = self.world.api.as_ref();
+        let api = self.config.api.as_ref();
         let most = MOST_TEXT.max(limit * 200);
         let captured = exec::run(api, &arguments.sandbox, command, None, most, &call.cancel)
             .map_err(|error| match error.kind() {
@@ -220,7 +220,7 @@ impl Core {
             })?;
         let text = String::from_utf8_lossy(&captured.stdout);
         let matches: Vec<&str> = text.lines().take(limit).collect();
-        // One is grep's way to say that there is nothing.
+        // grep exits with 1 if nothing matches.
         let failed = !matches!(captured.exit.code, Some(0 | 1)) && matches.is_empty();
         if failed {
             let said = String::from_utf8_lossy(&captured.stderr).trim().to_owned();
@@ -234,7 +234,7 @@ impl Core {
     }
 }
 
-/// One line of a directory.
+/// One line of a directory listing.
 fn listed(meta: &Meta) -> String {
     let name = String::from_utf8_lossy(&meta.name);
     match &meta.kind {

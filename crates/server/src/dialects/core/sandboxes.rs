@@ -1,11 +1,11 @@
-//! Sandboxes that stay, and their ports.
+//! Tools for long-lived sandboxes and their ports.
 
 use super::Core;
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{Child, ChildSpec, Create, Summary};
 use msb_spec::{
     Bytes, Cpus, Decision, Direction, Error, ImageRef, Mount, MountSource, Name, NetworkSpec,
-    Protocol, Published, Reach, Result, Rule, SpawnPolicy, Spec, Target, Traffic, Workspace,
+    Protocol, PublishedPort, Reach, Result, Rule, SpawnPolicy, Spec, Target, Traffic, Workspace,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-/// Commands have this long to end when their sandbox is stopped.
+/// Time between SIGTERM and SIGKILL when a sandbox is stopped.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize)]
@@ -27,11 +27,11 @@ pub(super) struct CreateArguments {
     workdir: Option<String>,
     memory: Option<Bytes>,
     cpus: Option<f64>,
-    network: Option<Network>,
+    network: Option<NetworkAccess>,
     #[serde(default)]
     allow_hosts: Vec<String>,
     #[serde(default)]
-    ports: Vec<Published>,
+    ports: Vec<PublishedPort>,
     #[serde(default)]
     mounts: Vec<Mount>,
     workspace: Option<std::path::PathBuf>,
@@ -54,10 +54,10 @@ pub(super) struct ListArguments {
     parent: Option<Name>,
 }
 
-/// How far a sandbox reaches.
+/// The network access of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Network {
+pub(super) enum NetworkAccess {
     Public,
     None,
 }
@@ -79,7 +79,11 @@ pub(super) struct PortArguments {
 }
 
 impl Core {
-    pub(super) fn sandbox_create(&self, call: &Call, arguments: CreateArguments) -> Result<Value> {
+    pub(super) fn sandbox_create(
+        &self,
+        call: &ToolCall,
+        arguments: CreateArguments,
+    ) -> Result<Value> {
         let mut spec = self.spec(arguments.image, arguments.network)?;
         spec.name = arguments.name;
         spec.env = arguments.env;
@@ -88,12 +92,12 @@ impl Core {
         spec.cpus = cpus(arguments.cpus)?.or(spec.cpus);
         for mut mount in arguments.mounts {
             if let MountSource::Path(path) = &mut mount.source {
-                *path = self.world.paths.check(path)?;
+                *path = self.config.paths.check(path)?;
             }
             spec.mounts.push(mount);
         }
         if let Some(path) = arguments.workspace {
-            let path = self.world.paths.check(&path)?;
+            let path = self.config.paths.check(&path)?;
             spec.workspace = Some(Workspace::parse(&format!("{}:/workspace", path.display()))?);
             spec.workdir.get_or_insert_with(|| "/workspace".to_owned());
         }
@@ -118,19 +122,23 @@ impl Core {
             spec.spawn = Some(policy);
         }
         let ask = Create { spec, ..Create::default() };
-        let made = self.world.api.sandbox_create(&ask, call.watch.as_ref())?;
-        Ok(shown(&made))
+        let created = self.config.api.sandbox_create(&ask, call.watch.as_ref())?;
+        Ok(shown(&created))
     }
 
-    /// A Spec with what every tool can say about it.
-    pub(super) fn spec(&self, image: Option<ImageRef>, network: Option<Network>) -> Result<Spec> {
-        let mut spec = self.world.defaults.clone();
+    /// The Spec of a new sandbox, with the settings that all tools share.
+    pub(super) fn spec(
+        &self,
+        image: Option<ImageRef>,
+        network: Option<NetworkAccess>,
+    ) -> Result<Spec> {
+        let mut spec = self.config.defaults.clone();
         if let Some(image) = image {
             spec.image = self.allowed(image)?;
         }
         let reach = match network {
-            Some(Network::Public) => Some(Reach::Public),
-            Some(Network::None) => Some(Reach::None),
+            Some(NetworkAccess::Public) => Some(Reach::Public),
+            Some(NetworkAccess::None) => Some(Reach::None),
             None => None,
         };
         if let Some(reach) = reach {
@@ -139,56 +147,56 @@ impl Core {
         Ok(spec)
     }
 
-    /// A directory or a disk of the host is one that may be shown.
+    /// Checks that a directory or disk of the host is allowed.
     fn allowed(&self, image: ImageRef) -> Result<ImageRef> {
         match image {
-            ImageRef::Path(path) => self.world.paths.check(&path).map(ImageRef::Path),
+            ImageRef::Path(path) => self.config.paths.check(&path).map(ImageRef::Path),
             other => Ok(other),
         }
     }
 
-    pub(super) fn child_spawn(&self, call: &Call, arguments: SpawnArguments) -> Result<Value> {
-        let SpawnArguments { parent, name, image, memory, cpus: asked } = arguments;
+    pub(super) fn child_spawn(&self, call: &ToolCall, arguments: SpawnArguments) -> Result<Value> {
+        let SpawnArguments { parent, name, image, memory, cpus: requested } = arguments;
         let image = image.map(|image| self.allowed(image)).transpose()?;
-        let ask = ChildSpec { image, name, cpus: cpus(asked)?, memory };
-        let child = self.world.api.child_spawn(&parent, &ask, call.watch.as_ref())?;
+        let ask = ChildSpec { image, name, cpus: cpus(requested)?, memory };
+        let child = self.config.api.child_spawn(&parent, &ask, call.watch.as_ref())?;
         Ok(shown_child(&child))
     }
 
     pub(super) fn sandbox_list(&self, arguments: &ListArguments) -> Result<Value> {
         if let Some(parent) = &arguments.parent {
-            let brood = self.world.api.child_list(parent)?;
-            let children: Vec<Value> = brood.children.iter().map(shown_child).collect();
+            let list = self.config.api.child_list(parent)?;
+            let children: Vec<Value> = list.children.iter().map(shown_child).collect();
             return Ok(json!({ "sandboxes": children }));
         }
-        let all = self.world.api.sandbox_list()?;
+        let all = self.config.api.sandbox_list()?;
         Ok(json!({"sandboxes": all.iter().map(shown).collect::<Vec<_>>()}))
     }
 
     pub(super) fn sandbox_stop(&self, arguments: StopArguments) -> Result<Value> {
         let StopArguments { sandbox, remove } = arguments;
         match remove {
-            true => self.world.api.sandbox_remove(&sandbox, true)?,
-            false => drop(self.world.api.sandbox_stop(&sandbox, GRACE)?),
+            true => self.config.api.sandbox_remove(&sandbox, true)?,
+            false => drop(self.config.api.sandbox_stop(&sandbox, GRACE)?),
         }
         Ok(json!({"sandbox": sandbox, "removed": remove}))
     }
 
     pub(super) fn port_publish(&self, arguments: &PortArguments) -> Result<Value> {
-        let asked = Published {
+        let requested = PublishedPort {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             host: arguments.host_port.unwrap_or(0),
             guest: arguments.port,
             protocol: Protocol::Tcp,
         };
-        let port = self.world.api.port_publish(&arguments.sandbox, &asked)?;
+        let port = self.config.api.port_publish(&arguments.sandbox, &requested)?;
         let address = SocketAddr::new(port.address, port.host);
         Ok(json!({"address": address.to_string(), "url": format!("http://{address}")}))
     }
 
-    /// Starts a sandbox that has stopped, so that a tool can use it.
+    /// Starts a stopped sandbox, so that a tool can use it. Returns a note about that.
     pub(super) fn awake(&self, name: &Name) -> Result<Option<&'static str>> {
-        let started = self.world.api.sandbox_start(name).map_err(|error| {
+        let started = self.config.api.sandbox_start(name).map_err(|error| {
             match error.kind() == msb_spec::Kind::NotFound {
                 true => Error::new(msb_spec::Kind::NotFound, format!("no sandbox `{name}`"))
                     .hint("sandbox_list shows those there are; sandbox_create makes one"),
@@ -199,8 +207,8 @@ impl Core {
     }
 }
 
-fn cpus(asked: Option<f64>) -> Result<Option<Cpus>> {
-    asked.map(|cpus| cpus.to_string().parse()).transpose()
+fn cpus(requested: Option<f64>) -> Result<Option<Cpus>> {
+    requested.map(|cpus| cpus.to_string().parse()).transpose()
 }
 
 fn shown_child(child: &Child) -> Value {

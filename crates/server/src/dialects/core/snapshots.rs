@@ -1,4 +1,4 @@
-//! Saved files of a sandbox, and the way back.
+//! Tools that save the files of a sandbox and restore them.
 
 use super::Core;
 use super::sandboxes::shown;
@@ -26,18 +26,18 @@ pub(super) struct RestoreArguments {
 impl Core {
     pub(super) fn snapshot_create(&self, arguments: SaveArguments) -> Result<Value> {
         let SaveArguments { sandbox, name, note } = arguments;
-        let made = self.world.api.snapshot_create(&name, &sandbox, note.as_deref())?;
-        Ok(saved(&made))
+        let created = self.config.api.snapshot_create(&name, &sandbox, note.as_deref())?;
+        Ok(saved(&created))
     }
 
     pub(super) fn snapshot_list(&self) -> Result<Value> {
-        let all = self.world.api.snapshot_list()?;
+        let all = self.config.api.snapshot_list()?;
         Ok(json!({"snapshots": all.iter().map(saved).collect::<Vec<_>>()}))
     }
 
     pub(super) fn snapshot_restore(&self, arguments: RestoreArguments) -> Result<Value> {
         let RestoreArguments { sandbox, snapshot } = arguments;
-        let api = &self.world.api;
+        let api = &self.config.api;
         api.snapshot_inspect(&snapshot)?;
         api.sandbox_stop(&sandbox, Duration::ZERO)?;
         api.sandbox_rollback(&sandbox, &snapshot)?;
@@ -55,7 +55,7 @@ fn saved(snapshot: &Snapshot) -> Value {
         "created_ms": snapshot.created,
     });
     if let Some(microseconds) = snapshot.paused_us {
-        #[expect(clippy::cast_precision_loss, reason = "nobody stops for 2^53 microseconds")]
+        #[expect(clippy::cast_precision_loss, reason = "no pause takes 2^53 microseconds")]
         let milliseconds = microseconds as f64 / 1000.0;
         saved["paused_ms"] = json!(milliseconds);
     }

@@ -1,7 +1,8 @@
-//! Archives of snapshots on the host, read and written where clients may name them.
+//! Snapshot archives at allowed host paths.
 //!
-//! A path was followed to where it leads before it comes here, so no part of it is a link any more. If one
-//! is by now, somebody wants to lead us elsewhere, and it is refused.
+//! The path was resolved before it comes here, so it has no symbolic links. A link that appears
+//! later
+//! was placed to redirect it, and is refused (`O_NOFOLLOW`).
 
 use msb_spec::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2, renameat, unlinkat};
@@ -10,9 +11,9 @@ use std::io::{BufReader, Chain, Cursor, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// How zstandard begins.
+/// The magic number of zstandard.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Quick, and half as large.
+/// The compression level: fast, at half the size.
 const LEVEL: i32 = 3;
 
 fn about(doing: &str, path: &Path) -> impl Fn(std::io::Error) -> Error {
@@ -32,7 +33,7 @@ fn parts(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
     }
 }
 
-/// The bytes of an archive, as they were before they were compressed.
+/// Reads an archive, decompressed if necessary.
 pub(super) fn open(path: &Path) -> Result<Box<dyn Read>> {
     let about = about("read", path);
     let mut file = File::from(opened(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(&about)?);
@@ -49,7 +50,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read>> {
     }
 }
 
-/// Writes an archive, whole or not at all.
+/// Writes an archive atomically.
 pub(super) fn write(
     path: &Path,
     compressed: bool,
@@ -68,13 +69,13 @@ pub(super) fn write(
     })
 }
 
-/// Copies an archive as it is.
+/// Copies an archive unchanged.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut source = File::from(opened(from, OFlags::RDONLY).map_err(about("read", from))?);
     placed(to, |file| std::io::copy(&mut source, file).map(drop).map_err(about("write", to)))
 }
 
-/// Removes an archive.
+/// Removes an archive file.
 pub(super) fn remove(path: &Path) -> Result<()> {
     let (directory, name) = parts(path)?;
     let about = about("remove", path);
@@ -82,12 +83,12 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     unlinkat(directory, name, AtFlags::empty()).map_err(|error| about(error.into()))
 }
 
-/// Fills a file beside the one that is meant, and then puts it there.
+/// Writes a temporary file in the same directory, and renames it to its place.
 fn placed(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let (directory, name) = parts(path)?;
     let about = about("write", path);
     let directory = opened(directory, OFlags::RDONLY | OFlags::DIRECTORY).map_err(&about)?;
-    let unfinished = format!(".{}.{}", name.to_string_lossy(), super::sessions::unguessable());
+    let unfinished = format!(".{}.{}", name.to_string_lossy(), super::exec_sessions::unguessable());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     let file = rustix::fs::openat(&directory, unfinished.as_str(), flags, mode);

@@ -1,19 +1,18 @@
-//! What a sandbox is to be, from the arguments of this dialect to a Spec.
+//! Converts the arguments of a new sandbox to a Spec.
 //!
-//! Whatever cannot be given is refused by name: nothing that a client asks for is left out in
-//! silence.
+//! Settings that cannot be applied are refused by name. None is ignored silently.
 
-use super::envelope::{Done, Failure, Outcome};
-use super::exec::{LimitAsked, said};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
+use super::exec::{RlimitParams, command_result};
 use super::labels;
 use super::lifecycle::GRACE;
-use super::mounts::MountAsked;
-use super::networks::{NetworkAsked, SecretAsked};
-use super::patches::PatchAsked;
-use super::rootfs::Rootfs;
+use super::mounts::MountParams;
+use super::networks::{NetworkParams, SecretParams};
+use super::patches::PatchParams;
+use super::rootfs::RootfsParams;
 use super::selector::shown;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use crate::exec;
 use msb_api::{Api, Create};
 use msb_spec::clock;
@@ -29,39 +28,39 @@ use std::time::Duration;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct CreateParams {
     name: Option<String>,
     command: Option<String>,
     image: Option<String>,
-    rootfs: Option<Rootfs>,
+    rootfs: Option<RootfsParams>,
     cpus: Option<u32>,
     memory_mib: Option<u64>,
     workdir: Option<String>,
     env: BTreeMap<String, String>,
-    volumes: Vec<MountAsked>,
-    mounts: Vec<MountAsked>,
-    patches: Vec<PatchAsked>,
+    volumes: Vec<MountParams>,
+    mounts: Vec<MountParams>,
+    patches: Vec<PatchParams>,
     entrypoint: Option<Vec<String>>,
     hostname: Option<String>,
     max_duration: Option<u64>,
     idle_timeout: Option<u64>,
-    resources: Resources,
-    process: Process,
-    lifecycle: Lifecycle,
-    network: Option<NetworkAsked>,
-    secrets: Vec<SecretAsked>,
+    resources: ResourceParams,
+    process: ProcessParams,
+    lifecycle: LifecycleParams,
+    network: Option<NetworkParams>,
+    secrets: Vec<SecretParams>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Resources {
+struct ResourceParams {
     cpus: Option<u32>,
     memory_mib: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Process {
+struct ProcessParams {
     workdir: Option<String>,
     shell: Option<String>,
     env: BTreeMap<String, String>,
@@ -69,13 +68,13 @@ struct Process {
     entrypoint: Option<Vec<String>>,
     user: Option<String>,
     scripts: BTreeMap<String, String>,
-    rlimits: Vec<LimitAsked>,
-    init: Option<InitAsked>,
+    rlimits: Vec<RlimitParams>,
+    init: Option<InitParams>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct InitAsked {
+struct InitParams {
     path: String,
     args: Vec<String>,
     env: BTreeMap<String, String>,
@@ -83,7 +82,7 @@ struct InitAsked {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Lifecycle {
+struct LifecycleParams {
     detached: Option<bool>,
     replace: bool,
     replace_timeout_ms: Option<u64>,
@@ -95,120 +94,127 @@ struct Lifecycle {
     quiet_logs: bool,
 }
 
-/// A sandbox that is to be made, and what goes with it.
-pub(super) struct Wanted {
+/// A sandbox to create, with everything that it needs.
+pub(super) struct SandboxRequest {
     pub(super) spec: Spec,
-    /// Values of Secrets, which go into no Spec.
+    /// Values of secrets, which are not part of the Spec.
     pub(super) secrets: Vec<(String, Vec<u8>)>,
-    /// Volumes that are made if they are missing.
+    /// Volumes that are created if they are missing.
     pub(super) volumes: Vec<VolumeSpec>,
-    /// What the file system of a disk has to be.
+    /// The required file system of a disk.
     pub(super) fstype: Option<String>,
     pub(super) warnings: Vec<String>,
 }
 
-impl Wanted {
+impl SandboxRequest {
     pub(super) fn bare(spec: Spec) -> Self {
         Self { spec, secrets: Vec::new(), volumes: Vec::new(), fstype: None, warnings: Vec::new() }
     }
 }
 
 impl Microsandbox {
-    pub(super) fn sandbox_create(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let (name, entrypoint) = (asked.name()?, asked.entrypoint().to_vec());
-        let mut wanted = self.wanted(&asked, call)?;
-        wanted.spec.name = Some(name.clone());
-        let api = self.ready(&wanted, call)?;
-        self.replaced(&asked, &name)?;
-        let ask =
-            Create { spec: wanted.spec, replace: asked.lifecycle.replaces(), ..Create::default() };
+    pub(super) fn sandbox_create(&self, call: &ToolCall) -> Outcome {
+        let params: CreateParams = read(call)?;
+        let (name, entrypoint) = (params.name()?, params.entrypoint().to_vec());
+        let mut request = self.sandbox_request(&params, call)?;
+        request.spec.name = Some(name.clone());
+        let api = self.ready(&request, call)?;
+        self.stop_replaced(&params, &name)?;
+        let ask = Create {
+            spec: request.spec,
+            replace: params.lifecycle.replaces(),
+            ..Create::default()
+        };
         let summary = api.sandbox_create(&ask, call.watch.as_ref())?;
         if !entrypoint.is_empty() {
             let command = Command { argv: entrypoint, detached: true, ..Command::default() };
-            let begun = api.exec_start(&name, &command).and_then(|exec| exec.input().detach());
-            if let Err(error) = begun {
-                // Half a sandbox is none.
+            let started = api.exec_start(&name, &command).and_then(|exec| exec.input().detach());
+            if let Err(error) = started {
+                // A partially configured sandbox is removed.
                 let _ = api.sandbox_remove(&name, true);
                 return Err(error.into());
             }
         }
-        if asked.lifecycle.detached == Some(false) {
+        if params.lifecycle.detached == Some(false) {
             self.ends_with_us(&name);
-            wanted.warnings.push("the sandbox is stopped when this server ends".to_owned());
+            request.warnings.push("the sandbox is stopped when this server ends".to_owned());
         }
-        let mut done = Done::new(json!({"name": name, "status": shown(summary.status)}));
-        for warning in wanted.warnings {
+        let mut done = ToolSuccess::new(json!({"name": name, "status": shown(summary.status)}));
+        for warning in request.warnings {
             done = done.warning(Some(warning));
         }
         Ok(done.warning(summary.isolation_reason))
     }
 
-    pub(super) fn sandbox_run(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
+    pub(super) fn sandbox_run(&self, call: &ToolCall) -> Outcome {
+        let params: CreateParams = read(call)?;
         let limit = self.settings.default_timeout;
-        let name = match &asked.name {
+        let name = match &params.name {
             Some(name) => Name::parse(name)?,
-            None => Name::parse(&made_up())?,
+            None => Name::parse(&random_name())?,
         };
-        let mut wanted = self.wanted(&asked, call)?;
-        let script = asked.command.clone().unwrap_or_default();
-        let shell = wanted.spec.shell.clone().unwrap_or_else(|| "sh".to_owned());
-        // What the image puts before commands is not for a shell.
-        (wanted.spec.entrypoint, wanted.spec.command) = match asked.entrypoint() {
+        let mut request = self.sandbox_request(&params, call)?;
+        let script = params.command.clone().unwrap_or_default();
+        let shell = request.spec.shell.clone().unwrap_or_else(|| "sh".to_owned());
+        // The entrypoint of the image must not precede a shell.
+        (request.spec.entrypoint, request.spec.command) = match params.entrypoint() {
             [] => (vec![shell], vec!["-c".to_owned(), script]),
             entrypoint => (entrypoint.to_vec(), vec![shell, "-c".to_owned(), script]),
         };
-        wanted.spec.name = Some(name.clone());
-        wanted.spec.timeout = Some(Span(limit));
-        let api = self.ready(&wanted, call)?;
-        if asked.lifecycle.replaces() {
-            self.replaced(&asked, &name)?;
+        request.spec.name = Some(name.clone());
+        request.spec.timeout = Some(Span(limit));
+        let api = self.ready(&request, call)?;
+        if params.lifecycle.replaces() {
+            self.stop_replaced(&params, &name)?;
             match api.sandbox_remove(&name, true) {
                 Err(error) if error.kind() != Kind::NotFound => return Err(error.into()),
                 _ => {}
             }
         }
-        let (name, mut exec) = api.exec_run(&wanted.spec, call.watch.as_ref())?;
+        let (name, mut exec) = api.exec_run(&request.spec, call.watch.as_ref())?;
         let limit_bytes = self.settings.max_output;
         let captured = exec::finish(exec.as_mut(), None, limit_bytes, &call.cancel)?;
         drop(exec);
-        let mut done = said(&captured, limit, false)?.with("name", json!(name));
-        if asked.lifecycle.detached == Some(true) {
+        let mut done = command_result(&captured, limit, false)?.with("name", json!(name));
+        if params.lifecycle.detached == Some(true) {
             let warning = "sandbox_run removes its sandbox in any case; sandbox_create keeps one";
             done = done.warning(Some(warning));
         }
-        for warning in wanted.warnings {
+        for warning in request.warnings {
             done = done.warning(Some(warning));
         }
         Ok(done)
     }
 
-    /// The Operations, once everything is there that the sandbox needs.
-    fn ready(&self, wanted: &Wanted, call: &Call) -> Result<Arc<dyn Api>, Failure> {
-        let api = match wanted.secrets.is_empty() {
-            true => Arc::clone(&self.world.api),
-            false => self.world.api.giving(wanted.secrets.clone()),
+    /// The Api to create the sandbox with, after volumes and secrets are prepared.
+    fn ready(
+        &self,
+        request: &SandboxRequest,
+        call: &ToolCall,
+    ) -> Result<Arc<dyn Api>, ToolFailure> {
+        let api = match request.secrets.is_empty() {
+            true => Arc::clone(&self.config.api),
+            false => self.config.api.with_secrets(request.secrets.clone()),
         };
-        self.make_volumes(wanted)?;
-        if let Some(fstype) = &wanted.fstype {
-            let plan = api.sandbox_plan(&wanted.spec, call.watch.as_ref())?;
+        self.make_volumes(request)?;
+        if let Some(fstype) = &request.fstype {
+            let plan = api.sandbox_plan(&request.spec, call.watch.as_ref())?;
             let found = match plan.machine.map(|machine| machine.base) {
                 Some(msb_spec::MachineBase::Image { fstype, .. }) => fstype,
                 _ => "none".to_owned(),
             };
             if found != *fstype {
                 let text = format!("the disk holds a file system of type {found}, not {fstype}");
-                return Err(Failure::new(text));
+                return Err(ToolFailure::new(text));
             }
         }
         Ok(api)
     }
 
-    /// Makes the volumes of which a size is wanted, unless they are there with that size.
-    pub(super) fn make_volumes(&self, wanted: &Wanted) -> Result<(), Failure> {
-        for volume in &wanted.volumes {
-            match self.world.api.volume_create(volume) {
+    /// Creates the volumes that have a size, unless they exist with that size.
+    pub(super) fn make_volumes(&self, request: &SandboxRequest) -> Result<(), ToolFailure> {
+        for volume in &request.volumes {
+            match self.config.api.volume_create(volume) {
                 Err(error) if error.kind() == Kind::Exists => self.same_volume(volume)?,
                 other => drop(other?),
             }
@@ -216,47 +222,53 @@ impl Microsandbox {
         Ok(())
     }
 
-    fn same_volume(&self, wanted: &VolumeSpec) -> Result<(), Failure> {
-        let there = self.world.api.volume_inspect(&wanted.name)?;
-        let size = wanted.size.map(|size| size.0);
+    fn same_volume(&self, spec: &VolumeSpec) -> Result<(), ToolFailure> {
+        let there = self.config.api.volume_inspect(&spec.name)?;
+        let size = spec.size.map(|size| size.0);
         if size.is_some() && there.size != size {
-            let text = format!("volume {} has another size", wanted.name);
-            return Err(Failure::new(text).detail("hint", "leave sizeMib out to take it as it is"));
+            let text = format!("volume {} has another size", spec.name);
+            return Err(
+                ToolFailure::new(text).detail("hint", "leave sizeMib out to use it as it is")
+            );
         }
         Ok(())
     }
 
-    /// Lets the commands of a sandbox that is to be replaced end by themselves.
-    fn replaced(&self, asked: &Asked, name: &Name) -> Result<(), Failure> {
-        if !asked.lifecycle.replaces() {
+    /// Stops a sandbox that is to be replaced, with a grace period for its commands.
+    fn stop_replaced(&self, params: &CreateParams, name: &Name) -> Result<(), ToolFailure> {
+        if !params.lifecycle.replaces() {
             return Ok(());
         }
-        let grace = asked.lifecycle.replace_timeout_ms.map_or(GRACE, Duration::from_millis);
-        match self.world.api.sandbox_stop(name, grace) {
+        let grace = params.lifecycle.replace_timeout_ms.map_or(GRACE, Duration::from_millis);
+        match self.config.api.sandbox_stop(name, grace) {
             Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
     }
 
-    fn wanted(&self, asked: &Asked, call: &Call) -> Result<Wanted, Failure> {
-        let mut wanted = Wanted::bare(self.world.defaults.clone());
-        self.rootfs(&mut wanted, asked.image.as_deref(), asked.rootfs.as_ref(), call)?;
-        asked.limits(&mut wanted.spec);
-        asked.inside(&mut wanted.spec)?;
-        for mount in asked.volumes.iter().chain(&asked.mounts) {
-            self.mount(&mut wanted, mount)?;
+    fn sandbox_request(
+        &self,
+        params: &CreateParams,
+        call: &ToolCall,
+    ) -> Result<SandboxRequest, ToolFailure> {
+        let mut request = SandboxRequest::bare(self.config.defaults.clone());
+        self.rootfs(&mut request, params.image.as_deref(), params.rootfs.as_ref(), call)?;
+        params.apply_limits(&mut request.spec);
+        params.apply_process(&mut request.spec)?;
+        for mount in params.volumes.iter().chain(&params.mounts) {
+            self.mount(&mut request, mount)?;
         }
-        for patch in &asked.patches {
-            self.patch(&mut wanted, patch)?;
+        for patch in &params.patches {
+            self.patch(&mut request, patch)?;
         }
-        self.network(&mut wanted, asked.network.as_ref(), &asked.secrets, call)?;
-        asked.lifecycle.note(&mut wanted.spec);
-        Ok(wanted)
+        self.network(&mut request, params.network.as_ref(), &params.secrets, call)?;
+        params.lifecycle.add_labels(&mut request.spec);
+        Ok(request)
     }
 }
 
-impl Asked {
-    fn name(&self) -> Result<Name, Failure> {
+impl CreateParams {
+    fn name(&self) -> Result<Name, ToolFailure> {
         Ok(Name::parse(self.name.as_deref().unwrap_or_default())?)
     }
 
@@ -265,7 +277,7 @@ impl Asked {
         nested.or(self.entrypoint.as_ref()).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn limits(&self, spec: &mut Spec) {
+    fn apply_limits(&self, spec: &mut Spec) {
         if let Some(cpus) = self.resources.cpus.or(self.cpus) {
             spec.cpus = Some(Cpus::whole(cpus));
         }
@@ -281,9 +293,9 @@ impl Asked {
         }
     }
 
-    fn inside(&self, spec: &mut Spec) -> Result<(), Failure> {
+    fn apply_process(&self, spec: &mut Spec) -> Result<(), ToolFailure> {
         let process = &self.process;
-        if let Some(InitAsked { path, args, env }) = process.init.clone() {
+        if let Some(InitParams { path, args, env }) = process.init.clone() {
             spec.init = Some(Init { program: InitProgram::parse(&path)?, args, env });
         }
         if let Some(workdir) = process.workdir.as_ref().or(self.workdir.as_ref()) {
@@ -295,7 +307,7 @@ impl Asked {
         spec.env.extend(self.env.clone());
         spec.env.extend(process.env.clone());
         if let Some(label) = process.labels.keys().find(|key| labels::is_ours(key)) {
-            return Err(Failure::new(format!("this label is for msb alone: {label}")));
+            return Err(ToolFailure::new(format!("this label is reserved for msb: {label}")));
         }
         spec.labels.extend(process.labels.clone());
         if let Some(hostname) = &self.hostname {
@@ -314,35 +326,36 @@ impl Asked {
     }
 }
 
-impl Lifecycle {
+impl LifecycleParams {
     fn replaces(&self) -> bool {
         self.replace || self.replace_timeout_ms.is_some()
     }
 
-    /// Notes what later calls are to know.
-    fn note(&self, spec: &mut Spec) {
-        let mut note = |key: &str, value: String| drop(spec.labels.insert(key.to_owned(), value));
+    /// Stores settings for later calls in labels.
+    fn add_labels(&self, spec: &mut Spec) {
+        let mut add_labels =
+            |key: &str, value: String| drop(spec.labels.insert(key.to_owned(), value));
         if let Some(level) = &self.log_level {
-            note(labels::LOG_LEVEL, level.clone());
+            add_labels(labels::LOG_LEVEL, level.clone());
         }
         if self.quiet_logs {
-            note(labels::QUIET, "1".to_owned());
+            add_labels(labels::QUIET, "1".to_owned());
         }
         match (self.disable_metrics_sample, self.metrics_sample_interval_ms) {
-            (true, _) | (_, Some(0)) => note(labels::METRICS, "off".to_owned()),
-            (false, Some(interval)) => note(labels::METRICS, interval.to_string()),
+            (true, _) | (_, Some(0)) => add_labels(labels::METRICS, "off".to_owned()),
+            (false, Some(interval)) => add_labels(labels::METRICS, interval.to_string()),
             (false, None) => {}
         }
     }
 }
 
-/// More than there can be is as much as there can be.
+/// Converts MiB to bytes, saturating.
 pub(super) fn mebibytes(mib: u64) -> Bytes {
     Bytes(mib.saturating_mul(1 << 20))
 }
 
-/// A name for a sandbox that nobody asks for by name.
-fn made_up() -> String {
-    let chance = super::sessions::unguessable();
+/// A random name for a sandbox without one.
+fn random_name() -> String {
+    let chance = super::exec_sessions::unguessable();
     format!("mcp-run-{}-{}", clock::now(), &chance[..4])
 }

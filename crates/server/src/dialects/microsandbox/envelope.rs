@@ -1,17 +1,17 @@
-//! How every answer of this dialect looks: one envelope of JSON, for what went well and what did not.
+//! The JSON envelope of every result, for success and failure.
 
-use crate::dialect::Answer;
+use crate::dialect::ToolResult;
 use msb_spec::{Error, Kind};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// What came of a call.
-pub(super) type Outcome = Result<Done, Failure>;
+/// The result of a call.
+pub(super) type Outcome = Result<ToolSuccess, ToolFailure>;
 
-/// A call that went well.
+/// The envelope of a successful call.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Done {
-    ok: Yes,
+pub(super) struct ToolSuccess {
+    ok: AlwaysTrue,
     data: Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -19,17 +19,17 @@ pub(super) struct Done {
     truncated: Vec<Truncation>,
 }
 
-/// Always `true`.
+/// Serializes as the constant `true`.
 #[derive(Debug, Default)]
-struct Yes;
+struct AlwaysTrue;
 
-impl Serialize for Yes {
+impl Serialize for AlwaysTrue {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bool(true)
     }
 }
 
-impl Done {
+impl ToolSuccess {
     pub(super) fn new(data: Value) -> Self {
         Self { data, ..Self::default() }
     }
@@ -44,7 +44,7 @@ impl Done {
         self
     }
 
-    /// With a member under another name.
+    /// Renames a member of the data.
     pub(super) fn renamed(mut self, from: &str, to: &str) -> Self {
         if let Value::Object(members) = &mut self.data
             && let Some(value) = members.remove(from)
@@ -54,14 +54,14 @@ impl Done {
         self
     }
 
-    /// With one more member.
+    /// Adds a member to the data.
     pub(super) fn with(mut self, key: &str, value: Value) -> Self {
         self.data[key] = value;
         self
     }
 }
 
-/// A field that does not hold everything.
+/// Says that a field was truncated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Truncation {
@@ -71,31 +71,31 @@ pub(super) struct Truncation {
 }
 
 impl Truncation {
-    /// None if everything is there.
+    /// None if the field is complete.
     pub(super) fn of(field: impl Into<String>, returned: usize, total: u64) -> Option<Self> {
         let (field, returned_bytes) = (field.into(), returned as u64);
         (returned_bytes < total).then_some(Self { field, returned_bytes, total_bytes: total })
     }
 }
 
-/// Bytes as text, cut at a limit. A character that was cut in two becomes U+FFFD.
+/// Bytes as text, truncated at a limit. A character that was cut in two becomes U+FFFD.
 pub(super) fn cut(bytes: &[u8], limit: usize, field: &str) -> (String, Option<Truncation>) {
     let kept = &bytes[..limit.min(bytes.len())];
     let truncation = Truncation::of(field, kept.len(), bytes.len() as u64);
     (String::from_utf8_lossy(kept).into_owned(), truncation)
 }
 
-/// A call that did not go well.
+/// The envelope of a failed call.
 #[derive(Debug, Clone)]
-pub(super) struct Failure {
+pub(super) struct ToolFailure {
     code: &'static str,
     message: String,
     details: Map<String, Value>,
     retryable: bool,
 }
 
-impl Failure {
-    /// What its users expect where nothing more is known.
+impl ToolFailure {
+    /// A failure with the generic code.
     pub(super) fn new(message: impl Into<String>) -> Self {
         Self::of("operation_failed", message)
     }
@@ -104,12 +104,12 @@ impl Failure {
         Self { code, message: message.into(), details: Map::new(), retryable: false }
     }
 
-    /// Something that needs to be confirmed, or that this server does not let anybody do.
+    /// An operation that needs confirmation, or is disabled on this server.
     pub(super) fn dangerous(message: impl Into<String>) -> Self {
         Self::of("dangerous_operation_disabled", message)
     }
 
-    /// Something that this version cannot do, and what to do about it.
+    /// Something that is not supported, with a hint.
     pub(super) fn unsupported(message: impl Into<String>, hint: &str) -> Self {
         Self::of("unsupported", message).detail("hint", hint)
     }
@@ -119,7 +119,7 @@ impl Failure {
         self
     }
 
-    /// Adds every member of an object.
+    /// Adds every member of an object to the details.
     pub(super) fn detailed(mut self, details: Value) -> Self {
         if let Value::Object(details) = details {
             self.details.extend(details);
@@ -136,7 +136,7 @@ impl Failure {
         &self.message
     }
 
-    /// As one item of a list.
+    /// The failure as one item of a list.
     pub(super) fn brief(&self) -> Value {
         json!({"code": self.code, "message": self.message})
     }
@@ -153,7 +153,7 @@ impl Failure {
     }
 }
 
-/// What our errors say, and what clients of this dialect know it as.
+/// Texts of our errors, and the ones that clients of this dialect expect.
 const KNOWN: [(&str, &str, &str); 5] = [
     ("no sandbox `", "`", "sandbox not found: "),
     ("no volume `", "`", "volume not found: "),
@@ -162,7 +162,7 @@ const KNOWN: [(&str, &str, &str); 5] = [
     ("sandbox `", "` already exists", "sandbox already exists: "),
 ];
 
-impl From<Error> for Failure {
+impl From<Error> for ToolFailure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
             Kind::Unsupported => "unsupported",
@@ -187,20 +187,20 @@ impl From<Error> for Failure {
     }
 }
 
-/// The envelope of what came of a call.
-pub(super) fn answer(outcome: &Outcome) -> Answer {
+/// Wraps the result of a call in the envelope.
+pub(super) fn answer(outcome: &Outcome) -> ToolResult {
     match outcome {
-        Ok(done) => Answer::text(pretty(done)),
-        Err(failure) => Answer::failed(pretty(&failure.envelope())),
+        Ok(done) => ToolResult::text(pretty(done)),
+        Err(failure) => ToolResult::failed(pretty(&failure.envelope())),
     }
 }
 
-/// JSON with two spaces, as its clients are used to.
+/// JSON indented by two spaces, as clients expect.
 pub(super) fn pretty(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("our own values have text as keys")
 }
 
-/// Words in the name of a member whose value nobody is to see.
+/// Words in names of members whose values are masked.
 const HIDDEN: [&str; 8] =
     ["password", "passwd", "secret", "token", "api_key", "apikey", "private_key", "privatekey"];
 
@@ -225,39 +225,39 @@ fn redacted(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    fn said(outcome: &Outcome) -> Value {
+    fn envelope_of(outcome: &Outcome) -> Value {
         serde_json::from_str(&answer(outcome).text[0]).unwrap()
     }
 
     #[test]
-    fn what_went_well_is_in_an_envelope() {
+    fn success_is_in_an_envelope() {
         let truncation = Truncation::of("stdout", 4, 9);
-        let outcome = Ok(Done::new(json!([1])).warning(Some("w")).truncated(truncation));
+        let outcome = Ok(ToolSuccess::new(json!([1])).warning(Some("w")).truncated(truncation));
         let text = answer(&outcome).text[0].clone();
         assert!(text.starts_with("{\n  \"ok\": true,\n  \"data\": ["), "{text}");
         assert_eq!(
-            said(&outcome),
+            envelope_of(&outcome),
             json!({
                 "ok": true, "data": [1], "warnings": ["w"],
                 "truncated": [{"field": "stdout", "returnedBytes": 4, "totalBytes": 9}],
             })
         );
-        assert_eq!(said(&Ok(Done::new(json!({})))), json!({"ok": true, "data": {}}));
+        assert_eq!(envelope_of(&Ok(ToolSuccess::new(json!({})))), json!({"ok": true, "data": {}}));
     }
 
     #[test]
     fn errors_tell_cause_and_hint_and_no_secret() {
         let error = Error::new(Kind::NotFound, "no sandbox `x`").hint("did you mean `y`?");
-        let found = said(&Err(error.into()));
+        let found = envelope_of(&Err(error.into()));
         assert_eq!(found["error"]["message"], "sandbox not found: x");
         assert_eq!(found["error"]["details"]["hint"], "did you mean `y`?");
         let error = Error::host("cannot start sandbox `x`", "no space");
-        let found = said(&Err(error.into()));
+        let found = envelope_of(&Err(error.into()));
         assert_eq!(found["error"]["message"], "cannot start sandbox `x`: no space");
-        let failure = Failure::new("x").detail("a", json!([{"apiToken": "1", "b": 2}]));
-        let found = said(&Err(failure));
+        let failure = ToolFailure::new("x").detail("a", json!([{"apiToken": "1", "b": 2}]));
+        let found = envelope_of(&Err(failure));
         assert_eq!(found["error"]["details"], json!({"a": [{"apiToken": "[redacted]", "b": 2}]}));
-        let late = said(&Err(Error::new(Kind::Timeout, "late").into()));
+        let late = envelope_of(&Err(Error::new(Kind::Timeout, "late").into()));
         assert_eq!(late["error"]["retryable"], true);
     }
 

@@ -1,29 +1,29 @@
-//! Commands in a sandbox: run to their end, or started and polled.
+//! Commands in a sandbox: run to completion, or started and polled.
 
-use super::envelope::{Done, Failure, Outcome, Truncation};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess, Truncation};
+use super::exec_sessions::NewExecSession;
 use super::lifecycle::GRACE;
 use super::selector::{named, shown};
-use super::sessions::Begun;
 use super::settings::milliseconds;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use crate::exec;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use msb_api::{Captured, Status};
+use msb_api::{CapturedOutput, Status};
 use msb_spec::{Command, Ending, Kind, Name, Rlimit, Span, Stdin, TermSize, UserRef};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A terminal of the usual size, for programs that want one and nobody looks at.
+/// The default terminal size, for commands with a terminal that is not displayed.
 pub(super) const TERMINAL: TermSize = TermSize { rows: 24, cols: 80 };
 const STARTED: &str = "sandbox was started for this command and will be stopped afterward";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct ExecParams {
     name: String,
     command: String,
     args: Vec<String>,
@@ -34,27 +34,27 @@ struct Asked {
     tty: bool,
     timeout: Option<f64>,
     timeout_ms: Option<u64>,
-    rlimits: Vec<LimitAsked>,
+    rlimits: Vec<RlimitParams>,
     stdin: Option<String>,
     stdin_base64: Option<String>,
     max_bytes: Option<u64>,
     start_if_stopped: bool,
     keep_running: bool,
     treat_non_zero_as_error: bool,
-    shell: Option<Shell>,
+    shell: Option<ShellChoice>,
     close_stdin: bool,
 }
 
-/// A resource limit as this dialect writes it.
+/// A resource limit in the format of this dialect.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct LimitAsked {
+pub(super) struct RlimitParams {
     resource: String,
     soft: u64,
     hard: Option<u64>,
 }
 
-impl LimitAsked {
-    pub(super) fn limit(&self) -> Result<Rlimit, Failure> {
+impl RlimitParams {
+    pub(super) fn limit(&self) -> Result<Rlimit, ToolFailure> {
         let name = self.resource.to_lowercase();
         let name = name.strip_prefix("rlimit_").unwrap_or(&name);
         let hard = self.hard.unwrap_or(self.soft);
@@ -62,26 +62,26 @@ impl LimitAsked {
     }
 }
 
-/// A shell by its name, or whether there is one.
+/// The name of a shell, or whether to use one.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Shell {
+enum ShellChoice {
     Flag(bool),
     Program(String),
 }
 
-impl Asked {
+impl ExecParams {
     fn argv(&self, tool: &str) -> Vec<String> {
         let shell = match (&self.shell, tool) {
-            (Some(Shell::Program(program)), _) => Some(program.as_str()),
-            (Some(Shell::Flag(true)), _) | (None, "sandbox_shell") => Some("sh"),
-            (Some(Shell::Flag(false)) | None, _) => None,
+            (Some(ShellChoice::Program(program)), _) => Some(program.as_str()),
+            (Some(ShellChoice::Flag(true)), _) | (None, "sandbox_shell") => Some("sh"),
+            (Some(ShellChoice::Flag(false)) | None, _) => None,
         };
         let mut argv = match shell {
             Some(shell) => vec![shell.to_owned(), "-c".to_owned(), self.command.clone()],
             None => vec![self.command.clone()],
         };
-        // A script that is given arguments has a name as its first, as with `sh -c`.
+        // With `sh -c`, the first argument is `$0`.
         if shell.is_some() && !self.args.is_empty() {
             argv.push("sh".to_owned());
         }
@@ -89,19 +89,19 @@ impl Asked {
         argv
     }
 
-    fn limit(&self) -> Result<Option<Duration>, Failure> {
+    fn limit(&self) -> Result<Option<Duration>, ToolFailure> {
         match (self.timeout_ms, self.timeout) {
             (Some(ms), _) => Ok(Some(Duration::from_millis(ms))),
             (None, Some(seconds)) if seconds > 0.0 => Duration::try_from_secs_f64(seconds)
                 .map(Some)
-                .map_err(|_| Failure::new(format!("not a number of seconds: {seconds}"))),
+                .map_err(|_| ToolFailure::new(format!("not a number of seconds: {seconds}"))),
             (None, _) => Ok(None),
         }
     }
 
-    fn command(&self, tool: &str, limit: Option<Duration>) -> Result<Command, Failure> {
+    fn command(&self, tool: &str, limit: Option<Duration>) -> Result<Command, ToolFailure> {
         if self.command.is_empty() || self.command.contains('\0') {
-            return Err(Failure::new("command is empty or holds a zero byte"));
+            return Err(ToolFailure::new("command is empty or contains a zero byte"));
         }
         let mut env: Vec<(String, String)> = self.env.clone().into_iter().collect();
         if self.tty && !self.env.contains_key("TERM") {
@@ -115,14 +115,14 @@ impl Asked {
             stdin: Stdin::Closed,
             tty: self.tty.then_some(TERMINAL),
             timeout: limit.map(Span),
-            rlimits: self.rlimits.iter().map(LimitAsked::limit).collect::<Result<_, _>>()?,
+            rlimits: self.rlimits.iter().map(RlimitParams::limit).collect::<Result<_, _>>()?,
             detached: false,
             unlogged: false,
-            asker: None,
+            origin: None,
         })
     }
 
-    fn input(&self) -> Result<Option<Vec<u8>>, Failure> {
+    fn input(&self) -> Result<Option<Vec<u8>>, ToolFailure> {
         match (&self.stdin_base64, &self.stdin) {
             (Some(text), _) => decoded("stdinBase64", text).map(Some),
             (None, text) => Ok(text.as_ref().map(|text| text.clone().into_bytes())),
@@ -130,130 +130,136 @@ impl Asked {
     }
 }
 
-/// Bytes that came as base64, with or without its padding.
-pub(super) fn decoded(argument: &str, text: &str) -> Result<Vec<u8>, Failure> {
+/// Decodes base64, with or without padding.
+pub(super) fn decoded(argument: &str, text: &str) -> Result<Vec<u8>, ToolFailure> {
     let text: String = text.chars().filter(|it| !it.is_ascii_whitespace()).collect();
     let bare = text.trim_end_matches('=');
     base64::prelude::BASE64_STANDARD_NO_PAD
         .decode(bare)
-        .map_err(|error| Failure::new(format!("{argument} is not base64: {error}")))
+        .map_err(|error| ToolFailure::new(format!("{argument} is not base64: {error}")))
 }
 
 pub(super) fn encoded(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// What came of starting a command.
-type Started = msb_spec::Result<Box<dyn msb_api::Exec>>;
+/// The result of starting a command.
+type StartResult = msb_spec::Result<Box<dyn msb_api::Exec>>;
 
-/// A sandbox that a command is to run in.
-struct Opened {
+/// The sandbox of a command.
+struct ExecTarget {
     name: Name,
-    /// Whether it was started for that alone.
+    /// Whether it was started for this command only.
     stop_after: bool,
 }
 
-impl Opened {
+impl ExecTarget {
     fn warning(&self) -> Option<&'static str> {
         self.stop_after.then_some(STARTED)
     }
 }
 
 impl Microsandbox {
-    /// `sandbox_exec` and `sandbox_shell`.
-    pub(super) fn sandbox_exec(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let limit = asked.limit()?.unwrap_or(self.settings.default_timeout);
-        let mut command = asked.command(&call.tool, Some(limit))?;
-        let input = asked.input()?;
+    /// The tools `sandbox_exec` and `sandbox_shell`.
+    pub(super) fn sandbox_exec(&self, call: &ToolCall) -> Outcome {
+        let params: ExecParams = read(call)?;
+        let limit = params.limit()?.unwrap_or(self.settings.default_timeout);
+        let mut command = params.command(&call.tool, Some(limit))?;
+        let input = params.input()?;
         command.stdin = exec::stdin_of(input.as_ref());
-        let (opened, begun) = self.begin(&asked, &command)?;
-        let bytes = self.settings.limit(asked.max_bytes);
-        let api = self.world.api.as_ref();
-        let captured =
-            begun.and_then(|mut begun| exec::finish(begun.as_mut(), input, bytes, &call.cancel));
-        if opened.stop_after {
-            let _ = api.sandbox_stop(&opened.name, GRACE);
+        let (target, started) = self.start(&params, &command)?;
+        let bytes = self.settings.limit(params.max_bytes);
+        let api = self.config.api.as_ref();
+        let captured = started
+            .and_then(|mut started| exec::finish(started.as_mut(), input, bytes, &call.cancel));
+        if target.stop_after {
+            let _ = api.sandbox_stop(&target.name, GRACE);
         }
-        let outcome = said(&captured?, limit, asked.treat_non_zero_as_error)?;
-        Ok(outcome.warning(opened.warning()))
+        let outcome = command_result(&captured?, limit, params.treat_non_zero_as_error)?;
+        Ok(outcome.warning(target.warning()))
     }
 
-    pub(super) fn sandbox_exec_start(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let mut command = asked.command(&call.tool, asked.limit()?)?;
+    pub(super) fn sandbox_exec_start(&self, call: &ToolCall) -> Outcome {
+        let params: ExecParams = read(call)?;
+        let mut command = params.command(&call.tool, params.limit()?)?;
         command.stdin = Stdin::Streamed;
-        let input = asked.input()?;
-        let opened = self.open(&asked)?;
-        let begin = || {
-            let exec = self.world.api.exec_start(&opened.name, &command)?;
-            let begun = Begun {
+        let input = params.input()?;
+        let target = self.ensure_running(&params)?;
+        let start = || {
+            let exec = self.config.api.exec_start(&target.name, &command)?;
+            let started = NewExecSession {
                 exec,
-                stop: opened.stop_after.then(|| opened.name.clone()),
-                keep: asked.max_bytes.map(|bytes| self.settings.limit(Some(bytes))),
-                strict: asked.treat_non_zero_as_error,
+                stop: target.stop_after.then(|| target.name.clone()),
+                keep: params.max_bytes.map(|bytes| self.settings.limit(Some(bytes))),
+                strict: params.treat_non_zero_as_error,
                 input: input.clone(),
-                close: asked.close_stdin,
+                close: params.close_stdin,
             };
-            self.sessions.add(begun, &call.who)
+            self.sessions.add(started, &call.caller)
         };
-        let begun = begin();
-        if begun.is_err() && opened.stop_after {
-            let _ = self.world.api.sandbox_stop(&opened.name, GRACE);
+        let started = start();
+        if started.is_err() && target.stop_after {
+            let _ = self.config.api.sandbox_stop(&target.name, GRACE);
         }
-        let stop = opened.stop_after.then_some(&opened.name);
+        let stop = target.stop_after.then_some(&target.name);
         let data = json!({
-            "execSessionId": begun?,
-            "sandbox": opened.name,
+            "execSessionId": started?,
+            "sandbox": target.name,
             "stopSandboxOnExit": stop,
         });
-        Ok(Done::new(data).warning(opened.warning()))
+        Ok(ToolSuccess::new(data).warning(target.warning()))
     }
 
-    /// Most sandboxes run, and a look at each before its command costs a fifth of the call.
-    fn begin(&self, asked: &Asked, command: &Command) -> Result<(Opened, Started), Failure> {
-        let (name, api) = (named(&asked.name)?, self.world.api.as_ref());
+    /// Tries to start the command first: most sandboxes are running, and a status check would cost
+    /// a
+    /// fifth of the call.
+    fn start(
+        &self,
+        params: &ExecParams,
+        command: &Command,
+    ) -> Result<(ExecTarget, StartResult), ToolFailure> {
+        let (name, api) = (named(&params.name)?, self.config.api.as_ref());
         match api.exec_start(&name, command) {
             Err(error) if matches!(error.kind(), Kind::State | Kind::NotFound) => {
-                let opened = self.open(asked)?;
-                let begun = api.exec_start(&opened.name, command);
-                Ok((opened, begun))
+                let target = self.ensure_running(params)?;
+                let started = api.exec_start(&target.name, command);
+                Ok((target, started))
             }
-            begun => Ok((Opened { name, stop_after: false }, begun)),
+            started => Ok((ExecTarget { name, stop_after: false }, started)),
         }
     }
 
-    fn open(&self, asked: &Asked) -> Result<Opened, Failure> {
-        let name = named(&asked.name)?;
-        let status = self.world.api.sandbox_summary(&name)?.status;
+    fn ensure_running(&self, params: &ExecParams) -> Result<ExecTarget, ToolFailure> {
+        let name = named(&params.name)?;
+        let status = self.config.api.sandbox_summary(&name)?.status;
         let stopped = matches!(status, Status::Stopped | Status::Crashed);
-        if stopped && !asked.start_if_stopped {
+        if stopped && !params.start_if_stopped {
             let text = format!("sandbox {name} is not running: {}", shown(status));
             let hint = "sandbox_start starts it, or startIfStopped for this command alone";
-            return Err(Failure::new(text).detail("hint", hint));
+            return Err(ToolFailure::new(text).detail("hint", hint));
         }
-        // Somebody else may have been faster; then it is theirs to stop.
-        let started = stopped && self.world.api.sandbox_start(&name)?;
-        Ok(Opened { name, stop_after: started && !asked.keep_running })
+        // If another client was faster, that client stops it.
+        let started = stopped && self.config.api.sandbox_start(&name)?;
+        Ok(ExecTarget { name, stop_after: started && !params.keep_running })
     }
 }
 
-/// What a command said and how it ended.
-pub(super) fn said(captured: &Captured, limit: Duration, strict: bool) -> Outcome {
+/// Output and exit of a command, as a result.
+pub(super) fn command_result(captured: &CapturedOutput, limit: Duration, strict: bool) -> Outcome {
     let (data, truncated) = data(captured);
     if captured.exit.ending == Ending::Timeout {
         let text = format!("command timed out after {} ms", milliseconds(limit));
-        return Err(Failure::new(text).detailed(data).retryable());
+        return Err(ToolFailure::new(text).detailed(data).retryable());
     }
     if strict && !captured.exit.success() {
         let text = format!("command exited with status {}", captured.exit.status());
-        return Err(Failure::of("exec_failed", text).detailed(data));
+        return Err(ToolFailure::of("exec_failed", text).detailed(data));
     }
     let reason = captured.exit.reason();
-    Ok(Done::new(data).truncated(truncated).warning(reason))
+    Ok(ToolSuccess::new(data).truncated(truncated).warning(reason))
 }
 
-fn data(captured: &Captured) -> (Value, Vec<Truncation>) {
+fn data(captured: &CapturedOutput) -> (Value, Vec<Truncation>) {
     let stream = |bytes: &[u8], total: u64, field: &str| {
         let text = String::from_utf8_lossy(bytes).into_owned();
         (text, Truncation::of(field, bytes.len(), total))

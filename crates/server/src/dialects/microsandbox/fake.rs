@@ -1,8 +1,8 @@
-//! Operations that are written down and not done, for tests of what a dialect asks for.
+//! An `Api` for tests that records its calls and does nothing.
 
 use msb_api::*;
 use msb_spec::{
-    Command, Ending, Error, Exit, Isolation, Kind, Name, Plan, Policy, Prune, Pruned, Published,
+    Command, Ending, Error, Exit, Isolation, Kind, Name, Plan, Policy, PruneReport, PublishedPort,
     Reference, Result, Rule, Spec, TermSize, UserRef, VolumeKind, VolumeName, VolumeSpec,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -12,27 +12,27 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Knows the sandboxes `on` and `off`, the volume `vol` and the snapshots `snap` and `base`.
+/// Has the sandboxes `on` and `off`, the volume `vol` and the snapshots `snap` and `base`.
 #[derive(Default, Clone)]
-pub(super) struct Fake {
-    asked: Arc<Mutex<Vec<String>>>,
+pub(super) struct FakeMicrosandbox {
+    params: Arc<Mutex<Vec<String>>>,
     labels: BTreeMap<String, String>,
 }
 
-impl Fake {
-    /// One whose sandboxes have this label.
+impl FakeMicrosandbox {
+    /// A fake whose sandboxes have this label.
     pub(super) fn labelled(key: &str, value: &str) -> Self {
         let labels = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         Self { labels, ..Self::default() }
     }
 
-    /// What was asked so far.
-    pub(super) fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    /// The calls so far.
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.params.lock().unwrap())
     }
 
     fn note(&self, what: impl std::fmt::Debug) {
-        self.asked.lock().unwrap().push(format!("{what:?}"));
+        self.params.lock().unwrap().push(format!("{what:?}"));
     }
 
     fn known(&self, name: &Name) -> Result<Summary> {
@@ -58,7 +58,7 @@ impl Fake {
     }
 }
 
-/// A plan that nobody looks at closely.
+/// An error in place of a Plan.
 fn nothing() -> Error {
     Error::new(Kind::State, "a fake has nothing to tell")
 }
@@ -67,9 +67,9 @@ pub(super) fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
 }
 
-impl Sandboxes for Fake {
-    fn giving(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
-        self.note(("giving", secrets));
+impl Sandboxes for FakeMicrosandbox {
+    fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
+        self.note(("with_secrets", secrets));
         Arc::new(self.clone())
     }
     fn sandbox_plan(&self, spec: &Spec, _: &dyn Watch) -> Result<Plan> {
@@ -122,15 +122,19 @@ impl Sandboxes for Fake {
     fn sandbox_renew(&self, _: &Name, _: Option<Duration>) -> Result<Option<u64>> {
         Err(nothing())
     }
-    fn sandbox_modify(&self, _: &Name, _: &msb_spec::Modify) -> Result<Vec<msb_api::Modified>> {
+    fn sandbox_modify(
+        &self,
+        _: &Name,
+        _: &msb_spec::Modify,
+    ) -> Result<Vec<msb_api::SettingChange>> {
         Err(nothing())
     }
     fn sandbox_rename(&self, _: &Name, _: &Name) -> Result<()> {
         Err(nothing())
     }
-    fn sandbox_wait(&self, name: &Name, _: Option<Duration>) -> Result<Option<Stopped>> {
+    fn sandbox_wait(&self, name: &Name, _: Option<Duration>) -> Result<Option<StopResult>> {
         let running = self.known(name)?.status == Status::Running;
-        Ok((!running).then_some(Stopped { ending: Ending::Stopped, exit: None }))
+        Ok((!running).then_some(StopResult { ending: Ending::Stopped, exit: None }))
     }
     fn sandbox_metrics(&self, name: &Name) -> Result<Metrics> {
         self.note(("metrics", name));
@@ -152,10 +156,10 @@ impl Sandboxes for Fake {
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {
         self.known(name)?;
         self.note(("logs", filter));
-        Ok(Box::new(Lines(Some(filter.clone()), Some(self.clone()))))
+        Ok(Box::new(FakeLog(Some(filter.clone()), Some(self.clone()))))
     }
     fn sandbox_events(&self, _: &Name) -> Result<Box<dyn EventStream>> {
-        Ok(Box::new(Events))
+        Ok(Box::new(NoEvents))
     }
     fn sandbox_history(&self, _: &Name) -> Result<Vec<msb_api::Sample>> {
         Err(nothing())
@@ -165,13 +169,13 @@ impl Sandboxes for Fake {
     }
 }
 
-/// `out`, `err` and what a terminal said, a second apart.
-struct Lines(Option<LogFilter>, Option<Fake>);
+/// The lines `out`, `err` and one of a terminal, a second apart.
+struct FakeLog(Option<LogFilter>, Option<FakeMicrosandbox>);
 
-impl LogStream for Lines {
+impl LogStream for FakeLog {
     fn more(&mut self) -> Result<Vec<LogLine>> {
         let Some(filter) = self.0.take() else {
-            // Once: how often somebody looks again is for the clock to say.
+            // Only the first read is recorded: how often it is read depends on the clock.
             if let Some(fake) = self.1.take() {
                 fake.note("looked again");
             }
@@ -188,31 +192,31 @@ impl LogStream for Lines {
             line(1, Source::Stderr, 2000, "err\n"),
             line(2, Source::Stdout, 3000, "tty\n"),
         ];
-        let wanted = |line: &LogLine| {
+        let matches = |line: &LogLine| {
             line.time >= filter.since.unwrap_or(0) && line.time <= filter.until.unwrap_or(u64::MAX)
         };
-        Ok(lines.into_iter().filter(wanted).collect())
+        Ok(lines.into_iter().filter(matches).collect())
     }
     fn rest(&mut self) -> Vec<LogLine> {
         Vec::new()
     }
 }
 
-struct Events;
+struct NoEvents;
 
-impl EventStream for Events {
+impl EventStream for NoEvents {
     fn more(&mut self) -> Result<Vec<Event>> {
         let event = |number, happened| Event::new(number, 500 * number, happened);
-        Ok(vec![event(1, Happened::Started { worker: 7 }), event(2, Happened::Created)])
+        Ok(vec![event(1, EventKind::Started { worker: 7 }), event(2, EventKind::Created)])
     }
 }
 
-/// Says what it was asked to and ends: with 3 if it is called `fail`, never if it is called `wait`.
-struct Said(VecDeque<ExecEvent>, Arc<Input>);
+/// Prints its arguments and exits: with 3 if it is `fail`, never if it is `wait`.
+struct EchoExec(VecDeque<ExecEvent>, Arc<EchoInput>);
 
-struct Input(Fake, Mutex<bool>);
+struct EchoInput(FakeMicrosandbox, Mutex<bool>);
 
-impl Exec for Said {
+impl Exec for EchoExec {
     fn id(&self) -> u64 {
         1
     }
@@ -230,7 +234,7 @@ impl Exec for Said {
     }
 }
 
-impl ExecInput for Input {
+impl ExecInput for EchoInput {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         self.0.note(("write", String::from_utf8_lossy(bytes)));
         Ok(())
@@ -252,7 +256,7 @@ impl ExecInput for Input {
     }
 }
 
-impl Fake {
+impl FakeMicrosandbox {
     fn exec(&self, argv: &[String], timeout: bool) -> Box<dyn Exec> {
         let has = |word: &str| argv.iter().any(|it| it == word);
         let (code, signal, ending) = match timeout {
@@ -265,15 +269,15 @@ impl Fake {
             ExecEvent::Stderr(b"oops".to_vec()),
             ExecEvent::Exited(exit),
         ]);
-        Box::new(Said(events, Arc::new(Input(self.clone(), Mutex::new(!has("wait"))))))
+        Box::new(EchoExec(events, Arc::new(EchoInput(self.clone(), Mutex::new(!has("wait"))))))
     }
 }
 
-impl Execs for Fake {
+impl Execs for FakeMicrosandbox {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         if name.as_str() != "new" {
             let stopped = self.known(name)?.status == Status::Stopped;
-            if stopped && !self.asked.lock().unwrap().contains(&format!("{:?}", ("start", name))) {
+            if stopped && !self.params.lock().unwrap().contains(&format!("{:?}", ("start", name))) {
                 return Err(Error::new(Kind::State, format!("sandbox `{name}` is not running")));
             }
         }
@@ -290,6 +294,9 @@ impl Execs for Fake {
     }
     fn exec_signal(&self, _: &Name, _: u64, _: i32) -> Result<()> {
         Ok(())
+    }
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        crate::fake::poll_exit(self, name, id, limit)
     }
     fn exec_list(&self, _: &Name) -> Result<Vec<ExecEntry>> {
         let entry = |id, tty| ExecEntry { id, pid: 1, argv: vec![], tty, started: 0, exit: None };
@@ -314,7 +321,7 @@ fn meta(path: &[u8]) -> Result<Meta> {
     })
 }
 
-impl Fake {
+impl FakeMicrosandbox {
     fn at(&self, at: &Place) -> Result<()> {
         match at {
             Place::Sandbox { name, .. } => self.known(name).map(drop),
@@ -338,7 +345,7 @@ impl Fake {
     }
 }
 
-impl Files for Fake {
+impl Files for FakeMicrosandbox {
     fn file_read(
         &self,
         at: &Place,
@@ -401,20 +408,20 @@ impl Files for Fake {
         self.note(("symlink", at, String::from_utf8_lossy(path), String::from_utf8_lossy(target)));
         Ok(())
     }
-    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<Copied> {
-        // Its way leads through a directory with a name of chance.
+    fn file_push(&self, at: &Place, from: &Path, to: &[u8]) -> Result<CopyCount> {
+        // The path contains a directory with a random name.
         let from = from.file_name().unwrap_or_default();
         self.note(("push", at, from, String::from_utf8_lossy(to)));
-        Ok(Copied::default())
+        Ok(CopyCount::default())
     }
-    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<Copied> {
+    fn file_pull(&self, at: &Place, from: &[u8], to: &Path) -> Result<CopyCount> {
         let to = to.file_name().unwrap_or_default();
         self.note(("pull", at, String::from_utf8_lossy(from), to));
-        Ok(Copied { bytes: 5, ..Copied::default() })
+        Ok(CopyCount { bytes: 5, ..CopyCount::default() })
     }
 }
 
-impl Images for Fake {
+impl Images for FakeMicrosandbox {
     fn for_client(
         self: std::sync::Arc<Self>,
         _: msb_api::ClientScope,
@@ -429,16 +436,13 @@ impl Images for Fake {
         self.note(("image", name));
         Err(Error::new(Kind::NotFound, format!("image `{name}` is not here")))
     }
-    fn image_pull(&self, name: &Reference, _: &dyn Watch) -> Result<ImageInspection> {
-        self.note(("pull", name));
-        Err(nothing())
-    }
-    fn image_pull_from(
+    fn image_pull(
         &self,
         name: &Reference,
-        registry: &Registry,
+        registry: Option<&Registry>,
         _: &dyn Watch,
     ) -> Result<ImageInspection> {
+        let registry = registry.expect("the dialect gives one");
         let password = registry.login.as_ref().map(|login| &login.password);
         self.note(("pull", name, registry, password));
         Err(Error::new(Kind::Host, format!("cannot pull with {registry:?}")))
@@ -450,16 +454,21 @@ impl Images for Fake {
         self.note(("remove image", name, force));
         Ok(name.clone())
     }
-    fn image_prune(&self, prune: &Prune) -> Result<Pruned> {
-        self.note(("prune", prune));
-        Ok(Pruned::default())
+    fn image_prune(
+        &self,
+        all: bool,
+        older_than: Option<Duration>,
+        dry_run: bool,
+    ) -> Result<PruneReport> {
+        self.note(("prune", msb_spec::Prune { all, older_than, dry_run }));
+        Ok(PruneReport::default())
     }
     fn disk_usage(&self) -> Result<DiskUsage> {
         Err(nothing())
     }
 }
 
-impl Volumes for Fake {
+impl Volumes for FakeMicrosandbox {
     fn volume_create(&self, spec: &VolumeSpec) -> Result<Volume> {
         self.note(("volume", spec));
         let name = VolumeName::parse("vol").unwrap();
@@ -483,7 +492,7 @@ impl Volumes for Fake {
     }
 }
 
-impl Snapshots for Fake {
+impl Snapshots for FakeMicrosandbox {
     fn snapshot_create(&self, name: &Name, of: &Name, note: Option<&str>) -> Result<Snapshot> {
         self.note(("snapshot", plain(name), of, note));
         match name.as_str() {
@@ -519,9 +528,9 @@ impl Snapshots for Fake {
             bytes: Some(9),
         })
     }
-    fn snapshot_verify(&self, name: &Name) -> Result<Verified> {
+    fn snapshot_verify(&self, name: &Name) -> Result<VerifyReport> {
         self.note(("verify", plain(name)));
-        Ok(Verified {
+        Ok(VerifyReport {
             id: name.to_string(),
             intact: true,
             layers: 1,
@@ -550,10 +559,13 @@ impl Snapshots for Fake {
         self.note(("load", name.map(plain), String::from_utf8_lossy(&bytes)));
         self.snapshot_inspect(&self::name("snap"))
     }
-    fn snapshot_restore(&self, _: &Name, _: &Name) -> Result<()> {
-        Err(nothing())
-    }
-    fn snapshot_restore_with(&self, snapshot: &Name, name: &Name, changes: &Changes) -> Result<()> {
+    fn snapshot_restore(
+        &self,
+        snapshot: &Name,
+        name: &Name,
+        changes: Option<&Changes>,
+    ) -> Result<()> {
+        let changes = changes.expect("the dialect gives some");
         self.note(("restore", plain(snapshot), name, changes));
         Ok(())
     }
@@ -568,23 +580,23 @@ impl Snapshots for Fake {
     }
 }
 
-/// A name without what is chance in it.
+/// A name without its random part.
 fn plain(name: &Name) -> &str {
     let made_up = ["archive-", "new-"].into_iter().find(|start| name.as_str().starts_with(start));
     made_up.unwrap_or(name.as_str())
 }
 
-impl Networks for Fake {
+impl Networks for FakeMicrosandbox {
     fn network_table(&self, _: &Name) -> Result<NetTable> {
         Ok(NetTable::default())
     }
     fn network_allow(&self, _: &Name, _: &[Rule]) -> Result<Policy> {
         Err(nothing())
     }
-    fn port_publish(&self, _: &Name, _: &Published) -> Result<Published> {
+    fn port_publish(&self, _: &Name, _: &PublishedPort) -> Result<PublishedPort> {
         Err(nothing())
     }
-    fn port_withdraw(&self, _: &Name, _: &Published) -> Result<()> {
+    fn port_withdraw(&self, _: &Name, _: &PublishedPort) -> Result<()> {
         Err(nothing())
     }
     fn network_events(&self, _: &Name) -> Result<Vec<NetRecord>> {
@@ -593,11 +605,11 @@ impl Networks for Fake {
     }
 }
 
-impl Workspaces for Fake {
+impl Workspaces for FakeMicrosandbox {
     fn workspace_diff(&self, _: &Name, _: &[RelPath], _: Depth) -> Result<Vec<Change>> {
         Err(nothing())
     }
-    fn workspace_apply(&self, _: &Name, _: &Selection, _: bool) -> Result<Applied> {
+    fn workspace_apply(&self, _: &Name, _: &Selection, _: bool) -> Result<ApplyReport> {
         Err(nothing())
     }
     fn workspace_discard(&self, _: &Name, _: &[RelPath]) -> Result<usize> {
@@ -605,7 +617,7 @@ impl Workspaces for Fake {
     }
 }
 
-impl Syncs for Fake {
+impl Syncs for FakeMicrosandbox {
     fn sync_start(&self, _: &SyncSpec, _: &dyn Watch) -> Result<SyncSummary> {
         Err(nothing())
     }
@@ -620,11 +632,11 @@ impl Syncs for Fake {
     }
 }
 
-impl Children for Fake {
+impl Children for FakeMicrosandbox {
     fn child_spawn(&self, _: &Name, _: &ChildSpec, _: &dyn Watch) -> Result<Child> {
         Err(nothing())
     }
-    fn child_list(&self, _: &Name) -> Result<Brood> {
+    fn child_list(&self, _: &Name) -> Result<ChildListing> {
         Err(nothing())
     }
     fn child_remove(&self, _: &Name, _: &Name) -> Result<()> {
@@ -632,7 +644,7 @@ impl Children for Fake {
     }
 }
 
-impl Links for Fake {
+impl Links for FakeMicrosandbox {
     fn link_sftp(&self, _: &Name, _: Option<&UserRef>) -> Result<UnixStream> {
         Err(nothing())
     }

@@ -1,11 +1,11 @@
-//! Files of sandboxes and of volumes: the same tools, at two places.
+//! Files of sandboxes and of volumes, with the same tools for both.
 
-use super::between::between;
-use super::envelope::{Done, Failure, Outcome, Truncation};
+use super::copy::between;
+use super::envelope::{Outcome, ToolFailure, ToolSuccess, Truncation};
 use super::exec::{decoded, encoded};
 use super::selector::named;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{EntryKind, Meta, Place};
 use msb_spec::clock;
 use msb_spec::{Error, Kind, VolumeName};
@@ -13,14 +13,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Permissions of a file that is made: everybody may read it.
+/// Permissions of a new file.
 const MODE: u32 = 0o644;
-/// Entries of a directory in one answer. More is nothing that a model could read.
+/// Most directory entries in one result; a model could not use more.
 const ENTRIES: usize = 20_000;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Asked {
+pub(super) struct FileParams {
     pub(super) name: String,
     user: Option<String>,
     #[serde(default)]
@@ -28,10 +28,10 @@ pub(super) struct Asked {
     #[serde(default)]
     content: String,
     #[serde(default)]
-    encoding: Encoding,
+    encoding: ContentEncoding,
     max_bytes: Option<u64>,
     #[serde(default)]
-    pub(super) kind: Removed,
+    pub(super) kind: RemoveKind,
     #[serde(default)]
     pub(super) from: String,
     #[serde(default)]
@@ -49,13 +49,13 @@ pub(super) struct Asked {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Encoding {
+enum ContentEncoding {
     #[default]
     Utf8,
     Base64,
 }
 
-impl Encoding {
+impl ContentEncoding {
     fn name(self) -> &'static str {
         match self {
             Self::Utf8 => "utf8",
@@ -66,27 +66,27 @@ impl Encoding {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Removed {
+pub(super) enum RemoveKind {
     #[default]
     Auto,
     File,
     Dir,
 }
 
-/// Where the files of a call are.
-pub(super) struct At {
+/// The sandbox or volume of a file call.
+pub(super) struct FileRoot {
     pub(super) place: Place,
-    /// What relative paths are below, with a slash at its end.
+    /// The directory that relative paths start at, with a trailing slash.
     start: Vec<u8>,
-    /// Put into every answer: the volume, if it is one.
+    /// The name of the volume, which every result contains.
     volume: Option<String>,
 }
 
-impl At {
-    /// A path at that place. A relative one begins at its root, or at the user's home for SFTP.
-    pub(super) fn path(&self, text: &str) -> Result<Vec<u8>, Failure> {
+impl FileRoot {
+    /// An absolute path. A relative one starts at the root, or at the user's home for SFTP.
+    pub(super) fn path(&self, text: &str) -> Result<Vec<u8>, ToolFailure> {
         if text.contains('\0') {
-            return Err(Failure::new("a path cannot hold a zero byte"));
+            return Err(ToolFailure::new("a path must not contain a zero byte"));
         }
         let mut depth = 0_i32;
         for part in text.split('/') {
@@ -96,210 +96,216 @@ impl At {
                 _ => 1,
             };
             if depth < 0 && self.volume.is_some() {
-                return Err(Failure::new("sandbox fs error: path traversal outside volume root"));
+                return Err(ToolFailure::new(
+                    "sandbox fs error: path traversal outside volume root",
+                ));
             }
         }
         let start: &[u8] = if text.starts_with('/') { b"" } else { &self.start };
         Ok([start, text.as_bytes()].concat())
     }
 
-    pub(super) fn done(&self, answer: Value) -> Done {
+    pub(super) fn done(&self, answer: Value) -> ToolSuccess {
         let mut all = Map::new();
         all.extend(self.volume.iter().map(|name| ("name".to_owned(), json!(name))));
         if let Value::Object(members) = answer {
             all.extend(members);
         }
-        Done::new(Value::Object(all))
+        ToolSuccess::new(Value::Object(all))
     }
 }
 
-/// The name of a volume. What cannot be one names none that exists.
-pub(super) fn volume(name: &str) -> Result<VolumeName, Failure> {
+/// Parses the name of a volume. An invalid name is a volume that does not exist.
+pub(super) fn volume(name: &str) -> Result<VolumeName, ToolFailure> {
     VolumeName::parse(name).map_err(|error| {
         let shown = msb_spec::shown(&name.chars().take(60).collect::<String>()).to_string();
-        Failure::new(format!("volume not found: {shown}"))
+        ToolFailure::new(format!("volume not found: {shown}"))
             .detail("hint", error.advice().unwrap_or("it is not a name"))
     })
 }
 
-/// What clients of this dialect know a missing file by; what we know is in the details.
-pub(super) fn about(path: &str) -> impl Fn(Error) -> Failure {
+/// The message that clients expect for a missing file; our own error is in the details.
+pub(super) fn about(path: &str) -> impl Fn(Error) -> ToolFailure {
     let path = path.to_owned();
     move |error| match error.kind() {
-        // A sandbox or volume that is missing says so itself.
+        // A missing sandbox or volume has its own message.
         Kind::NotFound if !error.message().starts_with("no ") => {
             let text = "io error: No such file or directory (os error 2)";
-            Failure::new(text).detail("path", path.as_str()).detail("cause", error.to_string())
+            ToolFailure::new(text).detail("path", path.as_str()).detail("cause", error.to_string())
         }
-        _ => Failure::from(error),
+        _ => ToolFailure::from(error),
     }
 }
 
 impl Microsandbox {
-    /// Where the files of a call are. Over SFTP they are seen by its user, and by nobody more powerful.
-    pub(super) fn at(&self, call: &Call, asked: &Asked) -> Result<At, Failure> {
+    /// The sandbox or volume of a call. Over SFTP, files are accessed with the rights of its user.
+    pub(super) fn at(&self, call: &ToolCall, params: &FileParams) -> Result<FileRoot, ToolFailure> {
         let start = b"/".to_vec();
-        let name = asked.name.as_str();
+        let name = params.name.as_str();
         if call.tool.starts_with("volume_") {
             let place = Place::Volume(volume(name)?);
-            return Ok(At { place, start, volume: Some(name.to_owned()) });
+            return Ok(FileRoot { place, start, volume: Some(name.to_owned()) });
         }
         let name = named(name)?;
         if !is_sftp(call) {
-            return Ok(At { place: Place::sandbox(&name), start, volume: None });
+            return Ok(FileRoot { place: Place::sandbox(&name), start, volume: None });
         }
-        let user = self.login(&name, asked.user.as_deref())?;
+        let user = self.login(&name, params.user.as_deref())?;
         let place = Place::Sandbox { name, user };
-        let paths = [&asked.path, &asked.from, &asked.to, &asked.link_path];
+        let paths = [&params.path, &params.from, &params.to, &params.link_path];
         let start = match paths.iter().any(|path| !path.is_empty() && !path.starts_with('/')) {
-            true => [self.world.api.file_real(&place, b"")?, start].concat(),
+            true => [self.config.api.file_real(&place, b"")?, start].concat(),
             false => start,
         };
-        Ok(At { place, start, volume: None })
+        Ok(FileRoot { place, start, volume: None })
     }
 
-    pub(super) fn fs_read(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let limit = self.settings.limit(asked.max_bytes);
-        let total = self.world.api.file_stat(&at.place, &path, true).map_err(about(&asked.path))?;
+    pub(super) fn fs_read(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let limit = self.settings.limit(params.max_bytes);
+        let total =
+            self.config.api.file_stat(&at.place, &path, true).map_err(about(&params.path))?;
         let mut bytes = Vec::new();
         let mut take = |piece: &[u8]| {
             let room = limit.saturating_sub(bytes.len()).min(piece.len());
             bytes.extend_from_slice(&piece[..room]);
             Ok(())
         };
-        self.world
+        self.config
             .api
             .file_read(&at.place, &path, 0, Some(limit as u64), &mut take)
-            .map_err(about(&asked.path))?;
-        // Files of /proc say that they hold nothing.
+            .map_err(about(&params.path))?;
+        // Files of /proc report size 0.
         let total = if total.size == 0 { bytes.len() as u64 } else { total.size };
         let truncation = Truncation::of("content", bytes.len(), total);
-        let content = match asked.encoding {
-            Encoding::Utf8 => String::from_utf8_lossy(&bytes).into_owned(),
-            Encoding::Base64 => encoded(&bytes),
+        let content = match params.encoding {
+            ContentEncoding::Utf8 => String::from_utf8_lossy(&bytes).into_owned(),
+            ContentEncoding::Base64 => encoded(&bytes),
         };
-        let encoding = asked.encoding.name();
-        let answer = json!({"path": asked.path, "encoding": encoding, "content": content});
+        let encoding = params.encoding.name();
+        let answer = json!({"path": params.path, "encoding": encoding, "content": content});
         Ok(at.done(answer).truncated(truncation))
     }
 
-    pub(super) fn fs_write(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let bytes = match asked.encoding {
-            Encoding::Utf8 => asked.content.into_bytes(),
-            Encoding::Base64 => decoded("content", &asked.content)?,
+    pub(super) fn fs_write(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let bytes = match params.encoding {
+            ContentEncoding::Utf8 => params.content.into_bytes(),
+            ContentEncoding::Base64 => decoded("content", &params.content)?,
         };
-        let api = &self.world.api;
+        let api = &self.config.api;
         match above(&path) {
-            // SFTP makes a file, and no directories for it.
+            // SFTP creates no parent directories.
             Some(above) if is_sftp(call) => {
-                api.file_stat(&at.place, above, true).map_err(about(&asked.path))?;
+                api.file_stat(&at.place, above, true).map_err(about(&params.path))?;
             }
-            Some(above) => api.file_mkdir(&at.place, above, true).map_err(about(&asked.path))?,
+            Some(above) => api.file_mkdir(&at.place, above, true).map_err(about(&params.path))?,
             None => {}
         }
-        // What is there keeps its permissions.
+        // An existing file keeps its permissions.
         let mode = api.file_stat(&at.place, &path, true).map_or(MODE, |meta| meta.mode & 0o7777);
         let written = api
             .file_write(&at.place, &path, mode, false, &mut bytes.as_slice())
-            .map_err(about(&asked.path))?;
-        let encoding = asked.encoding.name();
-        Ok(at.done(json!({"path": asked.path, "encoding": encoding, "written": written})))
+            .map_err(about(&params.path))?;
+        let encoding = params.encoding.name();
+        Ok(at.done(json!({"path": params.path, "encoding": encoding, "written": written})))
     }
 
-    pub(super) fn fs_list(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let entries = self.world.api.file_list(&at.place, &path).map_err(about(&asked.path))?;
+    pub(super) fn fs_list(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let entries = self.config.api.file_list(&at.place, &path).map_err(about(&params.path))?;
         let warning = (entries.len() > ENTRIES)
             .then(|| format!("only the first {ENTRIES} of {} entries are shown", entries.len()));
         let shown = entries.iter().take(ENTRIES).map(|meta| {
             let name = String::from_utf8_lossy(&meta.name);
             json!({
-                "path": format!("{}/{name}", asked.path.trim_end_matches('/')),
+                "path": format!("{}/{name}", params.path.trim_end_matches('/')),
                 "kind": kind(meta),
                 "size": meta.size,
                 "mode": mode(meta),
                 "modified": clock::written(meta.modified),
             })
         });
-        Ok(Done::new(shown.collect()).warning(warning))
+        Ok(ToolSuccess::new(shown.collect()).warning(warning))
     }
 
-    pub(super) fn fs_mkdir(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        self.world.api.file_mkdir(&at.place, &path, true).map_err(about(&asked.path))?;
-        Ok(at.done(json!({"path": asked.path, "created": true})))
+    pub(super) fn fs_mkdir(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        self.config.api.file_mkdir(&at.place, &path, true).map_err(about(&params.path))?;
+        Ok(at.done(json!({"path": params.path, "created": true})))
     }
 
-    pub(super) fn fs_remove(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let api = &self.world.api;
-        let meta = api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
-        match (asked.kind, &meta.kind) {
-            (Removed::File, EntryKind::Directory) => {
-                return Err(Failure::new(format!("{} is a directory", asked.path)));
+    pub(super) fn fs_remove(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let api = &self.config.api;
+        let meta = api.file_stat(&at.place, &path, false).map_err(about(&params.path))?;
+        match (params.kind, &meta.kind) {
+            (RemoveKind::File, EntryKind::Directory) => {
+                return Err(ToolFailure::new(format!("{} is a directory", params.path)));
             }
-            (Removed::Dir, kind) if *kind != EntryKind::Directory => {
-                return Err(Failure::new(format!("{} is not a directory", asked.path)));
+            (RemoveKind::Dir, kind) if *kind != EntryKind::Directory => {
+                return Err(ToolFailure::new(format!("{} is not a directory", params.path)));
             }
             _ => {}
         }
         let whole = meta.kind == EntryKind::Directory;
-        api.file_remove(&at.place, &path, whole).map_err(about(&asked.path))?;
-        Ok(at.done(json!({"path": asked.path, "removed": true})))
+        api.file_remove(&at.place, &path, whole).map_err(about(&params.path))?;
+        Ok(at.done(json!({"path": params.path, "removed": true})))
     }
 
-    pub(super) fn fs_copy(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let (from, to) = (at.path(&asked.from)?, at.path(&asked.to)?);
-        let other = asked.to_sandbox.as_deref().filter(|other| *other != asked.name);
+    pub(super) fn fs_copy(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let (from, to) = (at.path(&params.from)?, at.path(&params.to)?);
+        let other = params.to_sandbox.as_deref().filter(|other| *other != params.name);
         if at.volume.is_some() {
-            self.world.api.file_copy(&at.place, &from, &to).map_err(about(&asked.from))?;
-            return Ok(at.done(json!({"from": asked.from, "to": asked.to, "copied": true})));
+            self.config.api.file_copy(&at.place, &from, &to).map_err(about(&params.from))?;
+            return Ok(at.done(json!({"from": params.from, "to": params.to, "copied": true})));
         }
-        let target = other.unwrap_or(&asked.name);
+        let target = other.unwrap_or(&params.name);
         let mut answer = json!({
-            "from": {"sandbox": asked.name, "path": asked.from},
-            "to": {"sandbox": target, "path": asked.to},
+            "from": {"sandbox": params.name, "path": params.from},
+            "to": {"sandbox": target, "path": params.to},
             "copied": true,
         });
         match other {
-            None => self.world.api.file_copy(&at.place, &from, &to).map_err(about(&asked.from))?,
+            None => {
+                self.config.api.file_copy(&at.place, &from, &to).map_err(about(&params.from))?
+            }
             Some(other) => {
                 let there = Place::sandbox(&named(other)?);
-                let copied = between(self.world.api.as_ref(), (&at.place, &from), (&there, &to));
-                answer["bytes"] = json!(copied.map_err(about(&asked.from))?);
+                let copied = between(self.config.api.as_ref(), (&at.place, &from), (&there, &to));
+                answer["bytes"] = json!(copied.map_err(about(&params.from))?);
             }
         }
         Ok(at.done(answer))
     }
 
-    pub(super) fn fs_rename(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let (from, to) = (at.path(&asked.from)?, at.path(&asked.to)?);
-        self.world.api.file_rename(&at.place, &from, &to).map_err(about(&asked.from))?;
-        Ok(at.done(json!({"from": asked.from, "to": asked.to, "renamed": true})))
+    pub(super) fn fs_rename(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let (from, to) = (at.path(&params.from)?, at.path(&params.to)?);
+        self.config.api.file_rename(&at.place, &from, &to).map_err(about(&params.from))?;
+        Ok(at.done(json!({"from": params.from, "to": params.to, "renamed": true})))
     }
 
-    pub(super) fn fs_stat(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let meta = self.world.api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
-        Ok(Done::new(json!({
+    pub(super) fn fs_stat(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let meta =
+            self.config.api.file_stat(&at.place, &path, false).map_err(about(&params.path))?;
+        Ok(ToolSuccess::new(json!({
             "kind": kind(&meta),
             "size": meta.size,
             "mode": mode(&meta),
@@ -309,45 +315,49 @@ impl Microsandbox {
         })))
     }
 
-    pub(super) fn fs_exists(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let exists = match self.world.api.file_stat(&at.place, &path, true) {
+    pub(super) fn fs_exists(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let exists = match self.config.api.file_stat(&at.place, &path, true) {
             Ok(_) => true,
             Err(error) if error.kind() == Kind::NotFound && !error.message().starts_with("no ") => {
                 false
             }
             Err(error) => return Err(error.into()),
         };
-        Ok(at.done(json!({"path": asked.path, "exists": exists})))
+        Ok(at.done(json!({"path": params.path, "exists": exists})))
     }
 
-    pub(super) fn fs_copy_from_host(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let guest = at.path(&asked.guest_path)?;
-        let host = self.host_path(&asked.host_path)?;
-        self.world.api.file_push(&at.place, &host, &guest)?;
-        Ok(Done::new(json!({"hostPath": host, "guestPath": asked.guest_path, "copied": true})))
+    pub(super) fn fs_copy_from_host(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let guest = at.path(&params.guest_path)?;
+        let host = self.host_path(&params.host_path)?;
+        self.config.api.file_push(&at.place, &host, &guest)?;
+        Ok(ToolSuccess::new(
+            json!({"hostPath": host, "guestPath": params.guest_path, "copied": true}),
+        ))
     }
 
-    pub(super) fn fs_copy_to_host(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let guest = at.path(&asked.guest_path)?;
-        let host = self.host_path(&asked.host_path)?;
-        self.world.api.file_pull(&at.place, &guest, &host).map_err(about(&asked.guest_path))?;
-        Ok(Done::new(json!({"guestPath": asked.guest_path, "hostPath": host, "copied": true})))
+    pub(super) fn fs_copy_to_host(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let guest = at.path(&params.guest_path)?;
+        let host = self.host_path(&params.host_path)?;
+        self.config.api.file_pull(&at.place, &guest, &host).map_err(about(&params.guest_path))?;
+        Ok(ToolSuccess::new(
+            json!({"guestPath": params.guest_path, "hostPath": host, "copied": true}),
+        ))
     }
 
-    /// A path of the host that clients may name, with every link followed.
-    pub(super) fn host_path(&self, path: &str) -> Result<std::path::PathBuf, Failure> {
+    /// The resolved path of an allowed host path.
+    pub(super) fn host_path(&self, path: &str) -> Result<std::path::PathBuf, ToolFailure> {
         let shown = std::path::absolute(path).unwrap_or_else(|_| path.into());
-        self.world.paths.check(Path::new(path)).map_err(|error| match error.kind() {
+        self.config.paths.check(Path::new(path)).map_err(|error| match error.kind() {
             Kind::Denied => {
                 let text = "host path is outside MICROSANDBOX_MCP_HOST_PATHS";
-                let denied = Failure::of("host_path_denied", text);
+                let denied = ToolFailure::of("host_path_denied", text);
                 let hint = error.advice().unwrap_or_default().to_owned();
                 denied.detail("path", shown.display().to_string()).detail("hint", hint)
             }
@@ -356,12 +366,12 @@ impl Microsandbox {
     }
 }
 
-/// Whether a call is one over SFTP.
-fn is_sftp(call: &Call) -> bool {
+/// Whether the tool is one for SFTP.
+fn is_sftp(call: &ToolCall) -> bool {
     call.tool.starts_with("sandbox_sftp_")
 }
 
-/// The directory above a path, if that is not the root.
+/// The parent directory of a path, unless that is the root.
 fn above(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|byte| *byte == b'/')?;
     Some(&path[..end]).filter(|above| !above.is_empty())
@@ -376,7 +386,7 @@ fn kind(meta: &Meta) -> &'static str {
     }
 }
 
-/// Permissions with the kind before them, as stat(2) has it.
+/// Permission bits with the file type, as in `st_mode` of stat(2).
 fn mode(meta: &Meta) -> u32 {
     let kind = match meta.kind {
         EntryKind::File => 0o100_000,

@@ -1,30 +1,30 @@
-//! Images that are on this machine.
+//! Images that are stored on this host.
 
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
 use super::selector::each;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{ImageInspection, ImageSummary};
+use msb_spec::Reference;
 use msb_spec::clock;
-use msb_spec::{Prune, Reference};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct ImageParams {
     reference: Option<String>,
     references: Vec<String>,
     force: bool,
     confirm: bool,
 }
 
-/// `linux/amd64` in its parts.
+/// Splits `linux/amd64` into its parts.
 fn platform(text: &str) -> (&str, &str) {
     text.split_once('/').unwrap_or((text, ""))
 }
 
-/// One line of a list.
+/// An image as one item of a list.
 pub(super) fn row(image: &ImageSummary) -> Value {
     let (os, architecture) = platform(&image.platform);
     json!({
@@ -42,7 +42,7 @@ pub(super) fn row(image: &ImageSummary) -> Value {
 fn detail(image: &ImageInspection) -> Value {
     let (os, architecture) = platform(&image.platform);
     let config = &image.config;
-    let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let non_empty = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let list = |words: &Vec<String>| Some(words.clone()).filter(|words| !words.is_empty());
     let layers: Vec<Value> = image
         .layers
@@ -75,10 +75,10 @@ fn detail(image: &ImageInspection) -> Value {
             "env": config.env,
             "cmd": list(&config.cmd),
             "entrypoint": list(&config.entrypoint),
-            "workingDir": said(&config.workdir),
-            "user": said(&config.user),
+            "workingDir": non_empty(&config.workdir),
+            "user": non_empty(&config.user),
             "labels": config.labels,
-            "stopSignal": said(&config.stop_signal),
+            "stopSignal": non_empty(&config.stop_signal),
         },
         "layers": layers,
     })
@@ -86,37 +86,37 @@ fn detail(image: &ImageInspection) -> Value {
 
 impl Microsandbox {
     pub(super) fn image_list(&self) -> Outcome {
-        Ok(Done::new(self.world.api.image_list()?.iter().map(row).collect()))
+        Ok(ToolSuccess::new(self.config.api.image_list()?.iter().map(row).collect()))
     }
 
-    pub(super) fn image_inspect(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let reference = Reference::parse(asked.reference.as_deref().unwrap_or_default())?;
-        Ok(Done::new(detail(&self.world.api.image_inspect(&reference)?)))
+    pub(super) fn image_inspect(&self, call: &ToolCall) -> Outcome {
+        let params: ImageParams = read(call)?;
+        let reference = Reference::parse(params.reference.as_deref().unwrap_or_default())?;
+        Ok(ToolSuccess::new(detail(&self.config.api.image_inspect(&reference)?)))
     }
 
-    pub(super) fn image_remove(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        if asked.force && !asked.confirm {
-            return Err(Failure::dangerous("image_remove with force requires confirm: true"));
+    pub(super) fn image_remove(&self, call: &ToolCall) -> Outcome {
+        let params: ImageParams = read(call)?;
+        if params.force && !params.confirm {
+            return Err(ToolFailure::dangerous("image_remove with force requires confirm: true"));
         }
-        let references: Vec<String> = asked.reference.into_iter().chain(asked.references).collect();
+        let references: Vec<String> =
+            params.reference.into_iter().chain(params.references).collect();
         if references.is_empty() {
-            return Err(Failure::new("image_remove requires reference or references"));
+            return Err(ToolFailure::new("image_remove requires reference or references"));
         }
         each("reference", references, Clone::clone, |text| {
-            self.world.api.image_remove(&Reference::parse(text)?, asked.force)?;
+            self.config.api.image_remove(&Reference::parse(text)?, params.force)?;
             Ok(json!({"reference": text, "removed": true}))
         })
     }
 
-    pub(super) fn image_prune(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        if !asked.confirm {
-            return Err(Failure::dangerous("image_prune requires confirm: true"));
+    pub(super) fn image_prune(&self, call: &ToolCall) -> Outcome {
+        let params: ImageParams = read(call)?;
+        if !params.confirm {
+            return Err(ToolFailure::dangerous("image_prune requires confirm: true"));
         }
-        let prune = Prune { all: true, ..Prune::default() };
-        let pruned = self.world.api.image_prune(&prune)?;
+        let pruned = self.config.api.image_prune(true, None, false)?;
         let warning = (!pruned.failed.is_empty())
             .then(|| format!("not all of it could be removed: {}", pruned.failed.join("; ")));
         let data = json!({
@@ -127,6 +127,6 @@ impl Microsandbox {
             "vmdkRemoved": pruned.disks,
             "bytesReclaimed": pruned.bytes,
         });
-        Ok(Done::new(data).warning(warning))
+        Ok(ToolSuccess::new(data).warning(warning))
     }
 }

@@ -1,11 +1,11 @@
-//! Sandboxes that are there: listed, started, ended, removed.
+//! Lists, starts, stops and removes sandboxes.
 
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
 use super::labels;
-use super::selector::{Selector, each, named, shown};
+use super::selector::{SandboxSelector, each, named, shown};
 use super::settings::milliseconds;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{Status, Summary};
 use msb_spec::Ending;
 use msb_spec::clock;
@@ -13,22 +13,22 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// How long commands may take to end by themselves.
+/// Time between SIGTERM and SIGKILL.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
-/// How often somebody who waits looks whether the call was cancelled.
+/// How often a waiting call checks for cancellation.
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Ended {
+struct StopParams {
     #[serde(flatten)]
-    selector: Selector,
+    selector: SandboxSelector,
     force: bool,
     timeout_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
-struct One {
+struct NameParams {
     name: String,
 }
 
@@ -41,24 +41,24 @@ fn name_of(sandbox: &Summary) -> String {
 }
 
 impl Microsandbox {
-    pub(super) fn sandbox_list(&self, call: &Call) -> Outcome {
+    pub(super) fn sandbox_list(&self, call: &ToolCall) -> Outcome {
         self.listed(&read(call)?)
     }
 
-    pub(super) fn sandbox_status(&self, call: &Call) -> Outcome {
-        let mut selector: Selector = read(call)?;
+    pub(super) fn sandbox_status(&self, call: &ToolCall) -> Outcome {
+        let mut selector: SandboxSelector = read(call)?;
         if selector.names().next().is_none() && selector.status.is_none() {
             selector.status = Some("running".to_owned());
         }
         self.listed(&selector)
     }
 
-    fn listed(&self, selector: &Selector) -> Outcome {
+    fn listed(&self, selector: &SandboxSelector) -> Outcome {
         let rows: Vec<Value> = self.selected(selector)?.iter().map(|it| self.row(it)).collect();
-        Ok(Done::new(rows.into()))
+        Ok(ToolSuccess::new(rows.into()))
     }
 
-    /// One line of a list.
+    /// A sandbox as one item of a list.
     pub(super) fn row(&self, sandbox: &Summary) -> Value {
         json!({
             "name": sandbox.name,
@@ -70,18 +70,18 @@ impl Microsandbox {
         })
     }
 
-    /// When something last happened to it.
+    /// Time of the last event of a sandbox.
     fn updated(&self, sandbox: &Summary) -> u64 {
-        let events = self.world.api.sandbox_events(&sandbox.name).and_then(|mut it| it.more());
+        let events = self.config.api.sandbox_events(&sandbox.name).and_then(|mut it| it.more());
         let last = events.ok().and_then(|events| events.last().map(|event| event.time));
         last.unwrap_or(sandbox.created)
     }
 
-    pub(super) fn sandbox_inspect(&self, call: &Call) -> Outcome {
-        let One { name } = read(call)?;
-        let inspection = self.world.api.sandbox_inspect(&named(&name)?)?;
+    pub(super) fn sandbox_inspect(&self, call: &ToolCall) -> Outcome {
+        let NameParams { name } = read(call)?;
+        let inspection = self.config.api.sandbox_inspect(&named(&name)?)?;
         let summary = self.summary(&name)?;
-        Ok(Done::new(json!({
+        Ok(ToolSuccess::new(json!({
             "name": inspection.name,
             "status": shown(inspection.status),
             "config": inspection.plan,
@@ -91,18 +91,18 @@ impl Microsandbox {
         })))
     }
 
-    pub(super) fn sandbox_start(&self, call: &Call) -> Outcome {
-        let selector: Selector = read(call)?;
+    pub(super) fn sandbox_start(&self, call: &ToolCall) -> Outcome {
+        let selector: SandboxSelector = read(call)?;
         each("name", self.chosen(&selector)?, name_of, |sandbox| {
-            Ok(match self.world.api.sandbox_start(&sandbox.name)? {
+            Ok(match self.config.api.sandbox_start(&sandbox.name)? {
                 true => json!({"name": sandbox.name, "started": true}),
                 false => json!({"name": sandbox.name, "started": false, "alreadyRunning": true}),
             })
         })
     }
 
-    pub(super) fn sandbox_stop(&self, call: &Call) -> Outcome {
-        let ended: Ended = read(call)?;
+    pub(super) fn sandbox_stop(&self, call: &ToolCall) -> Outcome {
+        let ended: StopParams = read(call)?;
         self.allowed(call, &ended)?;
         let grace = match (ended.force, ended.timeout_ms) {
             (true, _) => Duration::ZERO,
@@ -110,21 +110,21 @@ impl Microsandbox {
         };
         each("name", self.chosen(&ended.selector)?, name_of, |sandbox| {
             let stopped =
-                is_running(sandbox) && self.world.api.sandbox_stop(&sandbox.name, grace)?;
+                is_running(sandbox) && self.config.api.sandbox_stop(&sandbox.name, grace)?;
             if stopped {
                 return Ok(json!({"name": sandbox.name, "stopped": true}));
             }
-            let status = self.world.api.sandbox_summary(&sandbox.name).map(|it| it.status);
+            let status = self.config.api.sandbox_summary(&sandbox.name).map(|it| it.status);
             let status = shown(status.unwrap_or(Status::Stopped));
             let name = &sandbox.name;
             Ok(json!({"name": name, "stopped": false, "alreadyStopped": true, "status": status}))
         })
     }
 
-    pub(super) fn sandbox_drain(&self, call: &Call) -> Outcome {
-        let selector: Selector = read(call)?;
+    pub(super) fn sandbox_drain(&self, call: &ToolCall) -> Outcome {
+        let selector: SandboxSelector = read(call)?;
         each("name", self.chosen(&selector)?, name_of, |sandbox| {
-            Ok(match self.world.api.sandbox_drain(&sandbox.name)? {
+            Ok(match self.config.api.sandbox_drain(&sandbox.name)? {
                 true => json!({"name": sandbox.name, "drainRequested": true}),
                 false => {
                     let status = shown(sandbox.status);
@@ -134,23 +134,23 @@ impl Microsandbox {
         })
     }
 
-    /// Waits for all of them together no longer than a call waits here.
-    pub(super) fn sandbox_wait(&self, call: &Call) -> Outcome {
-        let selector: Selector = read(call)?;
+    /// Waits for all of them; the time limit of the call is for all together.
+    pub(super) fn sandbox_wait(&self, call: &ToolCall) -> Outcome {
+        let selector: SandboxSelector = read(call)?;
         let since = Instant::now();
         let limit = self.settings.default_timeout;
         each("name", self.chosen(&selector)?, name_of, |sandbox| {
             let stopped = loop {
                 let left = limit.saturating_sub(since.elapsed());
-                match self.world.api.sandbox_wait(&sandbox.name, Some(left.min(LOOK)))? {
+                match self.config.api.sandbox_wait(&sandbox.name, Some(left.min(LOOK)))? {
                     Some(stopped) => break stopped,
                     None if call.cancel.is_cancelled() => {
-                        return Err(Failure::new("the call was cancelled"));
+                        return Err(ToolFailure::new("the call was cancelled"));
                     }
                     None if left.is_zero() => {
                         let limit = milliseconds(limit);
                         let text = format!("sandbox {} still runs after {limit} ms", sandbox.name);
-                        return Err(Failure::new(text).retryable());
+                        return Err(ToolFailure::new(text).retryable());
                     }
                     None => {}
                 }
@@ -170,24 +170,24 @@ impl Microsandbox {
         })
     }
 
-    pub(super) fn sandbox_remove(&self, call: &Call) -> Outcome {
-        let ended: Ended = read(call)?;
+    pub(super) fn sandbox_remove(&self, call: &ToolCall) -> Outcome {
+        let ended: StopParams = read(call)?;
         self.allowed(call, &ended)?;
         each("name", self.chosen(&ended.selector)?, name_of, |sandbox| {
-            self.world.api.sandbox_remove(&sandbox.name, ended.force)?;
+            self.config.api.sandbox_remove(&sandbox.name, ended.force)?;
             Ok(json!({"name": sandbox.name, "removed": true}))
         })
     }
 
-    /// Whether all that runs on this machine may be ended with one word.
-    fn allowed(&self, call: &Call, ended: &Ended) -> Result<(), Failure> {
+    /// Whether a forced stop or removal of all sandboxes is allowed.
+    fn allowed(&self, call: &ToolCall, ended: &StopParams) -> Result<(), ToolFailure> {
         let sweeping = ended.selector.is_sweeping() && ended.selector.status.is_some();
         if ended.force && sweeping && !self.settings.dangerous {
             let text = format!(
                 "{} with force and neither names nor labels is disabled on this server",
                 call.tool
             );
-            return Err(Failure::dangerous(text).detail(
+            return Err(ToolFailure::dangerous(text).detail(
                 "hint",
                 format!("name the sandboxes, or set {}=1", msb_spec::env::MCP_ENABLE_DANGEROUS),
             ));

@@ -1,9 +1,9 @@
-//! How much sandboxes use.
+//! Resource usage of sandboxes.
 
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
 use super::selector::named;
 use super::{Microsandbox, labels, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{Metrics, Status, Summary};
 use msb_spec::Name;
 use msb_spec::clock;
@@ -13,26 +13,26 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two measurements where nobody says.
+/// Default interval between two samples, in milliseconds.
 const INTERVAL: u64 = 1000;
-/// Sandboxes whose last measurement is remembered.
+/// Sandboxes whose last sample is remembered.
 const REMEMBERED: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct MetricsParams {
     name: String,
     interval_ms: Option<u64>,
     samples: Option<u32>,
 }
 
-/// The last measurements, so that the next ones tell what was used since.
+/// The last samples, to compute the usage since then.
 #[derive(Debug, Default)]
-pub(super) struct Measured(Mutex<BTreeMap<String, (u64, u64)>>);
+pub(super) struct CpuSamples(Mutex<BTreeMap<String, (u64, u64)>>);
 
-impl Measured {
-    /// Percent of one processor since the last time, or since the start.
-    #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+impl CpuSamples {
+    /// CPU usage in percent of one CPU, since the last sample or the start.
+    #[expect(clippy::cast_precision_loss, reason = "display needs no 53 bits of precision")]
     fn percent(&self, metrics: &Metrics) -> f64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= REMEMBERED {
@@ -50,60 +50,61 @@ impl Measured {
 }
 
 impl Microsandbox {
-    pub(super) fn sandbox_metrics(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let sandbox = self.measurable(&asked.name)?;
-        Ok(Done::new(self.measure(&sandbox.name)?))
+    pub(super) fn sandbox_metrics(&self, call: &ToolCall) -> Outcome {
+        let params: MetricsParams = read(call)?;
+        let sandbox = self.measurable(&params.name)?;
+        Ok(ToolSuccess::new(self.measure(&sandbox.name)?))
     }
 
     pub(super) fn sandbox_metrics_all(&self) -> Outcome {
         let mut all = Map::new();
-        for sandbox in self.world.api.sandbox_list()? {
+        for sandbox in self.config.api.sandbox_list()? {
             let running = matches!(sandbox.status, Status::Running | Status::Draining);
             if !running || labels::of(&sandbox, labels::METRICS) == Some("off") {
                 continue;
             }
-            // One may end while the others are measured.
+            // A sandbox may end while the others are measured.
             if let Ok(metrics) = self.measure(&sandbox.name) {
                 all.insert(sandbox.name.to_string(), metrics);
             }
         }
-        Ok(Done::new(Value::Object(all)))
+        Ok(ToolSuccess::new(Value::Object(all)))
     }
 
-    pub(super) fn sandbox_metrics_stream(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let sandbox = self.measurable(&asked.name)?;
+    pub(super) fn sandbox_metrics_stream(&self, call: &ToolCall) -> Outcome {
+        let params: MetricsParams = read(call)?;
+        let sandbox = self.measurable(&params.name)?;
         let noted = labels::of(&sandbox, labels::METRICS).and_then(|text| text.parse().ok());
-        let interval = asked.interval_ms.or(noted).unwrap_or(INTERVAL);
+        let interval = params.interval_ms.or(noted).unwrap_or(INTERVAL);
         let mut samples = Vec::new();
-        // A call waits no longer than this server lets it.
+        // The time limit of the call applies.
         let until = Instant::now() + self.settings.default_timeout;
         let mut warning = None;
-        for number in 0..asked.samples.unwrap_or(1) {
+        for number in 0..params.samples.unwrap_or(1) {
             if number > 0 && !wait(call, interval, until) {
-                warning = Some("the time of this call was over before all samples were taken");
+                warning = Some("the time limit was reached before all samples were taken");
                 break;
             }
             samples.push(self.measure(&sandbox.name)?);
         }
         let data = json!({"name": sandbox.name, "intervalMs": interval, "samples": samples});
-        Ok(Done::new(data).warning(warning))
+        Ok(ToolSuccess::new(data).warning(warning))
     }
 
-    fn measurable(&self, name: &str) -> Result<Summary, Failure> {
-        let sandbox = self.world.api.sandbox_summary(&named(name)?)?;
+    fn measurable(&self, name: &str) -> Result<Summary, ToolFailure> {
+        let sandbox = self.config.api.sandbox_summary(&named(name)?)?;
         match labels::of(&sandbox, labels::METRICS) {
             Some("off") => {
                 let text = format!("metrics are disabled for sandbox {name}");
-                Err(Failure::new(text).detail("hint", "it was made with disableMetricsSample"))
+                Err(ToolFailure::new(text)
+                    .detail("hint", "it was created with disableMetricsSample"))
             }
             _ => Ok(sandbox),
         }
     }
 
-    fn measure(&self, name: &Name) -> Result<Value, Failure> {
-        let metrics = self.world.api.sandbox_metrics(name)?;
+    fn measure(&self, name: &Name) -> Result<Value, ToolFailure> {
+        let metrics = self.config.api.sandbox_metrics(name)?;
         let used = metrics.guest.map_or(metrics.memory, |guest| guest.memory);
         let most = metrics.guest.map(|guest| guest.memory_total).or(metrics.memory_limit);
         Ok(json!({
@@ -114,7 +115,7 @@ impl Microsandbox {
             "memoryAvailableBytes": most.map(|most| most.saturating_sub(used)),
             "memoryHostResidentBytes": metrics.memory,
             "memoryLimitBytes": metrics.memory_limit,
-            // What nobody counts is null.
+            // Values that are not counted are null.
             "diskReadBytes": metrics.disk_traffic.map(|disk| disk.read),
             "diskWriteBytes": metrics.disk_traffic.map(|disk| disk.written),
             "netRxBytes": metrics.net.map(|net| net.received),
@@ -125,8 +126,8 @@ impl Microsandbox {
     }
 }
 
-/// Waits, but not beyond a time or a cancellation. Whether it was waited for as long as asked.
-fn wait(call: &Call, interval: u64, until: Instant) -> bool {
+/// Sleeps until the interval, a deadline or a cancellation. True if the interval has passed.
+fn wait(call: &ToolCall, interval: u64, until: Instant) -> bool {
     const LOOK: Duration = Duration::from_millis(100);
     let next = Instant::now() + Duration::from_millis(interval);
     if next > until {

@@ -1,12 +1,12 @@
-//! Whom a sandbox reaches, and the values that only some of them see.
+//! Network policy, ports and secrets of a new sandbox.
 
 use super::Microsandbox;
-use super::create::Wanted;
-use super::envelope::Failure;
-use crate::dialect::Call;
+use super::create::SandboxRequest;
+use super::envelope::ToolFailure;
+use crate::dialect::ToolCall;
 use msb_spec::{
-    Error, GuestPath, NamePattern, NetworkSpec, Patch, Protocol, Published, Reach, Resolver, Rule,
-    Secret, SecretSource, env,
+    Error, GuestPath, NamePattern, NetworkSpec, Patch, Protocol, PublishedPort, Reach, Resolver,
+    Rule, Secret, SecretSource, env,
 };
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -16,20 +16,20 @@ use std::path::Path;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct NetworkAsked {
+pub(super) struct NetworkParams {
     disabled: bool,
-    ports: Vec<PortAsked>,
+    ports: Vec<PortParams>,
     max_connections: Option<u64>,
     trust_host_cas: bool,
     ipv4_pool: Option<String>,
     ipv6_pool: Option<String>,
-    dns: Dns,
-    tls: Tls,
+    dns: DnsParams,
+    tls: TlsParams,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PortAsked {
+pub(super) struct PortParams {
     host_port: u16,
     guest_port: NonZeroU16,
     bind_address: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct PortAsked {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Dns {
+struct DnsParams {
     allow_rebind: Option<bool>,
     nameservers: Vec<String>,
     query_timeout_ms: Option<u64>,
@@ -46,7 +46,7 @@ struct Dns {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Tls {
+struct TlsParams {
     ports: Option<Vec<u16>>,
     bypass_domains: Vec<String>,
     block_quic: bool,
@@ -58,36 +58,36 @@ struct Tls {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SecretAsked {
+pub(super) struct SecretParams {
     env_var: String,
     value: Option<String>,
     value_env: Option<String>,
     allowed_host: String,
 }
 
-impl PortAsked {
-    pub(super) fn published(&self) -> Result<Published, Failure> {
+impl PortParams {
+    pub(super) fn published(&self) -> Result<PublishedPort, ToolFailure> {
         let address = match &self.bind_address {
             None => IpAddr::V4(Ipv4Addr::LOCALHOST),
             Some(text) => text
                 .parse()
-                .map_err(|_| Failure::new(format!("bindAddress is not an address: {text}")))?,
+                .map_err(|_| ToolFailure::new(format!("bindAddress is not an address: {text}")))?,
         };
         let protocol = self.protocol.unwrap_or(Protocol::Tcp);
-        Ok(Published { address, host: self.host_port, guest: self.guest_port, protocol })
+        Ok(PublishedPort { address, host: self.host_port, guest: self.guest_port, protocol })
     }
 }
 
-impl NetworkAsked {
-    /// What our gateway does otherwise, and cannot be told.
-    fn check(&self) -> Result<(), Failure> {
-        let fixed = "the gateway of each sandbox has addresses of its own; leave it out";
-        let slow = "names are given up after a time of our own; leave it out";
+impl NetworkParams {
+    /// Refuses options that the gateway does not support.
+    fn check(&self) -> Result<(), ToolFailure> {
+        let fixed = "the gateway assigns its own addresses; leave it out";
+        let slow = "the DNS timeout is fixed; leave it out";
         let rebind =
             "add a name's private address with a network reach of `private`, by msb itself";
-        let looks = "TLS is looked into only for the hosts of secrets, on any port; leave it out";
-        let authority = "each sandbox has an authority of its own, which it trusts; leave it out";
-        let upstream = "upstream certificates are checked with those of this host; leave it out";
+        let looks = "TLS is intercepted only for the hosts of secrets, on any port; leave it out";
+        let authority = "each sandbox has its own CA, which it trusts; leave it out";
+        let upstream = "upstream certificates are verified with the CA certificates of this host; leave it out";
         let tls = &self.tls;
         let cannot = [
             ("network.ipv4Pool", self.ipv4_pool.is_some(), fixed),
@@ -99,15 +99,15 @@ impl NetworkAsked {
             ("network.tls.caKeyPath", tls.ca_key_path.is_some(), authority),
             ("network.tls.upstreamCaCertPaths", !tls.upstream_ca_cert_paths.is_empty(), upstream),
         ];
-        match cannot.iter().find(|(_, asked, _)| *asked) {
+        match cannot.iter().find(|(_, params, _)| *params) {
             Some((what, _, hint)) => {
-                Err(Failure::unsupported(format!("{what} is not for this server to decide"), hint))
+                Err(ToolFailure::unsupported(format!("{what} cannot be configured"), hint))
             }
             None => Ok(()),
         }
     }
 
-    fn apply(&self, network: &mut NetworkSpec) -> Result<(), Failure> {
+    fn apply(&self, network: &mut NetworkSpec) -> Result<(), ToolFailure> {
         if self.disabled {
             network.reach = Some(Reach::None);
         }
@@ -133,58 +133,59 @@ impl NetworkAsked {
 impl Microsandbox {
     pub(super) fn network(
         &self,
-        wanted: &mut Wanted,
-        asked: Option<&NetworkAsked>,
-        secrets: &[SecretAsked],
-        call: &Call,
-    ) -> Result<(), Failure> {
-        if asked.is_none() && secrets.is_empty() {
+        request: &mut SandboxRequest,
+        params: Option<&NetworkParams>,
+        secrets: &[SecretParams],
+        call: &ToolCall,
+    ) -> Result<(), ToolFailure> {
+        if params.is_none() && secrets.is_empty() {
             return Ok(());
         }
-        let mut network = wanted.spec.network.take().unwrap_or_default();
-        if let Some(asked) = asked {
-            asked.check()?;
-            asked.apply(&mut network)?;
+        let mut network = request.spec.network.take().unwrap_or_default();
+        if let Some(params) = params {
+            params.check()?;
+            params.apply(&mut network)?;
         }
         for secret in secrets {
-            network.secrets.push(self.secret(wanted, secret, call)?);
+            network.secrets.push(self.secret(request, secret, call)?);
         }
         let looks = !network.secrets.is_empty();
-        wanted.spec.network = Some(network);
-        if asked.is_some_and(|it| it.trust_host_cas || it.tls.trust_host_cas) {
-            trust_host(wanted, looks)?;
+        request.spec.network = Some(network);
+        if params.is_some_and(|it| it.trust_host_cas || it.tls.trust_host_cas) {
+            trust_host(request, looks)?;
         }
         Ok(())
     }
 
     fn secret(
         &self,
-        wanted: &mut Wanted,
-        asked: &SecretAsked,
-        call: &Call,
-    ) -> Result<Secret, Failure> {
-        let missing = || Failure::new(format!("missing secret value for {}", asked.env_var));
-        let host = NamePattern::parse(&asked.allowed_host)?;
-        let source = match (&asked.value, &asked.value_env) {
+        request: &mut SandboxRequest,
+        params: &SecretParams,
+        call: &ToolCall,
+    ) -> Result<Secret, ToolFailure> {
+        let missing = || ToolFailure::new(format!("missing secret value for {}", params.env_var));
+        let host = NamePattern::parse(&params.allowed_host)?;
+        let source = match (&params.value, &params.value_env) {
             (Some(value), _) => {
-                wanted.secrets.push((asked.env_var.clone(), value.clone().into_bytes()));
+                request.secrets.push((params.env_var.clone(), value.clone().into_bytes()));
                 SecretSource::Given
             }
             (None, Some(variable)) => {
-                // On a server of many, its variables are not those of the caller.
-                if call.who.key.is_some() && !self.settings.dangerous {
+                // On a server with keys, its environment does not belong to the caller.
+                if call.caller.key.is_some() && !self.settings.dangerous {
                     let text =
                         "secrets of the server's own environment are disabled on this server";
                     let hint =
                         format!("give the value itself, or set {}=1", env::MCP_ENABLE_DANGEROUS);
-                    return Err(Failure::dangerous(text).detail("hint", hint));
+                    return Err(ToolFailure::dangerous(text).detail("hint", hint));
                 }
-                // Listed first: whether any other variable is set is not told either.
+                // Checked before the value: the error must not reveal whether another variable is
+                // set.
                 let Some(source) = self.settings.granted(variable, &host) else {
                     let text = format!("the variable {variable} is not allowed for {host}");
                     let hint = "give the value itself; the operator of the server allows a variable \
                                 with `--secret-env NAME@HOST`";
-                    return Err(Failure::dangerous(text).detail("hint", hint));
+                    return Err(ToolFailure::dangerous(text).detail("hint", hint));
                 };
                 if std::env::var_os(variable).is_none() {
                     return Err(missing());
@@ -194,7 +195,7 @@ impl Microsandbox {
             (None, None) => return Err(missing()),
         };
         let secret = Secret {
-            name: asked.env_var.clone(),
+            name: params.env_var.clone(),
             source,
             hosts: vec![host],
             places: BTreeSet::new(),
@@ -205,27 +206,27 @@ impl Microsandbox {
     }
 }
 
-/// Where Linux systems keep the certificates that they trust.
+/// Paths of the CA bundle on Linux distributions.
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-/// Where they are shown inside.
+/// The path of the CA bundle in the sandbox.
 const INSIDE: &str = "/.msb/host-certificates.pem";
 
-/// Lets commands trust whom the host trusts.
-fn trust_host(wanted: &mut Wanted, looks: bool) -> Result<(), Failure> {
+/// Makes commands trust the CA certificates of the host.
+fn trust_host(request: &mut SandboxRequest, looks: bool) -> Result<(), ToolFailure> {
     if looks {
-        // Its gateway stands for everybody, and has checked them with the host's certificates.
+        // The gateway intercepts TLS and verifies peers with the CA certificates of the host.
         return Ok(());
     }
     let Some(bundle) = BUNDLES.iter().map(Path::new).find(|path| path.is_file()) else {
-        return Err(Failure::new("this host has no certificates to trust"));
+        return Err(ToolFailure::new("no CA certificates found on this host"));
     };
     let content = std::fs::read_to_string(bundle)
         .map_err(|error| Error::host(format!("cannot read `{}`", bundle.display()), error))?;
     let path = GuestPath::parse(INSIDE)?;
-    wanted.spec.patches.push(Patch::Text { path, content, mode: None });
+    request.spec.patches.push(Patch::Text { path, content, mode: None });
     for variable in env::TRUST {
-        wanted.spec.env.entry(variable.to_owned()).or_insert_with(|| INSIDE.to_owned());
+        request.spec.env.entry(variable.to_owned()).or_insert_with(|| INSIDE.to_owned());
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Changes to the files of a sandbox before anything runs in it.
+//! Changes to the files of a sandbox before its first start.
 
 use super::Microsandbox;
-use super::create::Wanted;
-use super::envelope::Failure;
+use super::create::SandboxRequest;
+use super::envelope::ToolFailure;
 use super::exec::decoded;
 use msb_spec::{GuestPath, Patch};
 use serde::Deserialize;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PatchAsked {
-    kind: Kind,
-    r#type: Option<Kind>,
+pub(super) struct PatchParams {
+    kind: PatchKind,
+    r#type: Option<PatchKind>,
     path: Option<String>,
     guest_path: Option<String>,
     host_path: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct PatchAsked {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Kind {
+enum PatchKind {
     Text,
     File,
     CopyFile,
@@ -37,7 +37,7 @@ enum Kind {
     Symlink,
 }
 
-impl Kind {
+impl PatchKind {
     fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -52,13 +52,13 @@ impl Kind {
     }
 }
 
-impl PatchAsked {
-    /// What has no meaning for its kind.
-    fn check(&self) -> Result<(), Failure> {
-        use Kind::{Append, CopyDir, CopyFile, File, Mkdir, Symlink, Text};
+impl PatchParams {
+    /// Refuses options that are meaningless for the kind of patch.
+    fn check(&self) -> Result<(), ToolFailure> {
+        use PatchKind::{Append, CopyDir, CopyFile, File, Mkdir, Symlink, Text};
         let kind = self.kind;
         if self.r#type.is_some_and(|other| other != kind) {
-            return Err(Failure::new("kind and type of a patch differ; kind is enough"));
+            return Err(ToolFailure::new("kind and type of a patch differ; kind is enough"));
         }
         let holds = matches!(kind, Text | File | Append);
         let checks = [
@@ -76,63 +76,69 @@ impl PatchAsked {
         ];
         match checks.iter().find(|(_, given, meant)| *given && !meant) {
             Some((what, ..)) => {
-                Err(Failure::new(format!("{what} has no meaning for a {} patch", kind.name())))
+                Err(ToolFailure::new(format!("{what} has no meaning for a {} patch", kind.name())))
             }
             None => Ok(()),
         }
     }
 
-    fn place(&self) -> Result<GuestPath, Failure> {
-        let link = self.link_path.as_ref().filter(|_| self.kind == Kind::Symlink);
+    fn place(&self) -> Result<GuestPath, ToolFailure> {
+        let link = self.link_path.as_ref().filter(|_| self.kind == PatchKind::Symlink);
         let place = link.or(self.path.as_ref()).or(self.guest_path.as_ref());
-        let missing = || Failure::new(format!("{} patch requires path", self.kind.name()));
+        let missing = || ToolFailure::new(format!("{} patch requires path", self.kind.name()));
         Ok(GuestPath::parse(place.ok_or_else(missing)?)?)
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, Failure> {
+    fn bytes(&self) -> Result<Vec<u8>, ToolFailure> {
         match (&self.content_base64, &self.content) {
             (Some(text), _) => decoded("contentBase64", text),
             (None, text) => Ok(text.clone().unwrap_or_default().into_bytes()),
         }
     }
 
-    fn mode(&self) -> Result<Option<u32>, Failure> {
+    fn mode(&self) -> Result<Option<u32>, ToolFailure> {
         let Some(mode) = self.mode else {
             return Ok(None);
         };
         let well = u32::try_from(mode).ok().filter(|mode| *mode <= 0o7777);
         well.map(Some).ok_or_else(|| {
-            Failure::new(format!("mode is not one of a file: {mode}"))
-                .detail("hint", "it is a plain number: 420 is 0644, 493 is 0755")
+            ToolFailure::new(format!("invalid file mode: {mode}"))
+                .detail("hint", "it is a decimal number: 420 is 0644, 493 is 0755")
         })
     }
 }
 
 impl Microsandbox {
-    pub(super) fn patch(&self, wanted: &mut Wanted, asked: &PatchAsked) -> Result<(), Failure> {
-        asked.check()?;
-        let (path, mode) = (asked.place()?, asked.mode()?);
-        let patches = &mut wanted.spec.patches;
-        if asked.replace == Some(false) {
+    pub(super) fn patch(
+        &self,
+        request: &mut SandboxRequest,
+        params: &PatchParams,
+    ) -> Result<(), ToolFailure> {
+        params.check()?;
+        let (path, mode) = (params.place()?, params.mode()?);
+        let patches = &mut request.spec.patches;
+        if params.replace == Some(false) {
             patches.push(Patch::Absent { path: path.clone() });
         }
         let place = path.clone();
-        patches.push(match asked.kind {
-            Kind::Text | Kind::File => match String::from_utf8(asked.bytes()?) {
+        patches.push(match params.kind {
+            PatchKind::Text | PatchKind::File => match String::from_utf8(params.bytes()?) {
                 Ok(content) => Patch::Text { path, content, mode: None },
                 Err(error) => Patch::Bytes { path, content: error.into_bytes() },
             },
-            Kind::Append => {
-                let content = String::from_utf8(asked.bytes()?)
-                    .map_err(|_| Failure::new("only text can be appended"))?;
+            PatchKind::Append => {
+                let content = String::from_utf8(params.bytes()?)
+                    .map_err(|_| ToolFailure::new("only text can be appended"))?;
                 Patch::Append { path, content }
             }
-            Kind::CopyFile | Kind::CopyDir => Patch::Copy { from: self.copied(asked)?, to: path },
-            Kind::Mkdir => Patch::Mkdir { path },
-            Kind::Remove => Patch::Remove { path },
-            Kind::Symlink => {
-                let missing = || Failure::new("symlink patch requires target");
-                let target = asked.target.clone().ok_or_else(missing)?;
+            PatchKind::CopyFile | PatchKind::CopyDir => {
+                Patch::Copy { from: self.copied(params)?, to: path }
+            }
+            PatchKind::Mkdir => Patch::Mkdir { path },
+            PatchKind::Remove => Patch::Remove { path },
+            PatchKind::Symlink => {
+                let missing = || ToolFailure::new("symlink patch requires target");
+                let target = params.target.clone().ok_or_else(missing)?;
                 Patch::Symlink { path, target }
             }
         });
@@ -140,14 +146,15 @@ impl Microsandbox {
         Ok(())
     }
 
-    /// The file or directory of the host that is to be copied.
-    fn copied(&self, asked: &PatchAsked) -> Result<PathBuf, Failure> {
-        let missing = || Failure::new(format!("{} patch requires hostPath", asked.kind.name()));
-        let from = self.host_path(asked.host_path.as_ref().ok_or_else(missing)?)?;
-        let file = asked.kind == Kind::CopyFile;
+    /// The host file or directory to copy.
+    fn copied(&self, params: &PatchParams) -> Result<PathBuf, ToolFailure> {
+        let missing =
+            || ToolFailure::new(format!("{} patch requires hostPath", params.kind.name()));
+        let from = self.host_path(params.host_path.as_ref().ok_or_else(missing)?)?;
+        let file = params.kind == PatchKind::CopyFile;
         if from.is_file() != file {
             let kind = if file { "file" } else { "directory" };
-            return Err(Failure::new(format!("not a {kind}: {}", from.display())));
+            return Err(ToolFailure::new(format!("not a {kind}: {}", from.display())));
         }
         Ok(from)
     }

@@ -1,16 +1,16 @@
-//! What can be read without calling a tool: bare JSON, in no envelope.
+//! MCP resources: plain JSON, without the envelope.
 
 use super::envelope::pretty;
 use super::{Microsandbox, images, snapshots, volumes};
-use crate::content::Content;
-use crate::dialect::Resource;
+use crate::content::ResourceContent;
+use crate::dialect::ResourceInfo;
 use msb_spec::Result;
 use serde_json::{Value, json};
 
 const JSON: &str = "application/json";
 
-pub(super) fn all() -> Vec<Resource> {
-    let one = |uri, name, title, description| Resource {
+pub(super) fn all() -> Vec<ResourceInfo> {
+    let one = |uri, name, title, description| ResourceInfo {
         uri,
         name,
         title: Some(title),
@@ -22,39 +22,39 @@ pub(super) fn all() -> Vec<Resource> {
             "microsandbox://runtime",
             "runtime",
             "microsandbox runtime",
-            "Whether sandboxes can be started here, and what this server allows.",
+            "Whether this host can start sandboxes, and the settings of this server.",
         ),
         one(
             "microsandbox://sandboxes",
             "sandboxes",
             "microsandbox sandboxes",
-            "Every sandbox, as sandbox_list gives them.",
+            "Every sandbox, as sandbox_list returns them.",
         ),
         one(
             "microsandbox://volumes",
             "volumes",
             "microsandbox volumes",
-            "Every volume, as volume_list gives them.",
+            "Every volume, as volume_list returns them.",
         ),
         one(
             "microsandbox://images",
             "images",
             "microsandbox images",
-            "Every image on this machine, as image_list gives them.",
+            "Every image on this host, as image_list returns them.",
         ),
         one(
             "microsandbox://snapshots",
             "snapshots",
             "microsandbox snapshots",
-            "Every snapshot, as snapshot_list gives them.",
+            "Every snapshot, as snapshot_list returns them.",
         ),
-        Resource {
+        ResourceInfo {
             mime_type: "application/schema+json",
             ..one(
                 "microsandbox://schemas/sandbox-create",
                 "sandbox-create-schema",
                 "sandbox create schema",
-                "The JSON Schema of what sandbox_create takes.",
+                "The JSON Schema of the arguments of sandbox_create.",
             )
         },
         one(
@@ -67,12 +67,12 @@ pub(super) fn all() -> Vec<Resource> {
 }
 
 impl Microsandbox {
-    /// What a resource holds; none if there is no such one.
-    pub(super) fn resource(&self, uri: &str) -> Option<Result<Content>> {
-        let api = &self.world.api;
+    /// The content of a resource; none if the URI is unknown.
+    pub(super) fn resource(&self, uri: &str) -> Option<Result<ResourceContent>> {
+        let api = &self.config.api;
         let found = match uri.strip_prefix("microsandbox://")? {
             "runtime" => Ok(self.runtime()),
-            "policy" => Ok(self.settings.told(&self.world.paths)),
+            "policy" => Ok(self.settings.public_view(&self.config.paths)),
             "sandboxes" => {
                 api.sandbox_list().map(|all| all.iter().map(|it| self.row(it)).collect())
             }
@@ -82,16 +82,17 @@ impl Microsandbox {
             "schemas/sandbox-create" => Ok(self.create_schema()),
             _ => return None,
         };
-        Some(found.map(|value: Value| Content::text(JSON, pretty(&value))))
+        Some(found.map(|value: Value| ResourceContent::text(JSON, pretty(&value))))
     }
 
-    /// What `sandbox_create` takes, in the newer dialect of JSON Schema, where it is the same.
+    /// The input schema of `sandbox_create`, labelled as JSON Schema 2020-12, which has the same
+    /// meaning here.
     fn create_schema(&self) -> Value {
         let tool = self.tools.iter().find(|tool| tool.name == "sandbox_create");
         let mut schema = tool.map(|tool| tool.input.as_ref().clone()).unwrap_or_default();
         let newer = "https://json-schema.org/draft/2020-12/schema";
         schema.insert("$schema".to_owned(), json!(newer));
-        // As a document it also serves sandbox_run, which needs no name.
+        // The document also describes sandbox_run, which needs no name.
         schema.remove("required");
         let mut schema = Value::Object(schema);
         close(&mut schema);
@@ -99,7 +100,7 @@ impl Microsandbox {
     }
 }
 
-/// Says of every object that it has no further members, unless they are described.
+/// Adds `additionalProperties: false` to every object without a schema for them.
 fn close(schema: &mut Value) {
     match schema {
         Value::Object(members) => {

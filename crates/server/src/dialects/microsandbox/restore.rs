@@ -1,12 +1,12 @@
-//! Sandboxes made from snapshots.
+//! Creates sandboxes from snapshots.
 
-use super::create::Wanted;
-use super::envelope::{Done, Failure, Outcome};
-use super::mounts::MountAsked;
-use super::networks::PortAsked;
+use super::create::SandboxRequest;
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
+use super::mounts::MountParams;
+use super::networks::PortParams;
 use super::selector::shown;
 use super::{Microsandbox, labels, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::Changes;
 use msb_spec::{Name, Spec, UserRef};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct RestoreParams {
     name: String,
     snapshot: String,
     snapshot_base: Option<String>,
@@ -26,81 +26,81 @@ struct Asked {
     log_level: Option<String>,
     external_mount_policy: Option<String>,
     #[serde(default)]
-    volumes: Vec<MountAsked>,
+    volumes: Vec<MountParams>,
     #[serde(default)]
-    ports: Vec<PortAsked>,
+    ports: Vec<PortParams>,
     #[serde(default)]
     vsock: Vec<Value>,
 }
 
-impl Asked {
-    fn check(&self) -> Result<(), Failure> {
+impl RestoreParams {
+    fn check(&self) -> Result<(), ToolFailure> {
         if self.disk_only == Some(false) || (self.forked && self.disk_only != Some(true)) {
-            let hint = "say diskOnly: true; the sandbox starts anew with the files of the snapshot";
-            return Err(Failure::unsupported(
+            let hint = "set diskOnly: true; the sandbox then boots with the files of the snapshot";
+            return Err(ToolFailure::unsupported(
                 "the memory of a sandbox cannot be restored yet",
                 hint,
             ));
         }
         if !self.vsock.is_empty() {
             let hint = "publish a port instead, or mount a directory";
-            return Err(Failure::unsupported("sandboxes have no vsock yet", hint));
+            return Err(ToolFailure::unsupported("sandboxes have no vsock yet", hint));
         }
         Ok(())
     }
 }
 
 impl Microsandbox {
-    pub(super) fn sandbox_restore(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        asked.check()?;
-        let name = Name::parse(&asked.name)?;
-        let found = self.snapshot(&asked.snapshot)?;
-        if let Some(base) = &asked.snapshot_base {
+    pub(super) fn sandbox_restore(&self, call: &ToolCall) -> Outcome {
+        let params: RestoreParams = read(call)?;
+        params.check()?;
+        let name = Name::parse(&params.name)?;
+        let found = self.snapshot(&params.snapshot)?;
+        if let Some(base) = &params.snapshot_base {
             self.lies_on(&found.name, base)?;
         }
-        let mut wanted = Wanted::bare(Spec::default());
-        for mount in &asked.volumes {
-            self.mount(&mut wanted, mount)?;
+        let mut request = SandboxRequest::bare(Spec::default());
+        for mount in &params.volumes {
+            self.mount(&mut request, mount)?;
         }
         let mut noted = BTreeMap::new();
-        noted.extend(asked.log_level.clone().map(|level| (labels::LOG_LEVEL.to_owned(), level)));
+        noted.extend(params.log_level.clone().map(|level| (labels::LOG_LEVEL.to_owned(), level)));
         let changes = Changes {
-            user: asked.user.as_deref().map(UserRef::parse).transpose()?,
-            mounts: wanted.spec.mounts.clone(),
-            tmpfs: wanted.spec.tmpfs.clone(),
-            ports: asked.ports.iter().map(PortAsked::published).collect::<Result<_, _>>()?,
+            user: params.user.as_deref().map(UserRef::parse).transpose()?,
+            mounts: request.spec.mounts.clone(),
+            tmpfs: request.spec.tmpfs.clone(),
+            ports: params.ports.iter().map(PortParams::published).collect::<Result<_, _>>()?,
             labels: noted,
-            lenient: asked.external_mount_policy.as_deref() == Some("relaxed"),
+            lenient: params.external_mount_policy.as_deref() == Some("relaxed"),
         };
-        self.make_volumes(&wanted)?;
-        let api = &self.world.api;
-        api.snapshot_restore_with(&found.name, &name, &changes)?;
+        self.make_volumes(&request)?;
+        let api = &self.config.api;
+        api.snapshot_restore(&found.name, &name, Some(&changes))?;
         if let Err(error) = api.sandbox_start(&name) {
-            // Half a sandbox is none.
+            // A partially restored sandbox is removed.
             let _ = api.sandbox_remove(&name, true);
             return Err(error.into());
         }
         let status = api.sandbox_summary(&name)?.status;
-        Ok(Done::new(json!({"name": name, "status": shown(status)})))
+        Ok(ToolSuccess::new(json!({"name": name, "status": shown(status)})))
     }
 
-    /// Whether a snapshot was taken of a sandbox that lay on another one.
-    fn lies_on(&self, snapshot: &Name, base: &str) -> Result<(), Failure> {
+    /// Whether a snapshot has another one among its ancestors.
+    fn lies_on(&self, snapshot: &Name, base: &str) -> Result<(), ToolFailure> {
         let below = self.snapshot(base)?;
-        let wanted = self.world.api.snapshot_inspect(&below.name)?.id;
-        let all = self.world.api.snapshot_list()?;
-        let mut at = Some(self.world.api.snapshot_inspect(snapshot)?.id);
-        // No more steps than there are snapshots, whatever their records say.
+        let base_id = self.config.api.snapshot_inspect(&below.name)?.id;
+        let all = self.config.api.snapshot_list()?;
+        let mut at = Some(self.config.api.snapshot_inspect(snapshot)?.id);
+        // Bounded by the number of snapshots, in case their records form a cycle.
         for _ in 0..=all.len() {
             match at {
-                Some(id) if id == wanted => return Ok(()),
+                Some(id) if id == base_id => return Ok(()),
                 Some(id) => {
                     at = all.iter().find(|it| it.id == id).and_then(|it| it.parent.clone());
                 }
                 None => break,
             }
         }
-        Err(Failure::new(format!("snapshot {snapshot} does not lie on {base}")))
+        Err(ToolFailure::new(format!("snapshot {snapshot} is not based on {base}")))
     }
 }

@@ -1,14 +1,14 @@
-//! What this server is, for clients that look before they leap.
+//! Version, platform and settings of this server.
 
 use super::Microsandbox;
-use super::envelope::{Done, Outcome};
+use super::envelope::{Outcome, ToolSuccess};
 use serde_json::{Value, json};
 
 impl Microsandbox {
     pub(super) fn runtime_check(&self) -> Outcome {
         let mut data = self.about_runtime();
         data["serverVersion"] = json!(env!("CARGO_PKG_VERSION"));
-        let policy = self.settings.told(&self.world.paths);
+        let policy = self.settings.public_view(&self.config.paths);
         for key in ["hostPathPolicy", "hostPaths", "dangerousEnabled"] {
             data[key] = policy[key].clone();
         }
@@ -18,18 +18,18 @@ impl Microsandbox {
                 [msb_spec::env::MCP_HOST_PATH_POLICY, msb_spec::env::MCP_ENABLE_DANGEROUS];
             format!("{policy}=unrestricted has no effect without {dangerous}=1")
         });
-        Ok(Done::new(data).warning(warning))
+        Ok(ToolSuccess::new(data).warning(warning))
     }
 
     pub(super) fn runtime_install(&self) -> Outcome {
         let message = "Runtime dependencies are installed.";
-        Ok(Done::new(json!({"installed": true, "message": message})))
+        Ok(ToolSuccess::new(json!({"installed": true, "message": message})))
     }
 
-    /// The same as a resource.
+    /// The content of the resource.
     pub(super) fn runtime(&self) -> Value {
         let mut data = self.about_runtime();
-        data["policy"] = self.settings.told(&self.world.paths);
+        data["policy"] = self.settings.public_view(&self.config.paths);
         data
     }
 
@@ -41,7 +41,7 @@ impl Microsandbox {
         };
         json!({
             "installed": true,
-            // There is no node here.
+            // This server does not run on Node.js.
             "nodeVersion": null,
             "platform": std::env::consts::OS,
             "arch": arch,

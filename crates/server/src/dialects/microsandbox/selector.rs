@@ -1,24 +1,24 @@
-//! Which sandboxes a call is about.
+//! Selects the sandboxes of a call.
 
 use super::Microsandbox;
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
 use msb_api::{Status, Summary};
 use msb_spec::Name;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What a selector may hold. Names and labels add to each other; the status narrows them down.
+/// A selector. Names and labels are alternatives; the status is a further condition.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
-pub(super) struct Selector {
+pub(super) struct SandboxSelector {
     pub(super) name: Option<String>,
     pub(super) names: Vec<String>,
     labels: BTreeMap<String, String>,
     pub(super) status: Option<String>,
 }
 
-impl Selector {
+impl SandboxSelector {
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.name.iter().chain(&self.names).map(String::as_str)
     }
@@ -27,7 +27,7 @@ impl Selector {
         self.names().next().is_none() && self.labels.is_empty() && self.status.is_none()
     }
 
-    /// Whether it takes whatever there is, but for a status.
+    /// Whether it selects everything, except for a status.
     pub(super) fn is_sweeping(&self) -> bool {
         self.names().next().is_none() && self.labels.is_empty()
     }
@@ -40,7 +40,7 @@ impl Selector {
     }
 }
 
-/// A status as clients of this dialect know it: they have none for a sandbox that was paused.
+/// The status in the terms of this dialect, which has none for paused sandboxes.
 pub(super) fn shown(status: Status) -> &'static str {
     match status {
         Status::Running | Status::Paused => "running",
@@ -51,8 +51,8 @@ pub(super) fn shown(status: Status) -> &'static str {
 }
 
 impl Microsandbox {
-    /// Those that a selector takes, sorted by name; without one all.
-    pub(super) fn selected(&self, selector: &Selector) -> Result<Vec<Summary>, Failure> {
+    /// The selected sandboxes, sorted by name; all if the selector is empty.
+    pub(super) fn selected(&self, selector: &SandboxSelector) -> Result<Vec<Summary>, ToolFailure> {
         let mut found = BTreeMap::new();
         for name in selector.names() {
             let summary = self.summary(name)?;
@@ -62,41 +62,41 @@ impl Microsandbox {
             let labelled = |it: &Summary| {
                 selector.labels.iter().all(|(key, value)| it.labels.get(key) == Some(value))
             };
-            let all = self.world.api.sandbox_list()?.into_iter().filter(labelled);
+            let all = self.config.api.sandbox_list()?.into_iter().filter(labelled);
             found.extend(all.map(|summary| (summary.name.to_string(), summary)));
         }
         Ok(found.into_values().filter(|sandbox| selector.takes(sandbox)).collect())
     }
 
-    /// The same for what changes something: nobody means all by saying nothing.
-    pub(super) fn chosen(&self, selector: &Selector) -> Result<Vec<Summary>, Failure> {
+    /// The selected sandboxes, for tools that change them: an empty selector is an error.
+    pub(super) fn chosen(&self, selector: &SandboxSelector) -> Result<Vec<Summary>, ToolFailure> {
         match selector.is_empty() {
-            true => Err(Failure::new("at least one selector is required")),
+            true => Err(ToolFailure::new("at least one selector is required")),
             false => self.selected(selector),
         }
     }
 
-    pub(super) fn summary(&self, name: &str) -> Result<Summary, Failure> {
-        Ok(self.world.api.sandbox_summary(&named(name)?)?)
+    pub(super) fn summary(&self, name: &str) -> Result<Summary, ToolFailure> {
+        Ok(self.config.api.sandbox_summary(&named(name)?)?)
     }
 }
 
-/// The name of a sandbox. What cannot be one names none that exists.
-pub(super) fn named(name: &str) -> Result<Name, Failure> {
+/// Parses the name of a sandbox. An invalid name is a sandbox that does not exist.
+pub(super) fn named(name: &str) -> Result<Name, ToolFailure> {
     Name::parse(name).map_err(|error| {
         let shown = msb_spec::shown(&name.chars().take(60).collect::<String>()).to_string();
-        Failure::new(format!("sandbox not found: {shown}"))
+        ToolFailure::new(format!("sandbox not found: {shown}"))
             .detail("hint", error.advice().unwrap_or("it is not a name"))
     })
 }
 
-/// Does something with each of several. What fails does not hide what went well: its envelope holds
-/// the results of the others.
+/// Applies a function to each item. If some fail, the envelope still contains the results of the
+/// others.
 pub(super) fn each<T>(
     key: &str,
     targets: impl IntoIterator<Item = T>,
     name: impl Fn(&T) -> String,
-    mut act: impl FnMut(&T) -> Result<Value, Failure>,
+    mut act: impl FnMut(&T) -> Result<Value, ToolFailure>,
 ) -> Outcome {
     let (mut results, mut failures) = (Vec::new(), Vec::new());
     for target in targets {
@@ -106,12 +106,12 @@ pub(super) fn each<T>(
         }
     }
     let Some((_, first)) = failures.first() else {
-        return Ok(Done::new(Value::Array(results)));
+        return Ok(ToolSuccess::new(Value::Array(results)));
     };
     if results.is_empty() && failures.len() == 1 {
         return Err(first.clone());
     }
-    let shown = |(name, failure): &(String, Failure)| {
+    let shown = |(name, failure): &(String, ToolFailure)| {
         let mut shown = failure.brief();
         shown[key] = json!(name);
         shown
@@ -121,5 +121,5 @@ pub(super) fn each<T>(
         1 => first.message().to_owned(),
         n => format!("{} (and {} more failed)", first.message(), n - 1),
     };
-    Err(Failure::new(message).detail("results", results).detail("failures", failed))
+    Err(ToolFailure::new(message).detail("results", results).detail("failures", failed))
 }

@@ -1,4 +1,4 @@
-//! What the one who starts this dialect decides, read once.
+//! Settings of the dialect `microsandbox`, from the operator.
 
 use crate::paths::HostPaths;
 use msb_spec::{Error, NamePattern, Result, Secret, SecretSource, env};
@@ -6,38 +6,41 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the one who starts the microsandbox dialect decides.
+/// Settings of the dialect `microsandbox`, which only the operator can change.
 ///
-/// **Dangerous operations** are what a client must not be able to do by itself, even if it confirms
-/// it: naming any path of the host (`unrestricted` has no effect without them), forcing every sandbox
-/// to stop or to go with a selector that names none and has no labels, and, where clients show keys,
-/// having the variables of `secret_env` as Secrets.
+/// **Dangerous operations** are those that a client must not perform by itself, even with a
+/// confirmation:
+///
+/// - naming any host path (`unrestricted` has no effect without `dangerous`);
+/// - forcing all sandboxes to stop or be removed, by a selector without names and labels;
+/// - on a server with keys, using the variables of `secret_env` as secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The directories of the host that clients may name; none if nothing was said.
+pub struct MicrosandboxSettings {
+    /// The host directories that clients may name; none if the operator has set none.
     pub host_paths: Option<Vec<PathBuf>>,
-    /// Whether they may name any. Only with `dangerous`.
+    /// Whether clients may name any host path. Only with `dangerous`.
     pub unrestricted: bool,
-    /// Whether dangerous operations are allowed.
+    /// Whether dangerous operations are allowed. Default false.
     pub dangerous: bool,
-    /// Variables of the server's own environment that clients may use as Secrets, each for its hosts
-    /// only (`--secret-env NAME@HOST`). Empty by default: a client reads no variable.
+    /// Variables of the server's environment that clients may use as secrets, each for its hosts
+    /// only
+    /// (`--secret-env NAME@HOST`). Empty by default: clients read no variables.
     pub secret_env: Vec<Secret>,
-    /// Bytes of a stream, file or line in an answer, where the call does not say.
+    /// Default limit in bytes of a stream, file or line in a result.
     pub max_output: usize,
-    /// How long a call waits for a command or for a sandbox, where it does not say.
+    /// Default time limit of a call that waits for a command or a sandbox.
     pub default_timeout: Duration,
-    /// After how long without a poll and without output a command is forgotten.
+    /// A session is removed after this time without a poll or output.
     pub session_ttl: Duration,
-    /// Whether `snapshot_export` and `snapshot_import` are there as well.
+    /// Whether the old tool names `snapshot_export` and `snapshot_import` are listed, too.
     pub older_names: bool,
-    /// The executable, to tell clients.
+    /// The path of the executable, shown to clients.
     pub program: Option<PathBuf>,
-    /// The kernel of microVMs, to tell clients.
+    /// The path of the microVM kernel, shown to clients.
     pub kernel: Option<PathBuf>,
 }
 
-impl Default for Settings {
+impl Default for MicrosandboxSettings {
     fn default() -> Self {
         Self {
             host_paths: None,
@@ -54,8 +57,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// Reads them from variables, which are asked for one by one.
+impl MicrosandboxSettings {
+    /// Reads the settings from environment variables, by a lookup function.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let usual = Self::default();
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
@@ -89,7 +92,7 @@ impl Settings {
             host_paths,
             unrestricted,
             dangerous: switch(env::MCP_ENABLE_DANGEROUS)?,
-            // A setting of the command line alone: files that start servers are not all ours.
+            // Only on the command line: other programs may write the files that start servers.
             secret_env: Vec::new(),
             max_output: max_output.map_or(usual.max_output, bounded),
             default_timeout: milliseconds(env::MCP_DEFAULT_TIMEOUT_MS)?
@@ -101,7 +104,7 @@ impl Settings {
         })
     }
 
-    /// The files of the host that clients may name; none if nothing was said about them.
+    /// The allowlist of host paths; none if the operator has set none.
     pub fn paths(&self) -> Option<HostPaths> {
         if self.is_unrestricted() {
             return Some(HostPaths::unrestricted());
@@ -110,7 +113,7 @@ impl Settings {
         listed.map(|listed| HostPaths::below(listed, env::MCP_HOST_PATHS))
     }
 
-    /// A variable as the source of a Secret, if the operator listed it for this host.
+    /// A variable as the source of a secret, if the operator allows it for this host.
     pub(super) fn granted(&self, variable: &str, host: &NamePattern) -> Option<SecretSource> {
         let covers = |own: &NamePattern| match host {
             NamePattern::Exactly(name) => own.matches(name),
@@ -121,17 +124,17 @@ impl Settings {
         Some(listed.source.clone())
     }
 
-    /// How many bytes of something an answer holds.
-    pub(super) fn limit(&self, asked: Option<u64>) -> usize {
-        asked.map_or(self.max_output, bounded)
+    /// The limit in bytes for a result.
+    pub(super) fn limit(&self, params: Option<u64>) -> usize {
+        params.map_or(self.max_output, bounded)
     }
 
     pub(super) fn is_unrestricted(&self) -> bool {
         self.unrestricted && self.dangerous
     }
 
-    /// As clients are told.
-    pub(super) fn told(&self, paths: &HostPaths) -> Value {
+    /// The settings, as clients see them.
+    pub(super) fn public_view(&self, paths: &HostPaths) -> Value {
         let roots = paths.roots().unwrap_or_default();
         let roots: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
         json!({
@@ -145,7 +148,7 @@ impl Settings {
     }
 }
 
-/// No answer is larger, whatever a client asks for: it is held in memory more than once.
+/// Upper bound of every limit in bytes: a result is held in memory more than once.
 const LARGEST: u64 = 64 << 20;
 
 fn bounded(bytes: u64) -> usize {
@@ -160,14 +163,14 @@ pub(super) fn milliseconds(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Result<Settings> {
+    fn read(set: &[(&str, &str)]) -> Result<MicrosandboxSettings> {
         let found = |name: &str| set.iter().find(|(it, _)| *it == name);
-        Settings::read(|name| found(name).map(|(_, value)| (*value).to_owned()))
+        MicrosandboxSettings::read(|name| found(name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
     fn variables_are_read_and_nonsense_is_refused() {
-        assert_eq!(read(&[]).unwrap(), Settings::default());
+        assert_eq!(read(&[]).unwrap(), MicrosandboxSettings::default());
         let settings = read(&[
             (env::MCP_HOST_PATHS, "/a: /b:"),
             (env::MCP_ENABLE_DANGEROUS, "1"),
@@ -177,16 +180,16 @@ mod tests {
             (env::MCP_OLDER_NAMES, "1"),
         ])
         .unwrap();
-        let wanted = Settings {
+        let expected = MicrosandboxSettings {
             host_paths: Some(vec!["/a".into(), "/b".into()]),
             dangerous: true,
             max_output: 64,
             default_timeout: Duration::from_millis(1500),
             session_ttl: Duration::from_millis(10),
             older_names: true,
-            ..Settings::default()
+            ..MicrosandboxSettings::default()
         };
-        assert_eq!(settings, wanted);
+        assert_eq!(settings, expected);
         for (name, value) in [
             (env::MCP_HOST_PATH_POLICY, "none"),
             (env::MCP_ENABLE_DANGEROUS, "yes"),
@@ -211,7 +214,7 @@ mod tests {
     fn a_variable_is_granted_for_its_listed_hosts_only() {
         let secret_env = ["TOKEN@api.example.com,*.b.example", "OTHER@evil.example"];
         let secret_env = secret_env.iter().map(|text| Secret::parse(text).unwrap()).collect();
-        let settings = Settings { secret_env, ..Settings::default() };
+        let settings = MicrosandboxSettings { secret_env, ..MicrosandboxSettings::default() };
         for (variable, host, well) in [
             ("TOKEN", "api.example.com", true),
             ("TOKEN", "API.example.com", true),
@@ -229,12 +232,12 @@ mod tests {
             assert_eq!(granted.is_some(), well, "{variable} {host}");
         }
         let host = NamePattern::parse("api.example.com").unwrap();
-        assert_eq!(Settings::default().granted("TOKEN", &host), None);
+        assert_eq!(MicrosandboxSettings::default().granted("TOKEN", &host), None);
     }
 
     #[test]
     fn no_answer_is_larger_than_memory_allows() {
-        let settings = Settings::default();
+        let settings = MicrosandboxSettings::default();
         assert_eq!(settings.limit(None), 1 << 20);
         assert_eq!(settings.limit(Some(7)), 7);
         assert_eq!(settings.limit(Some(u64::MAX)), 64 << 20);

@@ -1,19 +1,18 @@
-//! Files over SFTP: seen by a user of the sandbox, and with the manners of version 3, which makes no
-//! directories on the way, and replaces nothing by a name or a link. What is written replaces what was
-//! there.
+//! File tools with the semantics of SFTP version 3, as a user of the sandbox: no parent directories
+//! are created, and renames and links never replace a file. Writes do replace the content.
 
-use super::envelope::{Done, Failure, Outcome};
-use super::files::{Asked, Removed, about};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
+use super::files::{FileParams, RemoveKind, about};
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{EntryKind, Place};
 use serde_json::json;
 
 impl Microsandbox {
-    /// The tools for files over SFTP; none if it is another.
-    pub(super) fn sftp_outcome(&self, call: &Call) -> Option<Outcome> {
+    /// The SFTP tools; none if the tool is another one.
+    pub(super) fn sftp_outcome(&self, call: &ToolCall) -> Option<Outcome> {
         Some(match call.tool.strip_prefix("sandbox_sftp_")? {
-            // At the user's place they are as all others.
+            // These tools work the same, with the rights of the user.
             "read" => self.fs_read(call),
             "write" => self.fs_write(call),
             "mkdir" => self.sftp_mkdir(call),
@@ -26,85 +25,88 @@ impl Microsandbox {
         })
     }
 
-    fn sftp_mkdir(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        self.world.api.file_mkdir(&at.place, &path, false).map_err(about(&asked.path))?;
-        Ok(Done::new(json!({"path": asked.path, "created": true})))
+    fn sftp_mkdir(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        self.config.api.file_mkdir(&at.place, &path, false).map_err(about(&params.path))?;
+        Ok(ToolSuccess::new(json!({"path": params.path, "created": true})))
     }
 
-    fn sftp_remove(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let api = &self.world.api;
-        let meta = api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
-        match (asked.kind == Removed::Dir, meta.kind == EntryKind::Directory) {
-            (false, true) => return Err(Failure::new(format!("{} is a directory", asked.path))),
-            (true, false) => {
-                return Err(Failure::new(format!("{} is not a directory", asked.path)));
+    fn sftp_remove(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let api = &self.config.api;
+        let meta = api.file_stat(&at.place, &path, false).map_err(about(&params.path))?;
+        match (params.kind == RemoveKind::Dir, meta.kind == EntryKind::Directory) {
+            (false, true) => {
+                return Err(ToolFailure::new(format!("{} is a directory", params.path)));
             }
-            // One that holds something stays.
-            _ => api.file_remove(&at.place, &path, false).map_err(about(&asked.path))?,
+            (true, false) => {
+                return Err(ToolFailure::new(format!("{} is not a directory", params.path)));
+            }
+            // A directory that is not empty stays.
+            _ => api.file_remove(&at.place, &path, false).map_err(about(&params.path))?,
         }
-        Ok(Done::new(json!({"path": asked.path, "removed": true})))
+        Ok(ToolSuccess::new(json!({"path": params.path, "removed": true})))
     }
 
-    fn sftp_rename(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let (from, to) = (at.path(&asked.from)?, at.path(&asked.to)?);
-        self.refuse_existing(&at.place, &to, &asked.to)?;
-        self.world.api.file_rename(&at.place, &from, &to).map_err(about(&asked.from))?;
-        Ok(Done::new(json!({"from": asked.from, "to": asked.to, "renamed": true})))
+    fn sftp_rename(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let (from, to) = (at.path(&params.from)?, at.path(&params.to)?);
+        self.refuse_existing(&at.place, &to, &params.to)?;
+        self.config.api.file_rename(&at.place, &from, &to).map_err(about(&params.from))?;
+        Ok(ToolSuccess::new(json!({"from": params.from, "to": params.to, "renamed": true})))
     }
 
-    fn sftp_realpath(&self, call: &Call) -> Outcome {
-        let mut asked: Asked = read(call)?;
-        let said = asked.path.clone();
-        if said.is_empty() {
-            // As everywhere in SFTP, no path is where the user is.
-            ".".clone_into(&mut asked.path);
+    fn sftp_realpath(&self, call: &ToolCall) -> Outcome {
+        let mut params: FileParams = read(call)?;
+        let requested = params.path.clone();
+        if requested.is_empty() {
+            // In SFTP, an empty path is the current directory.
+            ".".clone_into(&mut params.path);
         }
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let real = self.world.api.file_real(&at.place, &path).map_err(about(&said))?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let real = self.config.api.file_real(&at.place, &path).map_err(about(&requested))?;
         let real = String::from_utf8_lossy(&real);
-        Ok(Done::new(json!({"path": said, "realPath": real})))
+        Ok(ToolSuccess::new(json!({"path": requested, "realPath": real})))
     }
 
-    fn sftp_readlink(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let path = at.path(&asked.path)?;
-        let meta = self.world.api.file_stat(&at.place, &path, false).map_err(about(&asked.path))?;
+    fn sftp_readlink(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let path = at.path(&params.path)?;
+        let meta =
+            self.config.api.file_stat(&at.place, &path, false).map_err(about(&params.path))?;
         match meta.kind {
             EntryKind::Symlink(target) => {
                 let target = String::from_utf8_lossy(&target);
-                Ok(Done::new(json!({"path": asked.path, "target": target})))
+                Ok(ToolSuccess::new(json!({"path": params.path, "target": target})))
             }
-            _ => Err(Failure::new(format!("{} is not a symbolic link", asked.path))),
+            _ => Err(ToolFailure::new(format!("{} is not a symbolic link", params.path))),
         }
     }
 
-    fn sftp_symlink(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let at = self.at(call, &asked)?;
-        let link = at.path(&asked.link_path)?;
-        if asked.target.is_empty() || asked.target.contains('\0') {
-            return Err(Failure::new("target is empty or holds a zero byte"));
+    fn sftp_symlink(&self, call: &ToolCall) -> Outcome {
+        let params: FileParams = read(call)?;
+        let at = self.at(call, &params)?;
+        let link = at.path(&params.link_path)?;
+        if params.target.is_empty() || params.target.contains('\0') {
+            return Err(ToolFailure::new("target is empty or contains a zero byte"));
         }
-        self.refuse_existing(&at.place, &link, &asked.link_path)?;
-        let target = asked.target.as_bytes();
-        self.world.api.file_symlink(&at.place, &link, target).map_err(about(&asked.link_path))?;
-        let (target, link) = (&asked.target, &asked.link_path);
-        Ok(Done::new(json!({"target": target, "linkPath": link, "created": true})))
+        self.refuse_existing(&at.place, &link, &params.link_path)?;
+        let target = params.target.as_bytes();
+        self.config.api.file_symlink(&at.place, &link, target).map_err(about(&params.link_path))?;
+        let (target, link) = (&params.target, &params.link_path);
+        Ok(ToolSuccess::new(json!({"target": target, "linkPath": link, "created": true})))
     }
 
-    fn refuse_existing(&self, at: &Place, path: &[u8], shown: &str) -> Result<(), Failure> {
-        match self.world.api.file_stat(at, path, false) {
-            Ok(_) => Err(Failure::new(format!("{shown} exists already"))),
+    fn refuse_existing(&self, at: &Place, path: &[u8], shown: &str) -> Result<(), ToolFailure> {
+        match self.config.api.file_stat(at, path, false) {
+            Ok(_) => Err(ToolFailure::new(format!("{shown} already exists"))),
             Err(_) => Ok(()),
         }
     }

@@ -1,16 +1,16 @@
-//! Saved filesystems, and files of them.
+//! Snapshots, and archives of them.
 //!
-//! Clients of this dialect know snapshots by name or as something on disk. Ours are known by name; what is
-//! on disk is an archive, which is read under a name of its own for as long as a call needs it.
+//! Clients of this dialect name snapshots by name or by path. Ours have names; a path is that of an
+//! archive, which is loaded under a temporary name for the duration of a call.
 
 use super::archives;
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
+use super::exec_sessions::unguessable;
 use super::rootfs::looks_like_path;
 use super::selector::{each, named};
-use super::sessions::unguessable;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
-use msb_api::{Api, Snapshot, Verified};
+use crate::dialect::ToolCall;
+use msb_api::{Api, Snapshot, VerifyReport};
 use msb_spec::clock;
 use msb_spec::{Error, Kind, Name};
 use serde::Deserialize;
@@ -19,12 +19,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Archives of a directory that are looked at.
+/// Most archives of a directory that are read.
 const MOST_ARCHIVES: usize = 1000;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct SnapshotParams {
     name: String,
     from_sandbox: String,
     dest_dir: Option<String>,
@@ -44,15 +44,15 @@ struct Asked {
     dest: Option<String>,
 }
 
-/// What its maker wanted to be known about a snapshot, as lines of its note.
+/// The client's data about a snapshot, stored as lines of its note.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Note {
+struct SnapshotNote {
     labels: BTreeMap<String, String>,
     archive: Option<PathBuf>,
 }
 
-impl Note {
-    fn written(&self) -> Option<String> {
+impl SnapshotNote {
+    fn to_text(&self) -> Option<String> {
         let labels = self.labels.iter().map(|(key, value)| format!("label {key}={value}"));
         let archive = self.archive.iter().map(|path| format!("archive {}", path.display()));
         let lines: Vec<String> = labels.chain(archive).collect();
@@ -79,12 +79,12 @@ fn reference(snapshot: &Snapshot) -> String {
     snapshot.names.first().map_or_else(|| snapshot.id.clone(), ToString::to_string)
 }
 
-/// One line of a list.
+/// A snapshot as one item of a list.
 pub(super) fn row(snapshot: &Snapshot) -> Value {
     json!({
         "reference": reference(snapshot),
         "referenceKind": "name",
-        "path": Note::read(snapshot.note.as_deref()).archive,
+        "path": SnapshotNote::read(snapshot.note.as_deref()).archive,
         "digest": snapshot.digest.as_ref().unwrap_or(&snapshot.id),
         "name": reference(snapshot),
         "parentDigest": snapshot.parent,
@@ -96,9 +96,9 @@ pub(super) fn row(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// Everything about one.
+/// All details of a snapshot.
 fn detail(snapshot: &Snapshot) -> Value {
-    let note = Note::read(snapshot.note.as_deref());
+    let note = SnapshotNote::read(snapshot.note.as_deref());
     json!({
         "reference": reference(snapshot),
         "referenceKind": "name",
@@ -117,14 +117,14 @@ fn detail(snapshot: &Snapshot) -> Value {
     })
 }
 
-/// A snapshot that a call is about. One that was read from an archive is let go at its end.
-pub(super) struct Found {
+/// The snapshot of a call. One that was loaded from an archive is removed at its end.
+pub(super) struct SnapshotRef {
     pub(super) name: Name,
     archive: Option<PathBuf>,
     api: Arc<dyn Api>,
 }
 
-impl Drop for Found {
+impl Drop for SnapshotRef {
     fn drop(&mut self) {
         if self.archive.is_some() {
             let _ = self.api.snapshot_remove(&self.name, true);
@@ -132,9 +132,9 @@ impl Drop for Found {
     }
 }
 
-impl Found {
-    /// Tells of the archive instead of the name that it had for a moment.
-    fn shown(&self, mut data: Value) -> Value {
+impl SnapshotRef {
+    /// Replaces the temporary name by the path of the archive.
+    fn with_archive_path(&self, mut data: Value) -> Value {
         if let Some(archive) = &self.archive {
             data["reference"] = json!(archive);
             data["referenceKind"] = json!("path");
@@ -144,15 +144,15 @@ impl Found {
     }
 }
 
-fn missing(text: &str) -> Failure {
-    let shown = msb_spec::shown(&text.chars().take(60).collect::<String>()).to_string();
-    Failure::new(format!("[SnapshotNotFound] snapshot not found: {shown}"))
+fn missing(text: &str) -> ToolFailure {
+    let with_archive_path = msb_spec::shown(&text.chars().take(60).collect::<String>()).to_string();
+    ToolFailure::new(format!("[SnapshotNotFound] snapshot not found: {with_archive_path}"))
 }
 
 impl Microsandbox {
     /// A snapshot by its name, its id, or the path of its archive.
-    pub(super) fn snapshot(&self, text: &str) -> Result<Found, Failure> {
-        let api = Arc::clone(&self.world.api);
+    pub(super) fn snapshot(&self, text: &str) -> Result<SnapshotRef, ToolFailure> {
+        let api = Arc::clone(&self.config.api);
         if !looks_like_path(text) {
             let name = Name::parse(text).map_err(|_| missing(text))?;
             let name = match api.snapshot_inspect(&name) {
@@ -160,7 +160,7 @@ impl Microsandbox {
                 Err(error) if error.kind() == Kind::NotFound => self.by_digest(text, error)?,
                 Err(error) => return Err(error.into()),
             };
-            return Ok(Found { name, archive: None, api });
+            return Ok(SnapshotRef { name, archive: None, api });
         }
         let path = self.host_path(text)?;
         if !path.is_file() {
@@ -168,11 +168,11 @@ impl Microsandbox {
         }
         let name = Name::parse(&format!("archive-{}", unguessable()))?;
         api.snapshot_load(Some(&name), &mut archives::open(&path)?)?;
-        Ok(Found { name, archive: Some(path), api })
+        Ok(SnapshotRef { name, archive: Some(path), api })
     }
 
-    fn by_digest(&self, text: &str, error: Error) -> Result<Name, Failure> {
-        let all = self.world.api.snapshot_list()?;
+    fn by_digest(&self, text: &str, error: Error) -> Result<Name, ToolFailure> {
+        let all = self.config.api.snapshot_list()?;
         let found = all.iter().find(|snapshot| snapshot.digest.as_deref() == Some(text));
         match found.and_then(|snapshot| snapshot.names.first()) {
             Some(name) => Ok(name.clone()),
@@ -180,30 +180,32 @@ impl Microsandbox {
         }
     }
 
-    pub(super) fn snapshot_create(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        if asked.force && !asked.confirm {
-            return Err(Failure::dangerous("snapshot_create with force requires confirm: true"));
+    pub(super) fn snapshot_create(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        if params.force && !params.confirm {
+            return Err(ToolFailure::dangerous(
+                "snapshot_create with force requires confirm: true",
+            ));
         }
-        let (name, of) = (Name::parse(&asked.name)?, named(&asked.from_sandbox)?);
-        let archive = match &asked.dest_dir {
+        let (name, of) = (Name::parse(&params.name)?, named(&params.from_sandbox)?);
+        let archive = match &params.dest_dir {
             None => None,
             Some(directory) => {
                 let path = Path::new(directory).join(format!("{name}.tar.zst"));
                 Some(self.host_path(&path.to_string_lossy())?)
             }
         };
-        let note = Note { labels: asked.labels, archive: archive.clone() };
+        let note = SnapshotNote { labels: params.labels, archive: archive.clone() };
         if let Some(label) = note.labels.iter().find(|(key, value)| {
             key.is_empty() || key.contains('=') || key.contains('\n') || value.contains('\n')
         }) {
-            return Err(Failure::new(format!("not a label: {}", label.0)));
+            return Err(ToolFailure::new(format!("not a label: {}", label.0)));
         }
-        let api = self.world.api.as_ref();
-        let note = note.written();
+        let api = self.config.api.as_ref();
+        let note = note.to_text();
         match api.snapshot_create(&name, &of, note.as_deref()) {
-            Err(error) if asked.force && error.kind() == Kind::Exists => {
-                // The old one stays until there is a new one.
+            Err(error) if params.force && error.kind() == Kind::Exists => {
+                // The old snapshot stays until the new one exists.
                 let fresh = Name::parse(&format!("new-{}", unguessable()))?;
                 api.snapshot_create(&fresh, &of, note.as_deref())?;
                 api.snapshot_remove(&name, true)?;
@@ -215,79 +217,82 @@ impl Microsandbox {
         if let Some(path) = &archive {
             archives::write(path, true, |out| api.snapshot_save(&name, false, out))?;
         }
-        if asked.record_integrity {
+        if params.record_integrity {
             api.snapshot_verify(&name)?;
         }
-        Ok(Done::new(detail(&api.snapshot_inspect(&name)?)))
+        Ok(ToolSuccess::new(detail(&api.snapshot_inspect(&name)?)))
     }
 
     pub(super) fn snapshot_list(&self) -> Outcome {
-        Ok(Done::new(self.world.api.snapshot_list()?.iter().map(row).collect()))
+        Ok(ToolSuccess::new(self.config.api.snapshot_list()?.iter().map(row).collect()))
     }
 
-    pub(super) fn snapshot_inspect(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let found = self.snapshot(asked.path_or_name.as_deref().unwrap_or_default())?;
-        let verified = match asked.verify {
+    pub(super) fn snapshot_inspect(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        let found = self.snapshot(params.path_or_name.as_deref().unwrap_or_default())?;
+        let verified = match params.verify {
             true => Some(self.verified(&found)?),
             false => None,
         };
-        let mut data = found.shown(detail(&self.world.api.snapshot_inspect(&found.name)?));
+        let mut data =
+            found.with_archive_path(detail(&self.config.api.snapshot_inspect(&found.name)?));
         if let Some(verified) = verified {
             data["verify"] = verified;
         }
-        Ok(Done::new(data))
+        Ok(ToolSuccess::new(data))
     }
 
-    pub(super) fn snapshot_verify(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let found = self.snapshot(asked.path_or_name.as_deref().unwrap_or_default())?;
-        Ok(Done::new(self.verified(&found)?))
+    pub(super) fn snapshot_verify(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        let found = self.snapshot(params.path_or_name.as_deref().unwrap_or_default())?;
+        Ok(ToolSuccess::new(self.verified(&found)?))
     }
 
-    fn verified(&self, found: &Found) -> Result<Value, Failure> {
-        let Verified { intact, recorded, differences, .. } =
-            self.world.api.snapshot_verify(&found.name)?;
+    fn verified(&self, found: &SnapshotRef) -> Result<Value, ToolFailure> {
+        let VerifyReport { intact, recorded, differences, .. } =
+            self.config.api.snapshot_verify(&found.name)?;
         if !intact {
-            let text = format!("snapshot {} is not as it was", found.name);
-            return Err(Failure::new(text).detail("differences", differences));
+            let text = format!("snapshot {} was modified", found.name);
+            return Err(ToolFailure::new(text).detail("differences", differences));
         }
-        let snapshot = self.world.api.snapshot_inspect(&found.name)?;
+        let snapshot = self.config.api.snapshot_inspect(&found.name)?;
         let upper = match recorded {
             0 => json!({"kind": "verified", "algorithm": "sha256", "digest": snapshot.digest}),
-            // It is from now on.
+            // The digest is recorded from now on.
             _ => json!({"kind": "notRecorded"}),
         };
-        let detail = found.shown(detail(&snapshot));
+        let detail = found.with_archive_path(detail(&snapshot));
         Ok(json!({"digest": detail["digest"], "path": detail["path"], "upper": upper}))
     }
 
-    pub(super) fn snapshot_remove(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        if asked.force && !asked.confirm {
-            return Err(Failure::dangerous("snapshot_remove with force requires confirm: true"));
+    pub(super) fn snapshot_remove(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        if params.force && !params.confirm {
+            return Err(ToolFailure::dangerous(
+                "snapshot_remove with force requires confirm: true",
+            ));
         }
         let targets: Vec<String> =
-            asked.path_or_name.into_iter().chain(asked.path_or_names).collect();
+            params.path_or_name.into_iter().chain(params.path_or_names).collect();
         if targets.is_empty() {
-            return Err(Failure::new("snapshot_remove requires pathOrName or pathOrNames"));
+            return Err(ToolFailure::new("snapshot_remove requires pathOrName or pathOrNames"));
         }
         each("pathOrName", targets, Clone::clone, |target| {
             let found = self.snapshot(target)?;
             match &found.archive {
-                // It is a snapshot: nothing else of the host is removed this way.
+                // It was loaded as a snapshot before: no other host file is removed this way.
                 Some(path) => archives::remove(path)?,
-                None => self.world.api.snapshot_remove(&found.name, asked.force)?,
+                None => self.config.api.snapshot_remove(&found.name, params.force)?,
             }
             Ok(json!({"pathOrName": target, "removed": true}))
         })
     }
 
-    pub(super) fn snapshot_reindex(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let Some(dir) = asked.dir else {
-            let indexed = self.world.api.snapshot_list()?.len();
-            return Ok(Done::new(json!({"dir": null, "indexed": indexed})));
+    pub(super) fn snapshot_reindex(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        let Some(dir) = params.dir else {
+            let indexed = self.config.api.snapshot_list()?.len();
+            return Ok(ToolSuccess::new(json!({"dir": null, "indexed": indexed})));
         };
         let directory = self.host_path(&dir)?;
         let entries = std::fs::read_dir(&directory).map_err(|error| {
@@ -307,37 +312,38 @@ impl Microsandbox {
         let (mut indexed, mut failed) = (0_usize, Vec::new());
         for path in paths {
             let loaded = archives::open(&path)
-                .and_then(|mut archive| self.world.api.snapshot_load(None, &mut archive));
+                .and_then(|mut archive| self.config.api.snapshot_load(None, &mut archive));
             match loaded {
                 Ok(_) => indexed += 1,
                 Err(error) if error.kind() == Kind::Exists => indexed += 1,
                 Err(error) => failed.push(format!("{}: {error}", path.display())),
             }
         }
-        let warning = (!failed.is_empty()).then(|| format!("left out: {}", failed.join("; ")));
-        Ok(Done::new(json!({"dir": dir, "indexed": indexed})).warning(warning))
+        let warning = (!failed.is_empty()).then(|| format!("skipped: {}", failed.join("; ")));
+        Ok(ToolSuccess::new(json!({"dir": dir, "indexed": indexed})).warning(warning))
     }
 
-    /// `snapshot_save`, which was called `snapshot_export` before.
-    pub(super) fn snapshot_save(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let path = self.host_path(&asked.out)?;
-        let text = asked.path_or_name.unwrap_or_default();
+    /// The tool `snapshot_save`, formerly `snapshot_export`.
+    pub(super) fn snapshot_save(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        let path = self.host_path(&params.out)?;
+        let text = params.path_or_name.unwrap_or_default();
         let found = self.snapshot(&text)?;
-        archives::write(&path, !asked.plain_tar, |out| {
-            self.world.api.snapshot_save(&found.name, asked.with_image, out)
+        archives::write(&path, !params.plain_tar, |out| {
+            self.config.api.snapshot_save(&found.name, params.with_image, out)
         })?;
-        let said = if call.tool == "snapshot_export" { "exported" } else { "saved" };
-        let warning = (asked.with_parents == Some(false))
-            .then_some("layers of the snapshots below are always part of an archive");
-        Ok(Done::new(json!({"pathOrName": text, "out": path, said: true})).warning(warning))
+        let member = if call.tool == "snapshot_export" { "exported" } else { "saved" };
+        let warning = (params.with_parents == Some(false))
+            .then_some("layers of parent snapshots are always part of an archive");
+        Ok(ToolSuccess::new(json!({"pathOrName": text, "out": path, member: true}))
+            .warning(warning))
     }
 
-    /// `snapshot_load`, which was called `snapshot_import` before.
-    pub(super) fn snapshot_load(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let path = self.host_path(&asked.archive)?;
-        let copy = match &asked.dest {
+    /// The tool `snapshot_load`, formerly `snapshot_import`.
+    pub(super) fn snapshot_load(&self, call: &ToolCall) -> Outcome {
+        let params: SnapshotParams = read(call)?;
+        let path = self.host_path(&params.archive)?;
+        let copy = match &params.dest {
             None => None,
             Some(directory) => {
                 let name = path.file_name().unwrap_or_default();
@@ -345,13 +351,13 @@ impl Microsandbox {
                 Some(self.host_path(&copy.to_string_lossy())?).filter(|copy| *copy != path)
             }
         };
-        let snapshot = self.world.api.snapshot_load(None, &mut archives::open(&path)?)?;
+        let snapshot = self.config.api.snapshot_load(None, &mut archives::open(&path)?)?;
         let mut data = row(&snapshot);
         if let Some(copy) = copy {
             archives::copy(&path, &copy)?;
             data["path"] = json!(copy);
         }
-        Ok(Done::new(data))
+        Ok(ToolSuccess::new(data))
     }
 }
 
@@ -361,12 +367,12 @@ mod tests {
 
     #[test]
     fn notes_are_read_as_they_are_written() {
-        let note = Note {
+        let note = SnapshotNote {
             labels: BTreeMap::from([("a".to_owned(), "b=c".to_owned())]),
             archive: Some(PathBuf::from("/proc/self/status")),
         };
-        assert_eq!(Note::read(note.written().as_deref()), note);
-        assert_eq!(Note::default().written(), None);
-        assert_eq!(Note::read(Some("what a person wrote")), Note::default());
+        assert_eq!(SnapshotNote::read(note.to_text().as_deref()), note);
+        assert_eq!(SnapshotNote::default().to_text(), None);
+        assert_eq!(SnapshotNote::read(Some("what a person wrote")), SnapshotNote::default());
     }
 }

@@ -1,21 +1,21 @@
-//! A command as SSH would run it: by the login shell of a user, in its home.
+//! Runs a command as SSH does: by the login shell of a user, in the home directory.
 
-use super::envelope::{Failure, Outcome};
-use super::exec::{TERMINAL, said};
+use super::envelope::{Outcome, ToolFailure};
+use super::exec::{TERMINAL, command_result};
 use super::selector::named;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use crate::exec;
 use msb_api::Account;
 use msb_spec::{Command, Name, Span, Stdin, UserRef};
 use serde::Deserialize;
 
-/// What a terminal is where nobody says which.
+/// The default terminal type.
 const TERM: &str = "xterm";
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct SshParams {
     name: String,
     command: String,
     user: Option<String>,
@@ -26,38 +26,38 @@ struct Asked {
 }
 
 impl Microsandbox {
-    pub(super) fn sandbox_ssh_exec(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let name = named(&asked.name)?;
-        if asked.command.is_empty() || asked.command.contains('\0') {
-            return Err(Failure::new("command is empty or holds a zero byte"));
+    pub(super) fn sandbox_ssh_exec(&self, call: &ToolCall) -> Outcome {
+        let params: SshParams = read(call)?;
+        let name = named(&params.name)?;
+        if params.command.is_empty() || params.command.contains('\0') {
+            return Err(ToolFailure::new("command is empty or contains a zero byte"));
         }
-        if asked.term.as_ref().is_some_and(|term| term.contains('\0')) {
-            return Err(Failure::new("term holds a zero byte"));
+        if params.term.as_ref().is_some_and(|term| term.contains('\0')) {
+            return Err(ToolFailure::new("term contains a zero byte"));
         }
-        let user = self.login(&name, asked.user.as_deref())?;
-        let api = self.world.api.as_ref();
+        let user = self.login(&name, params.user.as_deref())?;
+        let api = self.config.api.as_ref();
         let account = Account::find(api, &name, user.as_ref().map_or("root", UserRef::user))?;
-        let term = asked.term.or_else(|| asked.tty.then(|| TERM.to_owned()));
+        let term = params.term.or_else(|| params.tty.then(|| TERM.to_owned()));
         let env = term.map(|term| ("TERM".to_owned(), term)).into_iter().collect();
         let limit = self.settings.default_timeout;
-        let login = account.command(Some(&asked.command), asked.tty.then_some(TERMINAL), env);
+        let login = account.command(Some(&params.command), params.tty.then_some(TERMINAL), env);
         let command = Command { stdin: Stdin::Closed, user, timeout: Some(Span(limit)), ..login };
-        let bytes = self.settings.limit(asked.max_bytes);
+        let bytes = self.settings.limit(params.max_bytes);
         let captured = exec::run(api, &name, command, None, bytes, &call.cancel)?;
-        Ok(said(&captured, limit, false)?.renamed("exitCode", "status"))
+        Ok(command_result(&captured, limit, false)?.renamed("exitCode", "status"))
     }
 
-    /// Who it is: whoever is named, or the sandbox's own user.
+    /// The user of a call: the named one, or the sandbox's own.
     pub(super) fn login(
         &self,
         name: &Name,
         user: Option<&str>,
-    ) -> Result<Option<UserRef>, Failure> {
+    ) -> Result<Option<UserRef>, ToolFailure> {
         match user {
             Some(user) => Ok(Some(UserRef::parse(user)?)),
-            // One that is not there says so when something is asked of it.
-            None => Ok(self.world.api.sandbox_inspect(name).ok().and_then(|it| it.plan.user)),
+            // A missing sandbox is reported by the next Operation.
+            None => Ok(self.config.api.sandbox_inspect(name).ok().and_then(|it| it.plan.user)),
         }
     }
 }

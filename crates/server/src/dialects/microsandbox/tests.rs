@@ -1,50 +1,55 @@
-//! What the dialect answers and asks for, with Operations that only write down what they are asked.
+//! Tests of results and calls, with a fake `Api` that records its calls.
 
 mod golden;
 mod properties;
 
-use super::fake::Fake;
-use super::{Microsandbox, Settings};
-use crate::content::Body;
-use crate::dialect::{Answer, Call, Dialect, Who};
-use crate::dialects::World;
+use super::fake::FakeMicrosandbox;
+use super::{Microsandbox, MicrosandboxSettings};
+use crate::content::ResourceBody;
+use crate::dialect::{Caller, Dialect, ToolCall, ToolResult};
+use crate::dialects::ServerConfig;
 use crate::paths::HostPaths;
 use msb_spec::Spec;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The dialect over a fake, with a directory of the host that clients may name.
+/// The dialect over a fake, with an allowed host directory.
 pub(super) struct Bench {
     pub(super) dialect: Microsandbox,
-    pub(super) fake: Fake,
-    pub(super) directory: super::scratch::Scratch,
+    pub(super) fake: FakeMicrosandbox,
+    pub(super) directory: super::temp_dir::TempDir,
 }
 
 impl Bench {
     pub(super) fn new() -> Self {
         let secret_env = vec![msb_spec::Secret::parse("PATH@a.example").unwrap()];
         let default_timeout = Duration::from_millis(300);
-        Self::with(Settings { default_timeout, secret_env, ..Settings::default() })
+        Self::with(MicrosandboxSettings {
+            default_timeout,
+            secret_env,
+            ..MicrosandboxSettings::default()
+        })
     }
 
-    pub(super) fn with(settings: Settings) -> Self {
-        Self::over(Fake::default(), settings)
+    pub(super) fn with(settings: MicrosandboxSettings) -> Self {
+        Self::over(FakeMicrosandbox::default(), settings)
     }
 
-    fn over(fake: Fake, settings: Settings) -> Self {
-        let directory = super::scratch::Scratch::new().unwrap();
+    fn over(fake: FakeMicrosandbox, settings: MicrosandboxSettings) -> Self {
+        let directory = super::temp_dir::TempDir::new().unwrap();
         let paths = HostPaths::below([directory.path().to_owned()], "a test");
-        let world = World::new(Arc::new(fake.clone()), Arc::new(paths), Spec::with_defaults());
-        Self { dialect: Microsandbox::new(world, settings), fake, directory }
+        let config =
+            ServerConfig::new(Arc::new(fake.clone()), Arc::new(paths), Spec::with_defaults());
+        Self { dialect: Microsandbox::new(config, settings), fake, directory }
     }
 
-    pub(super) fn answer(&self, tool: &str, arguments: Value) -> Answer {
+    pub(super) fn answer(&self, tool: &str, arguments: Value) -> ToolResult {
         let Value::Object(arguments) = arguments else { panic!("{arguments}") };
-        self.dialect.call(&Call::new(tool, arguments))
+        self.dialect.call(&ToolCall::new(tool, arguments))
     }
 
-    /// What is in the envelope.
+    /// The content of the envelope.
     fn call(&self, tool: &str, arguments: Value) -> Value {
         let answer = self.answer(tool, arguments);
         let envelope: Value = serde_json::from_str(&answer.text[0])
@@ -144,7 +149,7 @@ fn known_messages_are_those_that_clients_know() {
 }
 
 #[test]
-fn what_could_destroy_needs_to_be_confirmed() {
+fn destructive_tools_need_confirmation() {
     let bench = Bench::new();
     for (tool, arguments, what) in [
         ("image_remove", json!({"reference": "a", "force": true}), "image_remove with force"),
@@ -163,37 +168,38 @@ fn what_could_destroy_needs_to_be_confirmed() {
         let expected =
             ("dangerous_operation_disabled".to_owned(), format!("{what} requires confirm: true"));
         assert_eq!(bench.error(tool, arguments.clone()), expected);
-        assert_eq!(bench.fake.asked(), [""; 0], "{tool}");
+        assert_eq!(bench.fake.calls(), [""; 0], "{tool}");
         let mut confirmed = arguments;
         confirmed["confirm"] = json!(true);
         bench.data(tool, confirmed);
-        assert_ne!(bench.fake.asked(), [""; 0], "{tool}");
+        assert_ne!(bench.fake.calls(), [""; 0], "{tool}");
     }
 }
 
 #[test]
-fn danger_is_for_the_one_who_starts_the_server_to_allow() {
+fn only_the_operator_allows_dangerous_operations() {
     let all = json!({"status": "all", "force": true});
     let keyed = |bench: &Bench| {
         let secrets = json!([{"envVar": "K", "valueEnv": "PATH", "allowedHost": "a.example"}]);
         let arguments = json!({"name": "on", "image": "host", "secrets": secrets});
-        let mut call = Call::new("sandbox_create", arguments.as_object().unwrap().clone());
-        call.who = Who { key: Some("somebody".to_owned()), ..Who::default() };
+        let mut call = ToolCall::new("sandbox_create", arguments.as_object().unwrap().clone());
+        call.caller = Caller { key: Some("a key".to_owned()), ..Caller::default() };
         bench.dialect.call(&call).failed
     };
     let usual = Bench::new();
     for tool in ["sandbox_stop", "sandbox_remove"] {
         assert_eq!(usual.error(tool, all.clone()).0, "dangerous_operation_disabled");
-        assert_eq!(usual.fake.asked(), [""; 0]);
+        assert_eq!(usual.fake.calls(), [""; 0]);
         usual.data(tool, json!({"labels": {"is": "off"}, "force": true}));
     }
     assert!(keyed(&usual));
-    let dangerous = Bench::with(Settings { dangerous: true, ..Settings::default() });
+    let dangerous =
+        Bench::with(MicrosandboxSettings { dangerous: true, ..MicrosandboxSettings::default() });
     assert!(keyed(&dangerous), "no variable is listed");
     let listed = vec![msb_spec::Secret::parse("PATH@a.example").unwrap()];
-    let settings = Settings { secret_env: listed, ..Settings::default() };
+    let settings = MicrosandboxSettings { secret_env: listed, ..MicrosandboxSettings::default() };
     assert!(keyed(&Bench::with(settings.clone())));
-    let allowed = Bench::with(Settings { dangerous: true, ..settings });
+    let allowed = Bench::with(MicrosandboxSettings { dangerous: true, ..settings });
     for tool in ["sandbox_stop", "sandbox_remove"] {
         allowed.data(tool, all.clone());
     }
@@ -221,7 +227,7 @@ fn selectors_add_names_to_labels_and_narrow_by_status() {
 }
 
 #[test]
-fn what_fails_among_several_does_not_hide_the_rest() {
+fn one_failed_item_does_not_hide_the_others() {
     let bench = Bench::new();
     let envelope = bench.call("sandbox_remove", json!({"names": ["off", "on"]}));
     assert_eq!(envelope["error"]["message"], "it is running");
@@ -232,19 +238,20 @@ fn what_fails_among_several_does_not_hide_the_rest() {
 
 #[test]
 fn output_is_cut_and_says_so() {
-    let bench = Bench::with(Settings { max_output: 8, ..Settings::default() });
-    let asked = json!({"name": "on", "command": "x"});
-    assert_eq!(bench.call("sandbox_exec", asked.clone())["truncated"], Value::Null);
-    let mut small = asked;
+    let bench =
+        Bench::with(MicrosandboxSettings { max_output: 8, ..MicrosandboxSettings::default() });
+    let params = json!({"name": "on", "command": "x"});
+    assert_eq!(bench.call("sandbox_exec", params.clone())["truncated"], Value::Null);
+    let mut small = params;
     small["maxBytes"] = json!(3);
     let envelope = bench.call("sandbox_exec", small);
     assert_eq!(envelope["data"]["stdout"], "hel");
     let cut = |field, total| json!({"field": field, "returnedBytes": 3, "totalBytes": total});
     assert_eq!(envelope["truncated"], json!([cut("stdout", 5), cut("stderr", 4)]));
-    // The default holds for base64 as well.
+    // The default applies to base64 as well.
     for encoding in ["utf8", "base64"] {
-        let asked = json!({"name": "on", "path": "/a", "encoding": encoding});
-        let envelope = bench.call("sandbox_fs_read", asked);
+        let params = json!({"name": "on", "path": "/a", "encoding": encoding});
+        let envelope = bench.call("sandbox_fs_read", params);
         assert_eq!(
             envelope["truncated"],
             json!([{"field": "content", "returnedBytes": 8, "totalBytes": 20}]),
@@ -256,7 +263,7 @@ fn output_is_cut_and_says_so() {
 }
 
 #[test]
-fn a_command_that_fails_or_takes_too_long_is_told_apart() {
+fn failure_and_timeout_have_different_results() {
     let bench = Bench::new();
     let fails = json!({"name": "on", "command": "fail", "treatNonZeroAsError": true});
     let envelope = bench.call("sandbox_exec", fails);
@@ -279,7 +286,7 @@ fn a_stopped_sandbox_is_started_for_one_command() {
         bench.call("sandbox_exec", json!({"name": "off", "command": "x", "startIfStopped": true}));
     let warning = "sandbox was started for this command and will be stopped afterward";
     assert_eq!(envelope["warnings"], json!([warning]));
-    assert!(bench.fake.asked().iter().any(|asked| asked.starts_with("(\"stop\"")));
+    assert!(bench.fake.calls().iter().any(|params| params.starts_with("(\"stop\"")));
 }
 
 #[test]
@@ -300,9 +307,11 @@ fn a_session_is_polled_written_to_and_closed_by_its_own_client_alone() {
         json!({"index": 1, "event": {"kind": "stdout", "data": "hello"}})
     );
     assert_eq!(polled["done"], false);
-    let mut call =
-        Call::new("sandbox_exec_poll", json!({"execSessionId": id}).as_object().unwrap().clone());
-    call.who = Who { key: Some("somebody else".to_owned()), ..Who::default() };
+    let mut call = ToolCall::new(
+        "sandbox_exec_poll",
+        json!({"execSessionId": id}).as_object().unwrap().clone(),
+    );
+    call.caller = Caller { key: Some("another key".to_owned()), ..Caller::default() };
     assert!(bench.dialect.call(&call).failed);
     let written = bench
         .data("sandbox_exec_write_stdin", json!({"execSessionId": id, "data": "x", "close": true}));
@@ -322,15 +331,17 @@ fn a_session_is_polled_written_to_and_closed_by_its_own_client_alone() {
 }
 
 #[test]
-fn a_session_that_nobody_polls_is_killed_and_forgotten() {
-    let bench =
-        Bench::with(Settings { session_ttl: Duration::from_millis(20), ..Settings::default() });
+fn an_unpolled_session_is_killed_and_removed() {
+    let bench = Bench::with(MicrosandboxSettings {
+        session_ttl: Duration::from_millis(20),
+        ..MicrosandboxSettings::default()
+    });
     let begun = bench.data("sandbox_exec_start", json!({"name": "on", "command": "wait"}));
-    let mut asked = Vec::new();
-    // Nobody calls anything meanwhile.
-    while !asked.iter().any(|it| it == "(\"signal\", 9)") {
+    let mut params = Vec::new();
+    // No call is made meanwhile.
+    while !params.iter().any(|it| it == "(\"signal\", 9)") {
         std::thread::sleep(Duration::from_millis(5));
-        asked.extend(bench.fake.asked());
+        params.extend(bench.fake.calls());
     }
     let id = &begun["execSessionId"];
     assert!(bench.answer("sandbox_exec_poll", json!({"execSessionId": id})).failed);
@@ -349,7 +360,7 @@ fn cursors_of_logs_go_on_where_they_were() {
     let next = bench.data("sandbox_logs_stream", json!({"name": "on", "fromCursor": cursor}));
     assert_eq!(texts(&next), ["tty"]);
     assert_eq!(next["entries"][0]["source"], "output");
-    // Its line is gone, so it goes on behind its time.
+    // Its line was dropped, so reading continues after its time.
     let gone = json!({"name": "on", "fromCursor": "1500-stdout-9-0"});
     assert_eq!(texts(&bench.data("sandbox_logs_stream", gone)), ["err", "tty"]);
     let all = bench.data("sandbox_logs_read", json!({"name": "on", "sources": ["all"]}));
@@ -357,30 +368,30 @@ fn cursors_of_logs_go_on_where_they_were() {
 }
 
 #[test]
-fn what_is_noted_for_later_calls_is_not_shown() {
-    let fake = Fake::labelled("msb.mcp.metrics", "off");
-    let bench = Bench::over(fake, Settings::default());
+fn internal_labels_are_not_shown() {
+    let fake = FakeMicrosandbox::labelled("msb.mcp.metrics", "off");
+    let bench = Bench::over(fake, MicrosandboxSettings::default());
     assert_eq!(bench.data("sandbox_list", json!({"name": "on"}))[0]["labels"], json!({"is": "on"}));
     let (_, message) = bench.error("sandbox_metrics", json!({"name": "on"}));
     assert_eq!(message, "metrics are disabled for sandbox on");
     assert_eq!(bench.data("sandbox_metrics_all", json!({})), json!({}));
-    let fake = Fake::labelled("msb.mcp.quiet", "1");
-    let quiet = Bench::over(fake, Settings::default());
+    let fake = FakeMicrosandbox::labelled("msb.mcp.quiet", "1");
+    let quiet = Bench::over(fake, MicrosandboxSettings::default());
     let system = json!({"name": "on", "sources": ["system"]});
     assert_eq!(quiet.data("sandbox_logs_read", system.clone())["entries"], json!([]));
-    let fake = Fake::labelled("msb.mcp.log-level", "debug");
-    let more = Bench::over(fake, Settings::default());
+    let fake = FakeMicrosandbox::labelled("msb.mcp.log-level", "debug");
+    let more = Bench::over(fake, MicrosandboxSettings::default());
     assert_eq!(more.data("sandbox_logs_read", system)["entries"][1]["text"], "created\n");
 }
 
 #[test]
-fn measurements_tell_what_was_used() {
+fn metrics_report_the_usage() {
     let bench = Bench::new();
     let metrics = bench.data("sandbox_metrics", json!({"name": "on"}));
     assert_eq!(metrics["cpuPercent"], 50.0);
     assert_eq!(metrics["memoryAvailableBytes"], 20);
     assert_eq!((&metrics["netRxBytes"], &metrics["netTxBytes"]), (&json!(6), &json!(5)));
-    // What nobody counts is there, as nothing.
+    // Values that are not counted are present, as null.
     let uncounted = bench.data("sandbox_metrics", json!({"name": "off"}));
     for number in ["diskReadBytes", "diskWriteBytes", "netRxBytes", "netTxBytes"] {
         assert_eq!(uncounted.get(number), Some(&json!(null)), "{number}");
@@ -417,29 +428,30 @@ fn a_null_is_nothing_and_nonsense_names_the_argument() {
     }
     let answer = bench.answer("no_such_tool", json!({}));
     assert_eq!(answer.text, ["MCP error -32602: Tool no_such_tool not found"]);
-    assert_eq!(bench.fake.asked(), [""; 0]);
+    assert_eq!(bench.fake.calls(), [""; 0]);
 }
 
 #[test]
-fn what_ends_with_the_server_is_stopped_with_it() {
+fn attached_sandboxes_are_stopped_with_the_server() {
     let bench = Bench::new();
     let ask = json!({"name": "on", "image": "host", "lifecycle": {"detached": false}});
     bench.data("sandbox_create", ask);
-    bench.fake.asked();
+    bench.fake.calls();
     let Bench { dialect, fake, .. } = bench;
     drop(dialect);
-    assert_eq!(fake.asked(), ["(\"stop\", Name(\"on\"), 10s)"]);
+    assert_eq!(fake.calls(), ["(\"stop\", Name(\"on\"), 10s)"]);
 }
 
 #[test]
 fn older_names_are_there_on_request() {
-    let bench = Bench::with(Settings { older_names: true, ..Settings::default() });
+    let bench =
+        Bench::with(MicrosandboxSettings { older_names: true, ..MicrosandboxSettings::default() });
     assert_eq!(bench.dialect.tools().len(), 72);
     let archive = bench.directory.path().join("a.tar.zst");
     let saved = bench.data("snapshot_export", json!({"pathOrName": "snap", "out": archive}));
     assert_eq!(saved["exported"], true);
     assert_eq!(bench.data("snapshot_import", json!({"archive": archive}))["name"], "snap");
-    assert!(bench.fake.asked().iter().any(|asked| asked == "(\"load\", None, \"archive\")"));
+    assert!(bench.fake.calls().iter().any(|params| params == "(\"load\", None, \"archive\")"));
     bench.data("snapshot_create", json!({"name": "made", "sourceSandbox": "on"}));
     assert!(Bench::new().answer("snapshot_export", json!({})).text[0].contains("not found"));
 }
@@ -448,22 +460,22 @@ fn older_names_are_there_on_request() {
 fn an_archive_is_a_snapshot_by_its_path() {
     let bench = Bench::new();
     let archive = bench.directory.path().join("a.tar");
-    let asked = json!({"pathOrName": "snap", "out": archive, "plainTar": true});
-    assert_eq!(bench.data("snapshot_save", asked)["out"], json!(archive));
+    let params = json!({"pathOrName": "snap", "out": archive, "plainTar": true});
+    assert_eq!(bench.data("snapshot_save", params)["out"], json!(archive));
     assert_eq!(std::fs::read(&archive).unwrap(), b"archive");
     let shown = bench.data("snapshot_inspect", json!({"pathOrName": archive}));
     assert_eq!((&shown["referenceKind"], &shown["path"]), (&json!("path"), &json!(archive)));
-    bench.fake.asked();
+    bench.fake.calls();
     bench.data("snapshot_remove", json!({"pathOrName": archive}));
     assert!(!archive.exists());
     assert_eq!(
-        bench.fake.asked(),
+        bench.fake.calls(),
         [
             "(\"load\", Some(\"archive-\"), \"archive\")",
             "(\"remove snapshot\", \"archive-\", true)"
         ]
     );
-    // What is no archive is not removed as one.
+    // A file that is not an archive is not removed as one.
     let link = bench.directory.path().join("link");
     std::os::unix::fs::symlink("/etc/hostname", &link).unwrap();
     let (code, _) = bench.error("snapshot_remove", json!({"pathOrName": link}));
@@ -474,9 +486,9 @@ fn an_archive_is_a_snapshot_by_its_path() {
 fn resources_are_bare() {
     let bench = Bench::new();
     let read = |uri: &str| -> Value {
-        let read = bench.dialect.read(uri, &Who::default()).unwrap().unwrap();
+        let read = bench.dialect.read(uri, &Caller::default()).unwrap().unwrap();
         assert_eq!(read.mime_type, "application/json");
-        let Body::Text(text) = read.body else { panic!("{read:?}") };
+        let ResourceBody::Text(text) = read.body else { panic!("{read:?}") };
         serde_json::from_str(&text).unwrap()
     };
     for resource in bench.dialect.resources() {
@@ -488,6 +500,6 @@ fn resources_are_bare() {
     let schema = read("microsandbox://schemas/sandbox-create");
     assert_eq!(schema["additionalProperties"], false);
     assert_eq!(schema["properties"]["resources"]["additionalProperties"], false);
-    assert!(bench.dialect.read("microsandbox://nope", &Who::default()).is_none());
-    assert!(bench.dialect.read("file:///etc/passwd", &Who::default()).is_none());
+    assert!(bench.dialect.read("microsandbox://nope", &Caller::default()).is_none());
+    assert!(bench.dialect.read("file:///etc/passwd", &Caller::default()).is_none());
 }

@@ -1,11 +1,11 @@
-//! Named storage.
+//! Tools for named volumes.
 
 use super::create::mebibytes;
-use super::envelope::{Done, Failure, Outcome};
+use super::envelope::{Outcome, ToolFailure, ToolSuccess};
 use super::files::volume;
 use super::selector::each;
 use super::{Microsandbox, read};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::Volume;
 use msb_spec::clock;
 use msb_spec::{VolumeKind, VolumeName, VolumeSpec};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct VolumeParams {
     name: Option<String>,
     names: Vec<String>,
     kind: Option<String>,
@@ -24,7 +24,8 @@ struct Asked {
     labels: BTreeMap<String, String>,
 }
 
-/// One line of a list. What a directory may hold is its quota, what a disk may is its capacity.
+/// A volume as one item of a list. The size of a directory is its quota, that of a disk its
+/// capacity.
 pub(super) fn row(volume: &Volume) -> Value {
     let disk = volume.kind == VolumeKind::Disk;
     json!({
@@ -41,41 +42,41 @@ pub(super) fn row(volume: &Volume) -> Value {
 }
 
 impl Microsandbox {
-    pub(super) fn volume_create(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let kind = match asked.kind.as_deref() {
+    pub(super) fn volume_create(&self, call: &ToolCall) -> Outcome {
+        let params: VolumeParams = read(call)?;
+        let kind = match params.kind.as_deref() {
             Some("disk") => VolumeKind::Disk,
             _ => VolumeKind::Dir,
         };
-        let size = match (kind, asked.size_mib, asked.quota_mib) {
+        let size = match (kind, params.size_mib, params.quota_mib) {
             (_, Some(size), Some(quota)) if size != quota => {
-                return Err(Failure::new("sizeMib and quotaMib differ; one of them is enough"));
+                return Err(ToolFailure::new("sizeMib and quotaMib differ; one of them is enough"));
             }
             (_, size, quota) => size.or(quota).map(mebibytes),
         };
-        let name = VolumeName::parse(asked.name.as_deref().unwrap_or_default())?;
-        let spec = VolumeSpec { name, kind, size, labels: asked.labels };
-        Ok(Done::new(row(&self.world.api.volume_create(&spec)?)))
+        let name = VolumeName::parse(params.name.as_deref().unwrap_or_default())?;
+        let spec = VolumeSpec { name, kind, size, labels: params.labels };
+        Ok(ToolSuccess::new(row(&self.config.api.volume_create(&spec)?)))
     }
 
     pub(super) fn volume_list(&self) -> Outcome {
-        Ok(Done::new(self.world.api.volume_list()?.iter().map(row).collect()))
+        Ok(ToolSuccess::new(self.config.api.volume_list()?.iter().map(row).collect()))
     }
 
-    pub(super) fn volume_inspect(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let name = volume(asked.name.as_deref().unwrap_or_default())?;
-        Ok(Done::new(row(&self.world.api.volume_inspect(&name)?)))
+    pub(super) fn volume_inspect(&self, call: &ToolCall) -> Outcome {
+        let params: VolumeParams = read(call)?;
+        let name = volume(params.name.as_deref().unwrap_or_default())?;
+        Ok(ToolSuccess::new(row(&self.config.api.volume_inspect(&name)?)))
     }
 
-    pub(super) fn volume_remove(&self, call: &Call) -> Outcome {
-        let asked: Asked = read(call)?;
-        let names: Vec<String> = asked.name.into_iter().chain(asked.names).collect();
+    pub(super) fn volume_remove(&self, call: &ToolCall) -> Outcome {
+        let params: VolumeParams = read(call)?;
+        let names: Vec<String> = params.name.into_iter().chain(params.names).collect();
         if names.is_empty() {
-            return Err(Failure::new("volume_remove requires name or names"));
+            return Err(ToolFailure::new("volume_remove requires name or names"));
         }
         each("name", names, Clone::clone, |name| {
-            self.world.api.volume_remove(&volume(name)?, false)?;
+            self.config.api.volume_remove(&volume(name)?, false)?;
             Ok(json!({"name": name, "removed": true}))
         })
     }

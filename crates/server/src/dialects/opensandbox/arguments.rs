@@ -1,10 +1,10 @@
-//! The arguments of the tools, as clients write them.
+//! The arguments of the tools, as clients send them.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Create {
+pub(super) struct CreateArgs {
     pub(super) image: String,
     pub(super) auth_username: Option<String>,
     pub(super) auth_password: Option<String>,
@@ -39,18 +39,18 @@ fn a_fifth() -> u64 {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NetworkPolicy {
-    pub(super) default_action: Option<Action>,
+    pub(super) default_action: Option<RuleAction>,
     pub(super) egress: Option<Vec<NetworkRule>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Action {
+pub(super) enum RuleAction {
     Allow,
     Deny,
 }
 
-impl Action {
+impl RuleAction {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -61,12 +61,12 @@ impl Action {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct NetworkRule {
-    pub(super) action: Action,
+    pub(super) action: RuleAction,
     pub(super) target: String,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Connect {
+pub(super) struct ConnectArgs {
     pub(super) sandbox_id: String,
     #[serde(default = "half_a_minute")]
     pub(super) connect_timeout_seconds: f64,
@@ -76,19 +76,19 @@ pub(super) struct Connect {
     pub(super) skip_health_check: bool,
 }
 
-/// Only which sandbox.
+/// The id of a sandbox, without other arguments.
 #[derive(Debug, Deserialize)]
-pub(super) struct Which {
+pub(super) struct SandboxIdArgs {
     pub(super) sandbox_id: String,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct List {
-    pub(super) filter: Option<Filter>,
+pub(super) struct ListArgs {
+    pub(super) filter: Option<ListFilter>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Filter {
+pub(super) struct ListFilter {
     pub(super) states: Option<Vec<String>>,
     pub(super) metadata: Option<BTreeMap<String, String>>,
     pub(super) page_size: Option<u64>,
@@ -96,19 +96,19 @@ pub(super) struct Filter {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Renew {
+pub(super) struct RenewArgs {
     pub(super) sandbox_id: String,
     pub(super) timeout_seconds: f64,
 }
 
-/// Which sandbox, and whether it is connected first.
-pub(super) trait Located {
+/// Arguments with a sandbox id and `connect_if_missing`.
+pub(super) trait SandboxTarget {
     fn id(&self) -> &str;
     fn connects(&self) -> bool;
 }
 
-/// Arguments that begin with those two. Not a field of its own: then serde could not tell any more
-/// which argument is wrong.
+/// Declares arguments with these two fields. They are not a flattened struct, because serde would
+/// no longer name the wrong argument in errors.
 macro_rules! located {
     (struct $name:ident { $($rest:tt)* }) => {
         #[derive(Debug, Deserialize)]
@@ -118,7 +118,7 @@ macro_rules! located {
             connect_if_missing: bool,
             $($rest)*
         }
-        impl Located for $name {
+        impl SandboxTarget for $name {
             fn id(&self) -> &str {
                 &self.sandbox_id
             }
@@ -130,17 +130,17 @@ macro_rules! located {
 }
 
 located! {
-    struct At {}
+    struct TargetArgs {}
 }
 
 located! {
-    struct Endpoint {
+    struct EndpointArgs {
         pub(super) port: u16,
     }
 }
 
 located! {
-    struct Run {
+    struct RunArgs {
         pub(super) command: String,
         #[serde(default)]
         pub(super) background: bool,
@@ -149,13 +149,13 @@ located! {
 }
 
 located! {
-    struct Interrupt {
+    struct InterruptArgs {
         pub(super) execution_id: String,
     }
 }
 
 located! {
-    struct Read {
+    struct ReadArgs {
         pub(super) path: String,
         #[serde(default = "utf_8")]
         pub(super) encoding: String,
@@ -168,7 +168,7 @@ fn utf_8() -> String {
 }
 
 located! {
-    struct Write {
+    struct WriteArgs {
         pub(super) path: String,
         pub(super) content: String,
         #[serde(default = "utf_8")]
@@ -180,32 +180,32 @@ located! {
     }
 }
 
-/// Permissions, in digits that are meant as octal.
+/// Default permissions: decimal digits that are read as octal.
 fn for_all() -> u32 {
     755
 }
 
 located! {
-    struct Paths {
+    struct PathsArgs {
         pub(super) paths: Vec<String>,
     }
 }
 
 located! {
-    struct Search {
+    struct SearchArgs {
         pub(super) path: String,
         pub(super) pattern: String,
     }
 }
 
 located! {
-    struct Directories {
-        pub(super) entries: Vec<Directory>,
+    struct MkdirArgs {
+        pub(super) entries: Vec<NewDirectory>,
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Directory {
+pub(super) struct NewDirectory {
     pub(super) path: String,
     #[serde(default = "for_all")]
     pub(super) mode: u32,
@@ -214,13 +214,13 @@ pub(super) struct Directory {
 }
 
 located! {
-    struct Moves {
-        pub(super) entries: Vec<Move>,
+    struct MoveArgs {
+        pub(super) entries: Vec<FileMove>,
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Move {
+pub(super) struct FileMove {
     #[serde(alias = "src")]
     pub(super) source: String,
     #[serde(alias = "dest")]
@@ -228,13 +228,13 @@ pub(super) struct Move {
 }
 
 located! {
-    struct Replacements {
-        pub(super) entries: Vec<Replacement>,
+    struct ReplaceArgs {
+        pub(super) entries: Vec<TextReplacement>,
     }
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Replacement {
+pub(super) struct TextReplacement {
     pub(super) path: String,
     pub(super) old_content: String,
     pub(super) new_content: String,

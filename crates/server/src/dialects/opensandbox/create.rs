@@ -1,10 +1,10 @@
-//! Making sandboxes.
+//! The tool that creates sandboxes.
 
-use super::arguments::{Action, Create, NetworkPolicy};
-use super::shown::{Ready, Sandbox};
-use super::{Said, Surface, names, wrong};
-use crate::dialect::Call;
-use msb_api::{Happened, Login, Part, Registry, Status, Watch};
+use super::arguments::{CreateArgs, NetworkPolicy, RuleAction};
+use super::output::{ReadyOutput, SandboxInfo};
+use super::{OpenSandboxState, ToolOutput, argument_error, labels};
+use crate::dialect::ToolCall;
+use msb_api::{EventKind, Login, Part, Registry, Status, Watch};
 use msb_spec::{
     Bytes, Cpus, Decision, Direction, Ending, Error, ImageRef, Name, NetworkSpec, Profile, Reach,
     Result, Rule, Span, Spec, Target, Traffic,
@@ -12,37 +12,42 @@ use msb_spec::{
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a sandbox has whose client does not say.
+/// Default resources of a sandbox.
 const USUAL_CPUS: Cpus = Cpus::whole(1);
 const USUAL_MEMORY: Bytes = Bytes::mib(2048);
 
-/// Nobody means more; clocks can still count it.
+/// Longest duration in seconds, so that adding it to a clock cannot overflow.
 const LONGEST: f64 = 10.0 * 366.0 * 86_400.0;
 
-/// How long one that has expired can still be asked why.
+/// How long an expired sandbox is kept, so that clients can ask why it ended.
 const KEPT: Duration = Duration::from_secs(3600);
 
-impl Surface {
-    pub(super) fn create(&self, call: &Call, arguments: Create) -> Result<Said> {
+impl OpenSandboxState {
+    pub(super) fn create(&self, call: &ToolCall, arguments: CreateArgs) -> Result<ToolOutput> {
         call.tell("Validating input", 0.1);
-        let ready = span("ready_timeout_seconds", arguments.ready_timeout_seconds)?;
+        let ready = parse_seconds("ready_timeout_seconds", arguments.ready_timeout_seconds)?;
         let interval = Duration::from_millis(arguments.health_check_polling_interval_ms);
         let look = !arguments.skip_health_check;
-        let ask = self.ask(arguments)?;
+        let create_request = self.create_request(arguments)?;
         call.tell("Creating sandbox", 0.3);
-        self.sweep();
-        let name = self.api().sandbox_create(&ask, &Between(call))?.name;
-        let begun = self.begun(call, &name, look.then_some((ready, interval)));
-        if begun.is_err() {
-            // Nobody has its id, so nobody would ever end it.
-            self.known.forget(name.as_str());
+        self.remove_expired();
+        let name = self.api().sandbox_create(&create_request, &EngineProgress(call))?.name;
+        let finish_create = self.finish_create(call, &name, look.then_some((ready, interval)));
+        if finish_create.is_err() {
+            // The client has not received the id, so it could never remove the sandbox.
+            self.connections.forget(name.as_str());
             let _ = self.api().sandbox_remove(&name, true);
         }
-        begun
+        finish_create
     }
 
-    /// The rest, once it runs.
-    fn begun(&self, call: &Call, name: &Name, look: Option<(Duration, Duration)>) -> Result<Said> {
+    /// Waits for health and builds the result, after the start.
+    fn finish_create(
+        &self,
+        call: &ToolCall,
+        name: &Name,
+        look: Option<(Duration, Duration)>,
+    ) -> Result<ToolOutput> {
         if let Some((limit, interval)) = look {
             self.await_health(call, name, limit, interval)?;
         }
@@ -51,24 +56,25 @@ impl Surface {
         }
         call.tell("Fetching sandbox info", 0.8);
         let info = self.info(name)?;
-        self.keep(&call.who, name.clone())?;
-        let said = Said::one(&Ready { sandbox_id: name.to_string(), info })?;
+        self.remember(&call.caller, name.clone())?;
+        let result = ToolOutput::one(&ReadyOutput { sandbox_id: name.to_string(), info })?;
         call.tell("Done", 1.0);
-        Ok(said)
+        Ok(result)
     }
 
-    /// Everything about a sandbox.
-    pub(super) fn info(&self, name: &Name) -> Result<Sandbox> {
+    /// All details of a sandbox.
+    pub(super) fn info(&self, name: &Name) -> Result<SandboxInfo> {
         let found = self.api().sandbox_inspect(name)?;
         let events = self.api().sandbox_events(name)?.more()?;
-        Ok(Sandbox::of(found, &events))
+        Ok(SandboxInfo::from_inspection(found, &events))
     }
 
-    fn ask(&self, arguments: Create) -> Result<msb_api::Create> {
-        let id = names::new_id()?;
-        let mut spec = self.world.defaults.clone();
+    fn create_request(&self, arguments: CreateArgs) -> Result<msb_api::Create> {
+        let id = labels::new_id()?;
+        let mut spec = self.config.defaults.clone();
         spec.image = self.image(&arguments.image)?;
-        spec.max_duration = Some(Span(span("timeout_seconds", arguments.timeout_seconds)?));
+        spec.max_duration =
+            Some(Span(parse_seconds("timeout_seconds", arguments.timeout_seconds)?));
         spec.env.extend(arguments.env.unwrap_or_default());
         spec.entrypoint = arguments.entrypoint.unwrap_or_default();
         resources(&mut spec, arguments.resource.unwrap_or_default())?;
@@ -76,27 +82,28 @@ impl Surface {
             spec.network = Some(network(policy)?);
         }
         let extensions = arguments.extensions.unwrap_or_default();
-        extend(&mut spec, &extensions)?;
+        apply_extensions(&mut spec, &extensions)?;
         let metadata = arguments.metadata.unwrap_or_default();
-        spec.labels.extend(names::labels(&id, metadata, extensions)?);
+        spec.labels.extend(labels::labels(&id, metadata, extensions)?);
         spec.name = Some(id);
         let login = login(arguments.auth_username, arguments.auth_password)?;
         let registry = Registry { login, ..Registry::default() };
         Ok(msb_api::Create { spec, replace: false, registry })
     }
 
-    /// A path of this host only if this server allows it.
+    /// Parses an image reference; a host path must be allowed.
     fn image(&self, text: &str) -> Result<ImageRef> {
         let image = ImageRef::parse(text);
-        match image.map_err(|error| error.under("argument `image` is none"))? {
-            ImageRef::Path(path) => Ok(ImageRef::Path(self.world.paths.check(&path)?)),
+        match image.map_err(|error| error.under("argument `image` is not an image"))? {
+            ImageRef::Path(path) => Ok(ImageRef::Path(self.config.paths.check(&path)?)),
             image => Ok(image),
         }
     }
 
-    /// Removes those of ours that have expired long ago. OpenSandbox removes them at once, but then
-    /// nobody could be told what became of theirs.
-    fn sweep(&self) {
+    /// Removes sandboxes of this dialect that expired long ago. OpenSandbox removes them at once;
+    /// here
+    /// clients can still ask why theirs ended.
+    fn remove_expired(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let expired = |name: &Name| {
             let events = self.api().sandbox_events(name).and_then(|mut events| events.more());
@@ -104,34 +111,34 @@ impl Surface {
             last.is_some_and(|last| {
                 let since = now.saturating_sub(Duration::from_millis(last.time));
                 let ending = Ending::MaxDuration;
-                matches!(last.happened, Happened::Stopped { ending: by, .. } if by == ending)
+                matches!(last.happened, EventKind::Stopped { ending: by, .. } if by == ending)
                     && since > KEPT
             })
         };
         for found in self.api().sandbox_list().unwrap_or_default() {
-            let ours = found.labels.contains_key(names::ID) && found.status == Status::Stopped;
+            let ours = found.labels.contains_key(labels::ID) && found.status == Status::Stopped;
             if ours && expired(&found.name) {
-                // Somebody may have started it again; then it stays.
+                // Without force: a sandbox that was started again stays.
                 let _ = self.api().sandbox_remove(&found.name, false);
             }
         }
     }
 }
 
-/// Seconds, as clients write them.
-pub(super) fn span(argument: &str, seconds: f64) -> Result<Duration> {
+/// Parses a duration in seconds.
+pub(super) fn parse_seconds(argument: &str, seconds: f64) -> Result<Duration> {
     if !(seconds > 0.0 && seconds <= LONGEST) {
-        return Err(wrong(argument, format!("not a number of seconds: `{seconds}`"))
+        return Err(argument_error(argument, format!("not a number of seconds: `{seconds}`"))
             .hint("it is more than 0 and at most ten years"));
     }
-    // In whole milliseconds, which is how it is kept and told.
+    // In whole milliseconds, as it is stored and reported.
     Ok(Duration::from_millis(Duration::from_secs_f64(seconds).as_millis().max(1) as u64))
 }
 
-fn resources(spec: &mut Spec, asked: BTreeMap<String, String>) -> Result<()> {
+fn resources(spec: &mut Spec, requested: BTreeMap<String, String>) -> Result<()> {
     spec.cpus = Some(USUAL_CPUS);
     spec.memory = Some(USUAL_MEMORY);
-    for (what, amount) in asked {
+    for (what, amount) in requested {
         let about = |error: Error| error.under(format!("argument `resource.{what}`"));
         match what.as_str() {
             "cpu" => spec.cpus = Some(cpus(&amount).map_err(about)?),
@@ -147,7 +154,7 @@ fn resources(spec: &mut Spec, asked: BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// `2`, `0.5`, or `500m` for thousandths.
+/// Parses `2`, `0.5`, or `500m` for thousandths.
 fn cpus(text: &str) -> Result<Cpus> {
     match text.strip_suffix('m').map(str::parse::<u32>) {
         Some(Ok(millis)) => Cpus::parse(&format!("{}.{:03}", millis / 1000, millis % 1000)),
@@ -155,39 +162,39 @@ fn cpus(text: &str) -> Result<Cpus> {
     }
 }
 
-/// `512Mi` is what we write as `512M`.
+/// Parses a size as Kubernetes writes it: `512Mi` is our `512M`.
 fn bytes(text: &str) -> Result<Bytes> {
     Bytes::parse(text.strip_suffix('i').unwrap_or(text))
 }
 
-/// The internet where everything is allowed: neither this machine nor its networks, as without any
-/// policy.
+/// Network rules of a policy. Allowing everything means the internet: the host and its networks
+/// stay blocked, as they are without any policy.
 fn network(policy: &NetworkPolicy) -> Result<NetworkSpec> {
     let mut rules = Vec::new();
     for (number, rule) in policy.egress.iter().flatten().enumerate() {
         let argument = format!("network_policy.egress[{number}].target");
         let parsed = Rule::parse(&format!("{}@{}", rule.action.as_str(), rule.target))
-            .map_err(|error| wrong(&argument, error))?;
+            .map_err(|error| argument_error(&argument, error))?;
         let plain = parsed.direction == Direction::Egress
             && parsed.traffic == Traffic::Any
             && !matches!(parsed.target, Target::Group(_));
         if !plain {
             let what =
                 format!("neither a name nor an address: `{}`", msb_spec::shown(&rule.target));
-            return Err(wrong(&argument, what)
+            return Err(argument_error(&argument, what)
                 .hint("write it as `example.org`, `*.example.org` or `10.0.0.0/8`"));
         }
         rules.push(parsed);
     }
-    let network = match policy.default_action.unwrap_or(Action::Deny) {
-        Action::Allow => NetworkSpec { reach: Some(Reach::Public), ..NetworkSpec::default() },
-        Action::Deny => NetworkSpec { default: Some(Decision::Deny), ..NetworkSpec::default() },
+    let network = match policy.default_action.unwrap_or(RuleAction::Deny) {
+        RuleAction::Allow => NetworkSpec { reach: Some(Reach::Public), ..NetworkSpec::default() },
+        RuleAction::Deny => NetworkSpec { default: Some(Decision::Deny), ..NetworkSpec::default() },
     };
     Ok(NetworkSpec { rules, ..network })
 }
 
-/// What the extensions ask for that we know; the rest is only kept.
-fn extend(spec: &mut Spec, extensions: &BTreeMap<String, String>) -> Result<()> {
+/// Applies the extensions that we know; the others are only stored.
+fn apply_extensions(spec: &mut Spec, extensions: &BTreeMap<String, String>) -> Result<()> {
     for (key, value) in extensions {
         match (key.as_str(), value.as_str()) {
             ("msb.isolation", value) => {
@@ -199,9 +206,8 @@ fn extend(spec: &mut Spec, extensions: &BTreeMap<String, String>) -> Result<()> 
             ("msb.security", "restricted") => spec.security = Profile::Restricted,
             ("msb.security", other) => {
                 let what = format!("no such profile: `{}`", msb_spec::shown(other));
-                return Err(
-                    wrong("extensions.msb.security", what).hint("it is `default` or `restricted`")
-                );
+                return Err(argument_error("extensions.msb.security", what)
+                    .hint("it is `default` or `restricted`"));
             }
             ("poolRef", _) => {
                 return Err(Error::unsupported(
@@ -219,18 +225,18 @@ fn login(user: Option<String>, password: Option<String>) -> Result<Option<Login>
     match (user, password) {
         (Some(user), Some(password)) => Ok(Some(Login { user, password })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(wrong("auth_password", "it is missing beside `auth_username`")),
-        (None, Some(_)) => Err(wrong("auth_username", "it is missing beside `auth_password`")),
+        (Some(_), None) => Err(argument_error("auth_password", "required with `auth_username`")),
+        (None, Some(_)) => Err(argument_error("auth_username", "required with `auth_password`")),
     }
 }
 
-/// Passes on what the engine does, between the steps that the contract has before and after it.
-struct Between<'a>(&'a Call);
+/// Maps the progress of the engine into the range between the steps of the contract.
+struct EngineProgress<'a>(&'a ToolCall);
 
-impl Watch for Between<'_> {
+impl Watch for EngineProgress<'_> {
     fn step(&self, what: &str, done: Option<Part>) {
         match done.filter(|part| part.of > 0) {
-            #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+            #[expect(clippy::cast_precision_loss, reason = "display needs no 53 bits of precision")]
             Some(part) => {
                 let share = (part.done as f64 / part.of as f64).clamp(0.0, 1.0);
                 self.0.tell(what, 0.3 + 0.5 * share);
@@ -284,10 +290,10 @@ mod tests {
 
     #[test]
     fn seconds_are_some_and_not_for_ever() {
-        assert_eq!(span("t", 0.0005).unwrap(), Duration::from_millis(1));
-        assert_eq!(span("t", 1.5).unwrap(), Duration::from_millis(1500));
+        assert_eq!(parse_seconds("t", 0.0005).unwrap(), Duration::from_millis(1));
+        assert_eq!(parse_seconds("t", 1.5).unwrap(), Duration::from_millis(1500));
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e12] {
-            assert!(span("t", bad).is_err(), "{bad}");
+            assert!(parse_seconds("t", bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,23 +1,23 @@
-//! How the bytes of files become text, and text bytes.
+//! Text encodings of file contents.
 
 use msb_spec::{Error, Result};
 
-/// An encoding that a client may name.
+/// An encoding that clients can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(super) enum TextEncoding {
     Utf8,
     Ascii,
     Latin1,
-    /// With a mark of its byte order, little endian where there is none.
+    /// With a byte order mark; little endian without one.
     Utf16,
     Utf16Little,
     Utf16Big,
-    /// For what is no text.
+    /// For files that are not text.
     Base64,
 }
 
-impl Encoding {
-    /// By its name, as Python's codecs are called.
+impl TextEncoding {
+    /// Parses a name or alias of Python's codecs.
     pub(super) fn parse(name: &str) -> Result<Self> {
         let plain = name.trim().to_ascii_lowercase().replace(['_', ' '], "-");
         Ok(match plain.as_str() {
@@ -30,13 +30,16 @@ impl Encoding {
             "base64" => Self::Base64,
             _ => {
                 let shown = msb_spec::shown(name);
-                return Err(super::wrong("encoding", format!("it is not known: `{shown}`"))
-                    .hint("it is utf-8, ascii, latin-1, utf-16, utf-16-le, utf-16-be or base64"));
+                return Err(super::argument_error(
+                    "encoding",
+                    format!("unknown encoding: `{shown}`"),
+                )
+                .hint("it is utf-8, ascii, latin-1, utf-16, utf-16-le, utf-16-be or base64"));
             }
         })
     }
 
-    /// The text of these bytes. Of a part of a file what is cut is replaced: its ends can lie anywhere.
+    /// Decodes bytes. In a part of a file, characters that are cut at its ends are replaced.
     pub(super) fn decode(self, bytes: &[u8], part: bool) -> Result<String> {
         let no_text = |name: &str| {
             Error::invalid(format!("the file is not {name}"))
@@ -72,11 +75,11 @@ impl Encoding {
         }
     }
 
-    /// The bytes of this text.
+    /// Encodes text to bytes.
     pub(super) fn encode(self, text: &str) -> Result<Vec<u8>> {
         let cannot = |name: &str| {
-            super::wrong("content", format!("it has characters that {name} does not have"))
-                .hint("take another encoding, such as utf-8")
+            super::argument_error("content", format!("it has characters that {name} does not have"))
+                .hint("use another encoding, such as utf-8")
         };
         let with = |bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect();
         match self {
@@ -97,8 +100,9 @@ impl Encoding {
             Self::Utf16Big => Ok(with(u16::to_be_bytes)),
             Self::Base64 => {
                 let plain: String = text.split_ascii_whitespace().collect();
-                base64::Engine::decode(&STANDARD, plain)
-                    .map_err(|error| super::wrong("content", "it is not base64").cause(error))
+                base64::Engine::decode(&STANDARD, plain).map_err(|error| {
+                    super::argument_error("content", "it is not base64").cause(error)
+                })
             }
         }
     }
@@ -121,32 +125,34 @@ mod tests {
             ("utf-16le", "☃"),
             ("base64", "AP8Q"),
         ] {
-            let encoding = Encoding::parse(name).unwrap();
+            let encoding = TextEncoding::parse(name).unwrap();
             let bytes = encoding.encode(text).unwrap();
             assert_eq!(encoding.decode(&bytes, false).unwrap(), text, "{name}");
         }
-        assert_eq!(Encoding::Base64.encode("AP8Q").unwrap(), [0, 0xff, 0x10]);
-        assert_eq!(Encoding::Utf16.decode(&[0xfe, 0xff, 0, b'a'], false).unwrap(), "a");
+        assert_eq!(TextEncoding::Base64.encode("AP8Q").unwrap(), [0, 0xff, 0x10]);
+        assert_eq!(TextEncoding::Utf16.decode(&[0xfe, 0xff, 0, b'a'], false).unwrap(), "a");
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error_that_names_the_argument() {
-        assert!(Encoding::parse("klingon").unwrap_err().message().contains("`encoding`"));
+    fn unencodable_text_is_an_error_that_names_the_argument() {
+        assert!(TextEncoding::parse("klingon").unwrap_err().message().contains("`encoding`"));
         for (encoding, text) in
-            [(Encoding::Ascii, "ü"), (Encoding::Latin1, "☃"), (Encoding::Base64, "!")]
+            [(TextEncoding::Ascii, "ü"), (TextEncoding::Latin1, "☃"), (TextEncoding::Base64, "!")]
         {
             assert!(encoding.encode(text).unwrap_err().message().contains("`content`"));
         }
-        for (encoding, bytes) in
-            [(Encoding::Utf8, &[0xff][..]), (Encoding::Ascii, &[0x80]), (Encoding::Utf16Big, &[0])]
-        {
+        for (encoding, bytes) in [
+            (TextEncoding::Utf8, &[0xff][..]),
+            (TextEncoding::Ascii, &[0x80]),
+            (TextEncoding::Utf16Big, &[0]),
+        ] {
             assert!(encoding.decode(bytes, false).is_err(), "{encoding:?}");
         }
     }
 
     #[test]
     fn a_part_may_cut_letters() {
-        assert_eq!(Encoding::Utf8.decode(&"ä".as_bytes()[..1], true).unwrap(), "\u{fffd}");
-        assert_eq!(Encoding::Utf16Little.decode(&[b'a', 0, b'b'], true).unwrap(), "a");
+        assert_eq!(TextEncoding::Utf8.decode(&"ä".as_bytes()[..1], true).unwrap(), "\u{fffd}");
+        assert_eq!(TextEncoding::Utf16Little.decode(&[b'a', 0, b'b'], true).unwrap(), "a");
     }
 }

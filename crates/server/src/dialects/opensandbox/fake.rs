@@ -1,17 +1,18 @@
-//! An Api that has one file system in memory, writes down what it is asked, and answers commands
-//! with what they are.
+//! An `Api` for tests with one file system in memory. It records its calls; commands print their
+//! own text.
 
 use crate::fake;
 use msb_api::{
-    Applied, Attributes, Brood, Change, Child, ChildSpec, Children, Copied, Create, Depth,
-    DiskUsage, EntryKind, Event, EventStream, Exec, ExecEntry, ExecEvent, ExecInput, Execs, Files,
-    Happened, ImageInspection, ImageSummary, Images, Inspection, LinkListener, Links, LogFilter,
-    LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place, PrunedVolumes, RelPath,
-    Sandboxes, Selection, Snapshot, Snapshots, Status, Stopped, Summary, SyncSpec, SyncSummary,
-    Syncs, Target, Verified, Volume, Volumes, Watch, WorkerStatus, Workspaces,
+    ApplyReport, Attributes, Change, Child, ChildListing, ChildSpec, Children, CopyCount, Create,
+    Depth, DiskUsage, EntryKind, Event, EventKind, EventStream, Exec, ExecEntry, ExecEvent,
+    ExecInput, Execs, Files, ImageInspection, ImageSummary, Images, Inspection, LinkListener,
+    Links, LogFilter, LogStream, Meta, Metrics, NetRecord, NetTable, Networks, Place,
+    PrunedVolumes, RelPath, Sandboxes, Selection, Snapshot, Snapshots, Status, StopResult, Summary,
+    SyncSpec, SyncSummary, Syncs, Target, VerifyReport, Volume, Volumes, Watch, WorkerStatus,
+    Workspaces,
 };
 use msb_spec::{
-    Command, Ending, Error, Exit, Kind, Name, Plan, Policy, Prune, Pruned, Published, Reference,
+    Command, Ending, Error, Exit, Kind, Name, Plan, Policy, PruneReport, PublishedPort, Reference,
     Result, Rule, Spec, TermSize, UserRef, VolumeName, VolumeSpec,
 };
 use std::collections::BTreeMap;
@@ -22,26 +23,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// When every sandbox here ends.
+/// The expiry of every sandbox here.
 pub(super) const ENDS: u64 = 1_700_000_000_000;
 
 #[derive(Default)]
-pub(super) struct Fake {
+pub(super) struct FakeOpenSandbox {
     pub(super) calls: Mutex<Vec<String>>,
     pub(super) sandboxes: Mutex<BTreeMap<Name, (Plan, Status)>>,
-    /// Files and, with an empty value and a `/` at its end, directories.
+    /// Files; a directory has an empty value and ends with `/`.
     pub(super) files: Mutex<BTreeMap<String, Vec<u8>>>,
-    /// How many looks at a sandbox fail before one does not.
+    /// How many health checks fail before one succeeds.
     pub(super) ill: AtomicU32,
-    /// There is only `sh`.
+    /// The image has only `sh`.
     pub(super) without_bash: bool,
     /// Commands run until they get this signal.
     pub(super) stubborn: Mutex<Option<i32>>,
     pub(super) clock: AtomicU64,
 }
 
-impl Fake {
-    /// What was asked since the last time somebody looked.
+impl FakeOpenSandbox {
+    /// The calls since the last time this was read.
     pub(super) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
@@ -61,7 +62,7 @@ impl Fake {
     }
 }
 
-/// What the dialect does not ask for.
+/// Operations that the dialect does not use.
 macro_rules! not_here {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
         fn $name(&self, $(_: $argument),*) -> Result<$result> {
@@ -70,9 +71,9 @@ macro_rules! not_here {
     )*};
 }
 
-struct Events(Vec<Event>);
+struct FakeEvents(Vec<Event>);
 
-impl EventStream for Events {
+impl EventStream for FakeEvents {
     fn more(&mut self) -> Result<Vec<Event>> {
         Ok(std::mem::take(&mut self.0))
     }
@@ -93,14 +94,14 @@ fn summary(plan: &Plan, status: Status) -> Summary {
     }
 }
 
-impl Sandboxes for Fake {
-    fn giving(&self, _: Vec<(String, Vec<u8>)>) -> std::sync::Arc<dyn msb_api::Api> {
+impl Sandboxes for FakeOpenSandbox {
+    fn with_secrets(&self, _: Vec<(String, Vec<u8>)>) -> std::sync::Arc<dyn msb_api::Api> {
         std::sync::Arc::new(Self::default())
     }
 
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let id = ask.spec.name.clone().expect("the dialect names them");
-        // With the password, which its `Debug` does not show.
+        // With the password, which its `Debug` hides.
         let password = ask.registry.login.as_ref().map(|login| &login.password);
         let text = format!("{ask:?} {password:?}").replace(id.as_str(), "ID");
         self.calls.lock().unwrap().push(format!("sandbox_create {text}"));
@@ -134,7 +135,7 @@ impl Sandboxes for Fake {
             ending: None,
             log_failure: None,
         });
-        let stopped = Stopped { ending: Ending::MaxDuration, exit: None };
+        let stopped = StopResult { ending: Ending::MaxDuration, exit: None };
         let stopped = (status == Status::Stopped).then_some(stopped);
         let reason = stopped.and_then(|it| it.reason()).map(str::to_owned);
         Ok(Inspection { name: name.clone(), status, worker, stopped, reason, plan })
@@ -179,12 +180,12 @@ impl Sandboxes for Fake {
     fn sandbox_events(&self, name: &Name) -> Result<Box<dyn EventStream>> {
         let (_, status) = self.there(name)?;
         let event = |number, happened| Event::new(number, number * 1000, happened);
-        let mut events = vec![event(1, Happened::Created)];
+        let mut events = vec![event(1, EventKind::Created)];
         if status == Status::Stopped {
             let (ending, exit) = (Ending::MaxDuration, None);
-            events.push(event(2, Happened::Stopped { ending, exit }));
+            events.push(event(2, EventKind::Stopped { ending, exit }));
         }
-        Ok(Box::new(Events(events)))
+        Ok(Box::new(FakeEvents(events)))
     }
 
     not_here! {
@@ -196,17 +197,17 @@ impl Sandboxes for Fake {
         sandbox_drain(&Name) -> bool;
         sandbox_pause(&Name) -> ();
         sandbox_resume(&Name) -> ();
-        sandbox_modify(&Name, &msb_spec::Modify) -> Vec<msb_api::Modified>;
+        sandbox_modify(&Name, &msb_spec::Modify) -> Vec<msb_api::SettingChange>;
         sandbox_rename(&Name, &Name) -> ();
-        sandbox_wait(&Name, Option<Duration>) -> Option<Stopped>;
+        sandbox_wait(&Name, Option<Duration>) -> Option<StopResult>;
         sandbox_logs(&Name, &LogFilter) -> Box<dyn LogStream>;
     }
 }
 
-/// Says what it is, and ends with 3 if that is `exit 3`.
-struct Told(Vec<ExecEvent>);
+/// Prints its own text, and exits with 3 if that is `exit 3`.
+struct FakeExec(Vec<ExecEvent>);
 
-impl Exec for Told {
+impl Exec for FakeExec {
     fn id(&self) -> u64 {
         7
     }
@@ -220,13 +221,13 @@ impl Exec for Told {
     }
 
     fn input(&self) -> Arc<dyn ExecInput> {
-        Arc::new(Deaf)
+        Arc::new(IgnoredInput)
     }
 }
 
-struct Deaf;
+struct IgnoredInput;
 
-impl ExecInput for Deaf {
+impl ExecInput for IgnoredInput {
     not_here! {
         write(&[u8]) -> ();
         close() -> ();
@@ -236,7 +237,7 @@ impl ExecInput for Deaf {
     }
 }
 
-impl Execs for Fake {
+impl Execs for FakeOpenSandbox {
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         self.there(name)?;
         self.note("exec_start", &(&command.argv, &command.workdir, command.detached));
@@ -251,7 +252,7 @@ impl Execs for Fake {
             ExecEvent::Stderr(b"warn\n".to_vec()),
             ExecEvent::Stdout(format!("{text}\n").into_bytes()),
         ];
-        Ok(Box::new(Told(said)))
+        Ok(Box::new(FakeExec(said)))
     }
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {
@@ -262,6 +263,10 @@ impl Execs for Fake {
             *stubborn = None;
         }
         Ok(())
+    }
+
+    fn exec_wait(&self, name: &Name, id: u64, limit: Duration) -> Result<Option<Exit>> {
+        fake::poll_exit(self, name, id, limit)
     }
 
     fn exec_list(&self, name: &Name) -> Result<Vec<ExecEntry>> {
@@ -282,7 +287,7 @@ fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-impl Fake {
+impl FakeOpenSandbox {
     fn meta(&self, path: &str) -> Result<Meta> {
         let files = self.files.lock().unwrap();
         let directory = format!("{}/", path.trim_end_matches('/'));
@@ -299,7 +304,7 @@ impl Fake {
     }
 }
 
-impl Files for Fake {
+impl Files for FakeOpenSandbox {
     fn file_read(
         &self,
         _: &Place,
@@ -389,31 +394,31 @@ impl Files for Fake {
     not_here! {
         file_copy(&Place, &[u8], &[u8]) -> ();
         file_symlink(&Place, &[u8], &[u8]) -> ();
-        file_push(&Place, &Path, &[u8]) -> Copied;
-        file_pull(&Place, &[u8], &Path) -> Copied;
+        file_push(&Place, &Path, &[u8]) -> CopyCount;
+        file_pull(&Place, &[u8], &Path) -> CopyCount;
     }
 }
 
-impl Networks for Fake {
+impl Networks for FakeOpenSandbox {
     fn network_table(&self, name: &Name) -> Result<NetTable> {
         self.there(name)?;
-        let ports = vec![Published::parse("0.0.0.0:4000:80").unwrap()];
+        let ports = vec![PublishedPort::parse("0.0.0.0:4000:80").unwrap()];
         Ok(NetTable { flows: Vec::new(), ports, policy: None })
     }
 
-    fn port_publish(&self, _: &Name, port: &Published) -> Result<Published> {
+    fn port_publish(&self, _: &Name, port: &PublishedPort) -> Result<PublishedPort> {
         self.note("port_publish", port);
-        Ok(Published { host: 5000, ..port.clone() })
+        Ok(PublishedPort { host: 5000, ..port.clone() })
     }
 
     not_here! {
         network_allow(&Name, &[Rule]) -> Policy;
-        port_withdraw(&Name, &Published) -> ();
+        port_withdraw(&Name, &PublishedPort) -> ();
         network_events(&Name) -> Vec<NetRecord>;
     }
 }
 
-impl Images for Fake {
+impl Images for FakeOpenSandbox {
     fn for_client(
         self: std::sync::Arc<Self>,
         _: msb_api::ClientScope,
@@ -424,16 +429,15 @@ impl Images for Fake {
     not_here! {
         image_list() -> Vec<ImageSummary>;
         image_inspect(&Reference) -> ImageInspection;
-        image_pull(&Reference, &dyn Watch) -> ImageInspection;
-        image_pull_from(&Reference, &msb_api::Registry, &dyn Watch) -> ImageInspection;
+        image_pull(&Reference, Option<&msb_api::Registry>, &dyn Watch) -> ImageInspection;
         image_build(&Reference, &str, &dyn Watch) -> ImageInspection;
         image_remove(&Reference, bool) -> Reference;
-        image_prune(&Prune) -> Pruned;
+        image_prune(bool, Option<Duration>, bool) -> PruneReport;
         disk_usage() -> DiskUsage;
     }
 }
 
-impl Volumes for Fake {
+impl Volumes for FakeOpenSandbox {
     not_here! {
         volume_create(&VolumeSpec) -> Volume;
         volume_list() -> Vec<Volume>;
@@ -443,33 +447,32 @@ impl Volumes for Fake {
     }
 }
 
-impl Snapshots for Fake {
+impl Snapshots for FakeOpenSandbox {
     not_here! {
         snapshot_create(&Name, &Name, Option<&str>) -> Snapshot;
         snapshot_list() -> Vec<Snapshot>;
         snapshot_inspect(&Name) -> Snapshot;
-        snapshot_verify(&Name) -> Verified;
+        snapshot_verify(&Name) -> VerifyReport;
         snapshot_tag(&Name, &Name) -> ();
         snapshot_remove(&Name, bool) -> ();
         snapshot_save(&Name, bool, &mut dyn Write) -> ();
         snapshot_load(Option<&Name>, &mut dyn Read) -> Snapshot;
-        snapshot_restore(&Name, &Name) -> ();
-        snapshot_restore_with(&Name, &Name, &msb_api::Changes) -> ();
+        snapshot_restore(&Name, &Name, Option<&msb_api::Changes>) -> ();
         sandbox_clone(&Name, &Name) -> ();
         sandbox_rollback(&Name, &Name) -> ();
         sandbox_reset(&Name, bool) -> ();
     }
 }
 
-impl Workspaces for Fake {
+impl Workspaces for FakeOpenSandbox {
     not_here! {
         workspace_diff(&Name, &[RelPath], Depth) -> Vec<Change>;
-        workspace_apply(&Name, &Selection, bool) -> Applied;
+        workspace_apply(&Name, &Selection, bool) -> ApplyReport;
         workspace_discard(&Name, &[RelPath]) -> usize;
     }
 }
 
-impl Syncs for Fake {
+impl Syncs for FakeOpenSandbox {
     not_here! {
         sync_start(&SyncSpec, &dyn Watch) -> SyncSummary;
         sync_list() -> Vec<SyncSummary>;
@@ -478,15 +481,15 @@ impl Syncs for Fake {
     }
 }
 
-impl Children for Fake {
+impl Children for FakeOpenSandbox {
     not_here! {
         child_spawn(&Name, &ChildSpec, &dyn Watch) -> Child;
-        child_list(&Name) -> Brood;
+        child_list(&Name) -> ChildListing;
         child_remove(&Name, &Name) -> ();
     }
 }
 
-impl Links for Fake {
+impl Links for FakeOpenSandbox {
     not_here! {
         link_sftp(&Name, Option<&UserRef>) -> UnixStream;
         link_dial(&Name, Option<&UserRef>, &Target) -> UnixStream;

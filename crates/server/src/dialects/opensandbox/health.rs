@@ -1,35 +1,39 @@
-//! Whether a sandbox answers.
+//! Health checks of sandboxes.
 
-use super::arguments::At;
-use super::shown::Health;
-use super::{Said, Surface};
+use super::arguments::TargetArgs;
+use super::output::HealthOutput;
+use super::{OpenSandboxState, ToolOutput};
 use crate::cancel::Cancel;
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{Place, Status};
 use msb_spec::{Error, Kind, Name, Result};
 use std::time::{Duration, Instant};
 
-/// A cancelled call is noticed within this.
+/// How often a waiting call checks for cancellation.
 const NOTICE: Duration = Duration::from_millis(50);
 
-impl Surface {
-    pub(super) fn healthcheck(&self, call: &Call, arguments: &At) -> Result<Said> {
-        let used = self.connected(call, arguments)?;
-        let healthy = self.is_healthy(&used.name);
-        Said::one(&Health { sandbox_id: used.name.to_string(), healthy })
+impl OpenSandboxState {
+    pub(super) fn healthcheck(
+        &self,
+        call: &ToolCall,
+        arguments: &TargetArgs,
+    ) -> Result<ToolOutput> {
+        let connection = self.connected(call, arguments)?;
+        let healthy = self.is_healthy(&connection.name);
+        ToolOutput::one(&HealthOutput { sandbox_id: connection.name.to_string(), healthy })
     }
 
-    /// Whether its guest answers. One that is paused would not, for as long as it is.
+    /// Whether the guest responds. A paused one is unhealthy: it could not respond.
     fn is_healthy(&self, name: &Name) -> bool {
         let running = |status| matches!(status, Status::Running | Status::Draining);
         let status = self.api().sandbox_inspect(name).map(|found| found.status);
         status.is_ok_and(running) && self.api().file_stat(&Place::sandbox(name), b"/", true).is_ok()
     }
 
-    /// Waits until it does.
+    /// Waits until the sandbox is healthy.
     pub(super) fn await_health(
         &self,
-        call: &Call,
+        call: &ToolCall,
         name: &Name,
         limit: Duration,
         interval: Duration,
@@ -38,10 +42,10 @@ impl Surface {
         while !self.is_healthy(name) {
             let left = limit.saturating_sub(since.elapsed());
             if left.is_zero() {
-                let late = format!("sandbox `{name}` does not answer");
+                let late = format!("sandbox `{name}` does not respond");
                 return Err(Error::new(Kind::Timeout, late)
-                    .cause(format!("it was asked for {} s", limit.as_secs_f64()))
-                    .hint("`sandbox_get_info` tells its state; give it more time"));
+                    .cause(format!("it was polled for {} s", limit.as_secs_f64()))
+                    .hint("`sandbox_get_info` shows its state; try a longer timeout"));
             }
             pause(
                 interval.clamp(Duration::from_millis(1), left.max(Duration::from_millis(1))),
@@ -52,7 +56,7 @@ impl Surface {
     }
 }
 
-/// Waits, unless nobody does any more.
+/// Sleeps, and returns early with an error on cancellation.
 pub(super) fn pause(length: Duration, cancel: &Cancel) -> Result<()> {
     let since = Instant::now();
     loop {

@@ -1,11 +1,11 @@
-//! Finding files by their name.
+//! Searches files by name.
 
-use super::arguments::Search;
+use super::arguments::SearchArgs;
+use super::connections::SandboxConnection;
 use super::files::absolute;
-use super::known::Used;
-use super::shown::{Entry, moment};
-use super::{Said, Surface, names, wrong};
-use crate::dialect::Call;
+use super::output::{FileEntry, rfc3339};
+use super::{OpenSandboxState, ToolOutput, argument_error, labels};
+use crate::dialect::ToolCall;
 use globset::{GlobBuilder, GlobMatcher};
 use msb_api::{EntryKind, Meta};
 use msb_spec::{Error, Kind, Result};
@@ -14,34 +14,34 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// More than a model reads; a pattern that finds more is too wide.
+/// Most results; more would not fit into a model's context.
 const FOUND_LIMIT: usize = 5000;
-/// A tree with more is searched by a command inside.
+/// Most directories that are visited; a command inside can search larger trees.
 const DIRECTORY_LIMIT: usize = 20_000;
 
-impl Surface {
-    pub(super) fn search(&self, call: &Call, arguments: &Search) -> Result<Said> {
+impl OpenSandboxState {
+    pub(super) fn search(&self, call: &ToolCall, arguments: &SearchArgs) -> Result<ToolOutput> {
         let path = absolute("path", &arguments.path)?;
         let pattern = pattern(&arguments.pattern)?;
-        let used = self.connected(call, arguments)?;
+        let connection = self.connected(call, arguments)?;
         let mut found = Vec::new();
-        let root = self.api().file_stat(&used.files(), path, true)?;
+        let root = self.api().file_stat(&connection.files(), path, true)?;
         if root.kind == EntryKind::Directory {
-            self.walk(call, &used, path, &pattern, &mut found)?;
+            self.walk(call, &connection, path, &pattern, &mut found)?;
         } else if fits(&pattern, &root) {
             found.push((path.to_vec(), root));
         }
-        let owners = self.owners(&used);
-        let entries: Vec<Entry> =
+        let owners = self.owners(&connection);
+        let entries: Vec<FileEntry> =
             found.into_iter().map(|(path, meta)| owners.entry(&path, &meta)).collect();
-        Said::many(&entries)
+        ToolOutput::many(&entries)
     }
 
-    /// Everything below a directory that is none itself. Links are not followed, so it ends.
+    /// Collects the files below a directory. Symbolic links are not followed, so it terminates.
     fn walk(
         &self,
-        call: &Call,
-        used: &Used,
+        call: &ToolCall,
+        connection: &SandboxConnection,
         root: &[u8],
         pattern: &GlobMatcher,
         found: &mut Vec<(Vec<u8>, Meta)>,
@@ -54,12 +54,12 @@ impl Surface {
             }
             seen += 1;
             if seen > DIRECTORY_LIMIT {
-                let many = format!("there are more than {DIRECTORY_LIMIT} directories");
+                let many = format!("the tree has more than {DIRECTORY_LIMIT} directories");
                 return Err(Error::new(Kind::Limit, many).hint("search below a deeper `path`"));
             }
-            let entries = match self.api().file_list(&used.files(), &directory) {
-                // It was removed while we looked.
-                Err(error) if names::is_gone(&error) && directory != root => continue,
+            let entries = match self.api().file_list(&connection.files(), &directory) {
+                // It was removed since its parent was listed.
+                Err(error) if labels::is_gone(&error) && directory != root => continue,
                 entries => entries?,
             };
             let mut below = Vec::new();
@@ -72,46 +72,46 @@ impl Surface {
                 }
             }
             if found.len() > FOUND_LIMIT {
-                let many = format!("more than {FOUND_LIMIT} files fit");
+                let many = format!("more than {FOUND_LIMIT} files match");
                 return Err(Error::new(Kind::Limit, many)
                     .hint("search below a deeper `path`, or for a narrower `pattern`"));
             }
-            // The last is looked at next: in the order of their names.
+            // The list is a stack: the last one is visited next, so names stay in order.
             left.extend(below.into_iter().rev());
         }
         Ok(())
     }
 
-    /// How the image calls its users. One that cannot tell has numbers.
-    fn owners(&self, used: &Used) -> Owners {
+    /// User and group names of the image; numbers are used if they cannot be read.
+    fn owners(&self, connection: &SandboxConnection) -> OwnerNames {
         let names = |path: &[u8]| {
-            let bytes = self.bytes(&used.files(), path, 0, 0).unwrap_or_default();
+            let bytes = self.bytes(&connection.files(), path, 0, 0).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
             let name = |line: &str| {
                 let mut fields = line.split(':');
                 let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
                 Some((fields.nth(1)?.parse().ok()?, name))
             };
-            // The first of two with the same number is meant.
+            // Of two names with the same number the first is used.
             text.lines().rev().filter_map(name).collect()
         };
-        Owners { users: names(b"/etc/passwd"), groups: names(b"/etc/group") }
+        OwnerNames { users: names(b"/etc/passwd"), groups: names(b"/etc/group") }
     }
 }
 
-/// Names of users and groups by their numbers.
-struct Owners {
+/// Names of users and groups by number.
+struct OwnerNames {
     users: BTreeMap<u32, String>,
     groups: BTreeMap<u32, String>,
 }
 
-impl Owners {
-    fn entry(&self, path: &[u8], meta: &Meta) -> Entry {
+impl OwnerNames {
+    fn entry(&self, path: &[u8], meta: &Meta) -> FileEntry {
         let name = |names: &BTreeMap<u32, String>, id: u32| {
             names.get(&id).cloned().unwrap_or_else(|| id.to_string())
         };
-        let at = |ms: i64| moment(u64::try_from(ms).unwrap_or(0));
-        Entry {
+        let at = |ms: i64| rfc3339(u64::try_from(ms).unwrap_or(0));
+        FileEntry {
             path: String::from_utf8_lossy(path).into_owned(),
             kind: match meta.kind {
                 EntryKind::File => "file",
@@ -124,7 +124,7 @@ impl Owners {
             group: name(&self.groups, meta.gid),
             size: meta.size,
             modified_at: at(meta.modified),
-            // Where nobody knows, it is at least not younger.
+            // Without a creation time: it is not younger than its last change.
             created_at: at(meta.created.unwrap_or(meta.modified)),
         }
     }
@@ -133,7 +133,7 @@ impl Owners {
 fn pattern(text: &str) -> Result<GlobMatcher> {
     let text = if text.is_empty() { "**" } else { text };
     let glob = GlobBuilder::new(text).build().map_err(|error| {
-        wrong("pattern", format!("not a pattern: `{}`", msb_spec::shown(text)))
+        argument_error("pattern", format!("not a pattern: `{}`", msb_spec::shown(text)))
             .cause(error.kind())
             .hint("write it as `*.py`, `test_?.txt` or `{a,b}*`")
     })?;

@@ -1,47 +1,47 @@
-//! How OpenSandbox's MCP server is set up: its flags and variables.
+//! Flags and environment variables of OpenSandbox's MCP server.
 
 use msb_spec::{Error, Result, env};
 use std::time::Duration;
 
-/// What its flags say. What is absent is as it is for sandboxes of this machine.
+/// Values of the flags. The defaults are for sandboxes of this host.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The key for a remote server. Sandboxes of this machine need none.
+pub struct OpenSandboxSettings {
+    /// The API key for a remote server. Sandboxes of this host need none.
     pub api_key: Option<String>,
-    /// `HOST[:PORT]` of a remote server; none is this machine.
+    /// `HOST[:PORT]` of a remote server; none for this host.
     pub domain: Option<String>,
     /// `http` or `https`, for a remote server.
     pub protocol: Option<String>,
-    /// How long a call may take that neither makes a sandbox nor runs a command.
+    /// Time limit of calls that neither create a sandbox nor run a command.
     pub request_timeout: Option<Duration>,
-    /// Reach ports of sandboxes through the remote server.
+    /// Whether ports of sandboxes are reached through the remote server.
     pub use_server_proxy: bool,
 }
 
-impl std::fmt::Debug for Settings {
+impl std::fmt::Debug for OpenSandboxSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key.
+        // Without the key, which is secret.
         f.debug_struct("Settings").field("domain", &self.domain).finish_non_exhaustive()
     }
 }
 
-/// A server elsewhere, for whoever makes the Api that the dialect works on.
+/// Address and key of a remote server, for the client that implements the `Api`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Remote {
-    /// Where, without a path.
+pub struct OpenSandboxRemote {
+    /// The URL, without a path.
     pub url: String,
-    /// The key that it wants.
+    /// The API key for the server.
     pub key: Option<String>,
 }
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for OpenSandboxRemote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remote").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Settings {
-    /// The same with what the environment says where no flag does.
+impl OpenSandboxSettings {
+    /// Fills flags that are not set from the environment.
     #[must_use]
     pub fn or_environment(self) -> Self {
         self.or(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
@@ -53,9 +53,8 @@ impl Settings {
         self
     }
 
-    /// The remote server that is meant; none is this machine. Whether it is one of ours is found
-    /// out by whoever speaks to it.
-    pub fn remote(&self) -> Result<Option<Remote>> {
+    /// The remote server; none for this host. The client checks whether it is an msb server.
+    pub fn remote(&self) -> Result<Option<OpenSandboxRemote>> {
         let scheme = match self.protocol.as_deref() {
             None | Some("http") => "http",
             Some("https") => "https",
@@ -66,20 +65,18 @@ impl Settings {
         };
         let Some(domain) = &self.domain else {
             if self.use_server_proxy {
-                return Err(Error::invalid(
-                    "there is no server that ports could be reached through",
-                )
-                .hint("leave out `--use-server-proxy`, or name a server with `--domain`"));
+                return Err(Error::invalid("`--use-server-proxy` needs a remote server")
+                    .hint("name one with `--domain`, or leave the flag out"));
             }
             return Ok(None);
         };
         if !is_place(domain) {
             let shown = msb_spec::shown(domain);
             return Err(Error::invalid(format!("not a host and port: `{shown}`"))
-                .hint("write it as `HOST[:PORT]`; `--protocol` says how it is spoken to"));
+                .hint("write it as `HOST[:PORT]`; `--protocol` selects http or https"));
         }
         let url = format!("{scheme}://{domain}");
-        Ok(Some(Remote { url, key: self.api_key.clone() }))
+        Ok(Some(OpenSandboxRemote { url, key: self.api_key.clone() }))
     }
 }
 
@@ -107,10 +104,10 @@ mod tests {
     #[test]
     fn a_domain_is_a_host_and_a_port() {
         let remote = |domain: &str, protocol: Option<&str>| {
-            let settings = Settings {
+            let settings = OpenSandboxSettings {
                 domain: Some(domain.to_owned()),
                 protocol: protocol.map(str::to_owned),
-                ..Settings::default()
+                ..OpenSandboxSettings::default()
             };
             settings.remote().map(|remote| remote.map(|remote| remote.url))
         };
@@ -126,14 +123,21 @@ mod tests {
             assert!(remote(bad, None).is_err(), "{bad}");
         }
         assert!(remote("x", Some("ftp")).is_err());
-        assert_eq!(Settings::default().remote().unwrap(), None);
-        assert!(Settings { use_server_proxy: true, ..Settings::default() }.remote().is_err());
+        assert_eq!(OpenSandboxSettings::default().remote().unwrap(), None);
+        assert!(
+            OpenSandboxSettings { use_server_proxy: true, ..OpenSandboxSettings::default() }
+                .remote()
+                .is_err()
+        );
     }
 
     #[test]
     fn flags_come_before_the_environment() {
         let variable = |name: &str| Some(format!("{name} of the environment"));
-        let flags = Settings { domain: Some("flag".to_owned()), ..Settings::default() };
+        let flags = OpenSandboxSettings {
+            domain: Some("flag".to_owned()),
+            ..OpenSandboxSettings::default()
+        };
         let settings = flags.or(variable);
         assert_eq!(settings.domain.as_deref(), Some("flag"));
         assert_eq!(settings.api_key.as_deref(), Some("OPEN_SANDBOX_API_KEY of the environment"));

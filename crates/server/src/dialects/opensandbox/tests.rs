@@ -1,11 +1,11 @@
-//! The tools over an Api that only writes down what it is asked.
+//! Tests of the tools over a fake `Api` that records its calls.
 
 mod properties;
 
-use super::fake::{ENDS, Fake};
-use super::{OpenSandbox, Settings};
-use crate::dialect::{Answer, Call, Dialect, Who};
-use crate::dialects::World;
+use super::fake::{ENDS, FakeOpenSandbox};
+use super::{OpenSandbox, OpenSandboxSettings};
+use crate::dialect::{Caller, Dialect, ToolCall, ToolResult};
+use crate::dialects::ServerConfig;
 use crate::paths::HostPaths;
 use msb_api::{Part, Status, Watch};
 use msb_spec::Spec;
@@ -13,25 +13,25 @@ use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-struct Desk {
-    fake: Arc<Fake>,
+struct TestClient {
+    fake: Arc<FakeOpenSandbox>,
     dialect: OpenSandbox,
 }
 
-impl Desk {
+impl TestClient {
     /// Two sandboxes; `one` is connected.
     fn new() -> Self {
-        Self::with(Fake::default())
+        Self::with(FakeOpenSandbox::default())
     }
 
-    fn with(fake: Fake) -> Self {
+    fn with(fake: FakeOpenSandbox) -> Self {
         let fake = Arc::new(fake);
-        let world = World::new(
+        let config = ServerConfig::new(
             Arc::clone(&fake) as Arc<dyn msb_api::Api>,
             Arc::new(HostPaths::below([], "the test")),
             Spec::with_defaults(),
         );
-        let dialect = OpenSandbox::new(world, &Settings::default());
+        let dialect = OpenSandbox::new(config, &OpenSandboxSettings::default());
         for (number, name) in ["one", "two"].into_iter().enumerate() {
             let name = msb_spec::Name::parse(name).unwrap();
             let mut plan =
@@ -39,17 +39,17 @@ impl Desk {
             plan.created = number as u64;
             fake.sandboxes.lock().unwrap().insert(name, (plan, Status::Running));
         }
-        let desk = Self { fake, dialect };
-        let healthy = desk.fake.ill.swap(0, Ordering::Relaxed);
-        desk.done("sandbox_connect", json!({"sandbox_id": "one"}));
-        desk.fake.ill.store(healthy, Ordering::Relaxed);
-        desk.fake.calls();
-        desk
+        let client = Self { fake, dialect };
+        let healthy = client.fake.ill.swap(0, Ordering::Relaxed);
+        client.done("sandbox_connect", json!({"sandbox_id": "one"}));
+        client.fake.ill.store(healthy, Ordering::Relaxed);
+        client.fake.calls();
+        client
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Answer {
+    fn call(&self, tool: &str, arguments: Value) -> ToolResult {
         let Value::Object(arguments) = arguments else { panic!("not an object") };
-        self.dialect.call(&Call::new(tool, arguments))
+        self.dialect.call(&ToolCall::new(tool, arguments))
     }
 
     fn done(&self, tool: &str, arguments: Value) -> Value {
@@ -70,7 +70,7 @@ impl Desk {
     }
 }
 
-/// Without descriptions, which are our own.
+/// A schema without descriptions, which are our own.
 fn bare(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -89,8 +89,8 @@ fn bare(schema: &Value) -> Value {
 fn names_and_schemas_are_those_of_opensandbox() {
     let text = include_str!("../../../tests/dialects/opensandbox-mcp.json");
     let theirs: Value = serde_json::from_str(text).unwrap();
-    let desk = Desk::new();
-    let ours: Vec<Value> = desk
+    let client = TestClient::new();
+    let ours: Vec<Value> = client
         .dialect
         .tools()
         .iter()
@@ -114,8 +114,8 @@ fn names_and_schemas_are_those_of_opensandbox() {
 
 #[test]
 fn a_new_sandbox_has_an_id_an_end_and_its_labels() {
-    let desk = Desk::new();
-    let made = desk.done(
+    let client = TestClient::new();
+    let made = client.done(
         "sandbox_create",
         json!({"image": "python:3.12", "metadata": {"team": "a"}, "extensions": {"x": "y"}}),
     );
@@ -135,51 +135,53 @@ fn a_new_sandbox_has_an_id_an_end_and_its_labels() {
             "metadata": {"team": "a"}, "extensions": {"x": "y"},
         })
     );
-    // Whoever made it uses it without connecting.
-    desk.done("command_run", json!({"sandbox_id": id, "command": "true"}));
+    // Its creator can use it without connecting.
+    client.done("command_run", json!({"sandbox_id": id, "command": "true"}));
 }
 
 #[test]
-fn one_that_never_answers_is_removed() {
-    let desk = Desk::new();
-    desk.fake.ill.store(u32::MAX, Ordering::Relaxed);
-    let text = desk.failed(
+fn an_unhealthy_sandbox_is_removed() {
+    let client = TestClient::new();
+    client.fake.ill.store(u32::MAX, Ordering::Relaxed);
+    let text = client.failed(
         "sandbox_create",
         json!({"image": "host", "ready_timeout_seconds": 0.01, "health_check_polling_interval_ms": 1}),
     );
     assert!(text.starts_with("Error executing tool sandbox_create: sandbox `"), "{text}");
-    assert!(text.contains("\n  cause: it was asked for 0.01 s\nhint: "), "{text}");
-    assert_eq!(desk.fake.sandboxes.lock().unwrap().len(), 2);
+    assert!(text.contains("\n  cause: it was polled for 0.01 s\nhint: "), "{text}");
+    assert_eq!(client.fake.sandboxes.lock().unwrap().len(), 2);
 }
 
 #[test]
 fn a_cancelled_call_leaves_no_sandbox() {
-    let desk = Desk::new();
+    let client = TestClient::new();
     let arguments = json!({"image": "host"}).as_object().unwrap().clone();
-    let call = Call::new("sandbox_create", arguments);
+    let call = ToolCall::new("sandbox_create", arguments);
     call.cancel.cancel();
-    assert!(desk.dialect.call(&call).failed);
-    assert_eq!(desk.fake.sandboxes.lock().unwrap().len(), 2);
+    assert!(client.dialect.call(&call).failed);
+    assert_eq!(client.fake.sandboxes.lock().unwrap().len(), 2);
 }
 
 #[derive(Default)]
-struct Steps(Mutex<Vec<(String, Option<u64>)>>);
+struct RecordedSteps(Mutex<Vec<(String, Option<u64>)>>);
 
-impl Watch for Steps {
+impl Watch for RecordedSteps {
     fn step(&self, what: &str, done: Option<Part>) {
         self.0.lock().unwrap().push((what.to_owned(), done.map(|part| part.done)));
     }
 }
 
 #[test]
-fn progress_is_told_in_the_steps_of_the_contract() {
-    let desk = Desk::new();
+fn progress_follows_the_steps_of_the_contract() {
+    let client = TestClient::new();
     let steps = |tool: &str, arguments: Value| {
-        let watch = Arc::new(Steps::default());
+        let watch = Arc::new(RecordedSteps::default());
         let arguments = arguments.as_object().unwrap().clone();
-        let call =
-            Call { watch: Arc::clone(&watch) as Arc<dyn Watch>, ..Call::new(tool, arguments) };
-        assert!(!desk.dialect.call(&call).failed);
+        let call = ToolCall {
+            watch: Arc::clone(&watch) as Arc<dyn Watch>,
+            ..ToolCall::new(tool, arguments)
+        };
+        assert!(!client.dialect.call(&call).failed);
         let steps = std::mem::take(&mut *watch.0.lock().unwrap());
         steps.into_iter().map(|(what, done)| format!("{what} {done:?}")).collect::<Vec<_>>()
     };
@@ -201,12 +203,12 @@ fn progress_is_told_in_the_steps_of_the_contract() {
 }
 
 #[test]
-fn only_what_is_connected_is_used() {
-    let desk = Desk::new();
+fn tools_need_a_connected_sandbox() {
+    let client = TestClient::new();
     let run = |more: Value| {
         let mut arguments = json!({"sandbox_id": "two", "command": "true"});
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        desk.call("command_run", arguments)
+        client.call("command_run", arguments)
     };
     let text = run(json!({})).text.concat();
     assert_eq!(
@@ -215,37 +217,38 @@ fn only_what_is_connected_is_used() {
          hint: call `sandbox_connect` once, or set `connect_if_missing`"
     );
     assert!(!run(json!({"connect_if_missing": true})).failed);
-    // From now on it is.
+    // From now on it is connected.
     assert!(!run(json!({})).failed);
-    let text = desk.failed("file_read", json!({"sandbox_id": "none", "path": "/x"}));
+    let text = client.failed("file_read", json!({"sandbox_id": "none", "path": "/x"}));
     assert!(text.contains("no sandbox `none`"), "{text}");
     // These need no connection.
-    desk.done("sandbox_renew", json!({"sandbox_id": "two", "timeout_seconds": 60}));
+    client.done("sandbox_renew", json!({"sandbox_id": "two", "timeout_seconds": 60}));
     assert_eq!(
-        desk.done("sandbox_kill", json!({"sandbox_id": "two"})),
+        client.done("sandbox_kill", json!({"sandbox_id": "two"})),
         json!({"status": "killed"})
     );
     assert!(run(json!({"connect_if_missing": true})).failed);
 }
 
 #[test]
-fn a_key_has_connected_only_what_it_has() {
-    let desk = Desk::new();
-    let who = Who { key: Some("k1".to_owned()), ..Who::default() };
+fn connections_belong_to_one_key() {
+    let client = TestClient::new();
+    let caller = Caller { key: Some("k1".to_owned()), ..Caller::default() };
     let arguments = json!({"sandbox_id": "one", "command": "true"}).as_object().unwrap().clone();
-    let answer = desk.dialect.call(&Call { who, ..Call::new("command_run", arguments) });
+    let answer =
+        client.dialect.call(&ToolCall { caller, ..ToolCall::new("command_run", arguments) });
     assert!(answer.text[0].contains("sandbox `one` is not connected here"), "{answer:?}");
 }
 
 #[test]
 fn lists_have_pages_and_filters() {
-    let desk = Desk::new();
+    let client = TestClient::new();
     for number in 0..5 {
         let team = if number % 2 == 0 { "even" } else { "odd" };
-        desk.done("sandbox_create", json!({"image": "host", "metadata": {"team": team}}));
+        client.done("sandbox_create", json!({"image": "host", "metadata": {"team": team}}));
     }
-    desk.fake.set("two", Status::Stopped);
-    let list = |filter: Value| desk.done("sandbox_list", json!({"filter": filter}));
+    client.fake.set("two", Status::Stopped);
+    let list = |filter: Value| client.done("sandbox_list", json!({"filter": filter}));
     let ids = |page: &Value| {
         let infos = page["sandbox_infos"].as_array().unwrap().clone();
         infos.iter().map(|info| info["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -263,19 +266,19 @@ fn lists_have_pages_and_filters() {
     assert!(ids(&list(json!({"page": 9}))).is_empty());
     assert_eq!(ids(&list(json!({"metadata": {"team": "odd"}}))).len(), 2);
     assert_eq!(ids(&list(json!({"states": ["Terminated", "Failed"]}))), ["two"]);
-    let two = desk.done("sandbox_get_info", json!({"sandbox_id": "two"}));
+    let two = client.done("sandbox_get_info", json!({"sandbox_id": "two"}));
     assert_eq!(two["status"]["reason"], "expired");
     assert_eq!(two["expires_at"], "1970-01-01T00:00:02.000Z");
     for bad in [json!({"states": ["Gone"]}), json!({"page": 0}), json!({"page_size": 201})] {
-        let text = desk.failed("sandbox_list", json!({"filter": bad}));
+        let text = client.failed("sandbox_list", json!({"filter": bad}));
         assert!(text.starts_with("Error executing tool sandbox_list: argument `filter."), "{text}");
     }
 }
 
 #[test]
 fn commands_answer_as_executions() {
-    let desk = Desk::new();
-    let mut ran = desk.done("command_run", json!({"sandbox_id": "one", "command": "exit 3"}));
+    let client = TestClient::new();
+    let mut ran = client.done("command_run", json!({"sandbox_id": "one", "command": "exit 3"}));
     ran["error"]["timestamp"] = json!(0);
     for stream in ["stdout", "stderr"] {
         ran["logs"][stream][0]["timestamp"] = json!(0);
@@ -294,53 +297,54 @@ fn commands_answer_as_executions() {
         })
     );
     let background = json!({"sandbox_id": "one", "command": "sleep 9", "background": true});
-    let begun = desk.done("command_run", background);
+    let begun = client.done("command_run", background);
     assert_eq!((&begun["exit_code"], &begun["error"]), (&json!(null), &json!(null)));
     assert!(begun["complete"]["timestamp"].is_u64(), "{begun}");
-    let desk = Desk::with(Fake { without_bash: true, ..Fake::default() });
-    desk.done("command_run", json!({"sandbox_id": "one", "command": "true"}));
-    assert_eq!(desk.fake.calls()[1], r#"exec_start (["sh", "-c", "true"], None, false)"#);
+    let client =
+        TestClient::with(FakeOpenSandbox { without_bash: true, ..FakeOpenSandbox::default() });
+    client.done("command_run", json!({"sandbox_id": "one", "command": "true"}));
+    assert_eq!(client.fake.calls()[1], r#"exec_start (["sh", "-c", "true"], None, false)"#);
 }
 
 #[test]
 fn an_interrupt_grows_harder_until_the_command_ends() {
-    let desk = Desk::new();
+    let client = TestClient::new();
     let interrupt = || {
         let arguments = json!({"sandbox_id": "one", "execution_id": "7"});
-        desk.call("command_interrupt", arguments).text.concat()
+        client.call("command_interrupt", arguments).text.concat()
     };
     assert!(interrupt().contains("no command `7` runs"));
-    *desk.fake.stubborn.lock().unwrap() = Some(2);
+    *client.fake.stubborn.lock().unwrap() = Some(2);
     assert!(interrupt().contains("interrupted"));
-    *desk.fake.stubborn.lock().unwrap() = Some(9);
+    *client.fake.stubborn.lock().unwrap() = Some(9);
     assert!(interrupt().contains("interrupted"));
     let signals = ["(7, 2)", "(7, 2)", "(7, 15)", "(7, 9)"].map(|it| format!("exec_signal {it}"));
-    assert_eq!(desk.fake.calls(), signals);
+    assert_eq!(client.fake.calls(), signals);
 }
 
 #[test]
 fn files_are_moved_without_replacing_any() {
-    let desk = Desk::new();
-    desk.file("/a", b"1");
-    desk.file("/b", b"2");
+    let client = TestClient::new();
+    client.file("/a", b"1");
+    client.file("/b", b"2");
     let moved = |entries: Value| {
-        desk.call("file_move", json!({"sandbox_id": "one", "entries": entries})).text.concat()
+        client.call("file_move", json!({"sandbox_id": "one", "entries": entries})).text.concat()
     };
     let text = moved(json!([
         {"source": "/a", "destination": "/d/c"}, {"src": "/d/c", "dest": "/b"}
     ]));
     assert!(text.contains("`/b` is there already"), "{text}");
     assert!(text.contains("cause: the 1 before it were moved"), "{text}");
-    assert!(desk.fake.calls().contains(&r#"file_mkdir ("/d", true)"#.to_owned()));
+    assert!(client.fake.calls().contains(&r#"file_mkdir ("/d", true)"#.to_owned()));
     assert!(moved(json!([{"source": "/x", "destination": "/y"}])).contains("no `/x`"));
 }
 
 #[test]
 fn files_and_directories_are_not_removed_for_each_other() {
-    let desk = Desk::new();
-    desk.file("/d/a", b"1");
+    let client = TestClient::new();
+    client.file("/d/a", b"1");
     let paths = |tool: &str, path: &str| {
-        desk.call(tool, json!({"sandbox_id": "one", "paths": [path]})).text.concat()
+        client.call(tool, json!({"sandbox_id": "one", "paths": [path]})).text.concat()
     };
     assert!(paths("file_delete", "/d").contains("hint: `file_delete_directories`"));
     assert!(paths("file_delete_directories", "/d/a").contains("hint: `file_delete` removes"));
@@ -349,19 +353,19 @@ fn files_and_directories_are_not_removed_for_each_other() {
     }
     assert!(paths("file_delete", "d").contains("argument `paths`: not an absolute path"));
     assert!(paths("file_delete_directories", "/d").contains("deleted"));
-    assert_eq!(desk.fake.calls(), [r#"file_remove ("/d", true)"#]);
+    assert_eq!(client.fake.calls(), [r#"file_remove ("/d", true)"#]);
 }
 
 #[test]
 fn lists_of_results_have_a_text_each() {
-    let desk = Desk::new();
-    desk.file("/etc/passwd", b"root:x:0:0::/root:/bin/sh\n");
-    desk.file("/etc/group", b"root:x:0:\nstaff:x:1:\n");
-    desk.file("/w/a.py", b"xx");
-    desk.file("/w/d/b.py", b"x");
-    desk.file("/w/c.txt", b"x");
+    let client = TestClient::new();
+    client.file("/etc/passwd", b"root:x:0:0::/root:/bin/sh\n");
+    client.file("/etc/group", b"root:x:0:\nstaff:x:1:\n");
+    client.file("/w/a.py", b"xx");
+    client.file("/w/d/b.py", b"x");
+    client.file("/w/c.txt", b"x");
     let found =
-        desk.call("file_search", json!({"sandbox_id": "one", "path": "/w", "pattern": "*.py"}));
+        client.call("file_search", json!({"sandbox_id": "one", "path": "/w", "pattern": "*.py"}));
     assert_eq!(found.text.len(), 2);
     assert_eq!(
         found.structured.unwrap()["result"][0],
@@ -374,18 +378,18 @@ fn lists_of_results_have_a_text_each() {
         {"path": "/w/c.txt", "old_content": "z", "new_content": "y"},
     ]);
     let replaced =
-        desk.done("file_replace_contents", json!({"sandbox_id": "one", "entries": entries}));
+        client.done("file_replace_contents", json!({"sandbox_id": "one", "entries": entries}));
     assert_eq!(
         replaced,
         json!({"result": [{"path": "/w/a.py", "replaced_count": 2}, {"path": "/w/c.txt", "replaced_count": 0}]})
     );
-    assert_eq!(desk.fake.files.lock().unwrap()["/w/a.py"], b"yy");
+    assert_eq!(client.fake.files.lock().unwrap()["/w/a.py"], b"yy");
 }
 
 #[test]
-fn metrics_are_shares_of_what_it_has() {
-    let desk = Desk::new();
-    let measured = desk.done("sandbox_get_metrics", json!({"sandbox_id": "one"}));
+fn metrics_are_shares_of_the_limits() {
+    let client = TestClient::new();
+    let measured = client.done("sandbox_get_metrics", json!({"sandbox_id": "one"}));
     let count = measured["cpu_count"].as_f64().unwrap();
     // The fake uses half of one processor.
     assert_eq!(measured["cpu_used_percentage"].as_f64().unwrap(), 50.0 / count);
@@ -394,10 +398,10 @@ fn metrics_are_shares_of_what_it_has() {
 }
 
 #[test]
-fn a_port_that_is_published_is_told_and_another_published() {
-    let desk = Desk::new();
+fn an_endpoint_publishes_a_port_once() {
+    let client = TestClient::new();
     let endpoint =
-        |port: u32| desk.done("sandbox_get_endpoint", json!({"sandbox_id": "one", "port": port}));
+        |port: u32| client.done("sandbox_get_endpoint", json!({"sandbox_id": "one", "port": port}));
     let empty = json!({});
     assert_eq!(
         endpoint(80),
@@ -407,53 +411,58 @@ fn a_port_that_is_published_is_told_and_another_published() {
 }
 
 #[test]
-fn renewal_tells_when_it_ends() {
-    let desk = Desk::new();
-    let renewed = desk.done("sandbox_renew", json!({"sandbox_id": "one", "timeout_seconds": 1.5}));
-    assert_eq!(renewed, json!({"expires_at": super::shown::moment(ENDS + 1500)}));
-    assert_eq!(desk.fake.calls(), ["sandbox_renew Some(1.5s)"]);
+fn renewal_returns_the_expiry() {
+    let client = TestClient::new();
+    let renewed =
+        client.done("sandbox_renew", json!({"sandbox_id": "one", "timeout_seconds": 1.5}));
+    assert_eq!(renewed, json!({"expires_at": super::output::rfc3339(ENDS + 1500)}));
+    assert_eq!(client.fake.calls(), ["sandbox_renew Some(1.5s)"]);
 }
 
 #[test]
 fn no_input_is_more_than_an_error() {
-    let desk = Desk::new();
-    assert_eq!(desk.failed("no_such", json!({})), "Unknown tool: no_such");
-    let wrong = [json!(null), json!(-1), json!(1e300), json!([]), json!({"x": 1}), json!("\0")];
-    for tool in desk.dialect.tools() {
-        let text = desk.failed(&tool.name, json!({"sandbox_id": 3, "filter": 3, "image": 3}));
+    let client = TestClient::new();
+    assert_eq!(client.failed("no_such", json!({})), "Unknown tool: no_such");
+    let argument_error =
+        [json!(null), json!(-1), json!(1e300), json!([]), json!({"x": 1}), json!("\0")];
+    for tool in client.dialect.tools() {
+        let text = client.failed(&tool.name, json!({"sandbox_id": 3, "filter": 3, "image": 3}));
         assert!(
             text.starts_with(&format!("Error executing tool {}: argument `", tool.name)),
             "{text}"
         );
         for property in tool.input["properties"].as_object().unwrap().keys() {
-            for value in &wrong {
+            for value in &argument_error {
                 let mut arguments = properties::usual(&tool.name);
                 arguments.insert(property.clone(), value.clone());
-                desk.call(&tool.name, Value::Object(arguments));
+                client.call(&tool.name, Value::Object(arguments));
             }
         }
     }
-    // What is not known is ignored, as OpenSandbox does.
-    desk.done("sandbox_list", json!({"unknown": 1}));
+    // Unknown arguments are ignored, as in OpenSandbox.
+    client.done("sandbox_list", json!({"unknown": 1}));
 }
 
 #[test]
-fn a_call_that_takes_too_long_is_given_up() {
-    let fake = Arc::new(Fake::default());
+fn a_call_beyond_the_time_limit_is_cancelled() {
+    let fake = Arc::new(FakeOpenSandbox::default());
     fake.ill.store(u32::MAX, Ordering::Relaxed);
-    let desk = Desk::new();
-    let world = World::new(
+    let client = TestClient::new();
+    let config = ServerConfig::new(
         Arc::clone(&fake) as Arc<dyn msb_api::Api>,
         Arc::new(HostPaths::unrestricted()),
         Spec::default(),
     );
     let request_timeout = Some(std::time::Duration::from_millis(20));
-    let dialect = OpenSandbox::new(world, &Settings { request_timeout, ..Settings::default() });
-    let sandboxes = desk.fake.sandboxes.lock().unwrap().clone();
+    let dialect = OpenSandbox::new(
+        config,
+        &OpenSandboxSettings { request_timeout, ..OpenSandboxSettings::default() },
+    );
+    let sandboxes = client.fake.sandboxes.lock().unwrap().clone();
     fake.sandboxes.lock().unwrap().extend(sandboxes);
     let arguments: Map<String, Value> = json!({"sandbox_id": "one"}).as_object().unwrap().clone();
-    let call = Call::new("sandbox_connect", arguments);
+    let call = ToolCall::new("sandbox_connect", arguments);
     let answer = dialect.call(&call);
-    assert!(answer.text[0].contains("no answer after 0.02 s"), "{answer:?}");
+    assert!(answer.text[0].contains("no result after 0.02 s"), "{answer:?}");
     assert!(call.cancel.is_cancelled());
 }

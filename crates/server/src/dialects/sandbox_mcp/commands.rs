@@ -1,24 +1,24 @@
-//! Running commands: in the shell that stays, one after the other.
+//! Runs commands one after the other in the shell of a sandbox.
 
-use super::Surface;
-use super::live::Live;
-use super::shell::{Ended, Line, Shell, WORKSPACE};
-use super::text::{chomped, cut, exact};
-use crate::dialect::Call;
+use super::SandboxMcpState;
+use super::active::ActiveSandbox;
+use super::format::{chomped, cut, exact};
+use super::shell::{CommandEnd, Shell, ShellLine, WORKSPACE};
+use crate::dialect::ToolCall;
 use msb_api::Place;
 use msb_spec::{Error, Kind, Result};
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 
-/// Where the script of `python` is.
+/// The path of the script of `python` in the sandbox.
 const SCRIPT: &str = "/tmp/_mcp_run.py";
-/// Nobody means more; clocks can still count it.
+/// Longest timeout in seconds, so that adding it to a clock cannot overflow.
 const LONGEST: f64 = 30.0 * 86_400.0;
-/// What a command has that was ended.
+/// The exit code of a command that was interrupted or killed.
 const ENDED: i32 = -1;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Exec {
+pub(super) struct ExecArgs {
     command: String,
     timeout: f64,
     workdir: String,
@@ -27,193 +27,249 @@ pub(super) struct Exec {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Python {
+pub(super) struct PythonArgs {
     code: String,
     timeout: f64,
     sandbox: String,
 }
 
-/// A command and what belongs to it.
-pub(super) struct Ask<'a> {
+/// A command, with its directory, input and timeout.
+pub(super) struct ShellCommand<'a> {
     pub(super) command: &'a str,
     pub(super) workdir: &'a str,
     pub(super) stdin: Option<&'a [u8]>,
     pub(super) timeout: f64,
-    /// Written before it runs, while nobody else runs anything.
+    /// Path and content of a file to write before the command, under the lock of the shell.
     pub(super) script: Option<(&'a str, &'a str)>,
 }
 
-impl<'a> Ask<'a> {
-    /// One in the workspace that reads nothing.
+impl<'a> ShellCommand<'a> {
+    /// A command in the workspace with an empty stdin.
     pub(super) fn new(command: &'a str, timeout: f64) -> Self {
         Self { command, workdir: WORKSPACE, stdin: None, timeout, script: None }
     }
 }
 
-/// What came of it.
-pub(super) struct Output {
+/// Output and exit code of a command.
+pub(super) struct CommandOutput {
     pub(super) stdout: String,
     pub(super) stderr: String,
     pub(super) status: i32,
     pub(super) taken: Duration,
 }
 
-impl Surface {
-    pub(super) fn exec(&self, call: &Call, asked: &Exec) -> Result<String> {
-        let live = self.used(call, &asked.sandbox)?;
-        let ask = Ask {
-            command: &asked.command,
-            workdir: &asked.workdir,
-            stdin: (!asked.stdin.is_empty()).then_some(asked.stdin.as_bytes()),
-            timeout: asked.timeout,
+impl SandboxMcpState {
+    pub(super) fn exec(&self, call: &ToolCall, args: &ExecArgs) -> Result<String> {
+        let handle = self.ensure_active(call, &args.sandbox)?;
+        let shell_command = ShellCommand {
+            command: &args.command,
+            workdir: &args.workdir,
+            stdin: (!args.stdin.is_empty()).then_some(args.stdin.as_bytes()),
+            timeout: args.timeout,
             script: None,
         };
-        let output = match self.run(call, &live, &ask) {
-            Err(Failed::Script(error)) => {
-                return Ok(format!("Error preparing stdin: {}", super::words(&error)));
+        let output = match self.run(call, &handle, &shell_command) {
+            Err(CommandFailure::Script(error)) => {
+                return Ok(format!("Error preparing stdin: {}", super::full_text(&error)));
             }
-            Err(Failed::Command(error)) => return Err(error),
+            Err(CommandFailure::Command(error)) => return Err(error),
             Ok(output) => output,
         };
-        self.ledger.add(&live.name, &asked.command, output.status, output.taken);
+        self.records.add(&handle.name, &args.command, output.status, output.taken);
         Ok(shown(&output))
     }
 
-    pub(super) fn python(&self, call: &Call, asked: &Python) -> Result<String> {
-        let live = self.used(call, &asked.sandbox)?;
+    pub(super) fn python(&self, call: &ToolCall, args: &PythonArgs) -> Result<String> {
+        let handle = self.ensure_active(call, &args.sandbox)?;
         let command = format!("python3 {SCRIPT}");
-        let script = Some((SCRIPT, asked.code.as_str()));
-        let ask = Ask { script, ..Ask::new(&command, asked.timeout) };
-        let output = match self.run(call, &live, &ask) {
-            Err(Failed::Script(error)) => {
-                return Ok(format!("Error writing script: {}", super::words(&error)));
+        let script = Some((SCRIPT, args.code.as_str()));
+        let shell_command = ShellCommand { script, ..ShellCommand::new(&command, args.timeout) };
+        let output = match self.run(call, &handle, &shell_command) {
+            Err(CommandFailure::Script(error)) => {
+                return Ok(format!("Error writing script: {}", super::full_text(&error)));
             }
-            Err(Failed::Command(error)) => return Err(error),
+            Err(CommandFailure::Command(error)) => return Err(error),
             Ok(output) => output,
         };
-        self.ledger.add(&live.name, &command, output.status, output.taken);
+        self.records.add(&handle.name, &command, output.status, output.taken);
         Ok(shown(&output))
     }
 
-    /// Runs a command of ours that history does not hold.
-    pub(super) fn run_quietly(&self, call: &Call, live: &Live, ask: &Ask<'_>) -> Result<Output> {
-        self.run(call, live, ask).map_err(|failed| match failed {
-            Failed::Script(error) | Failed::Command(error) => error,
+    /// Runs an internal command that is not recorded in the history.
+    pub(super) fn run_quietly(
+        &self,
+        call: &ToolCall,
+        handle: &ActiveSandbox,
+        shell_command: &ShellCommand<'_>,
+    ) -> Result<CommandOutput> {
+        self.run(call, handle, shell_command).map_err(|failed| match failed {
+            CommandFailure::Script(error) | CommandFailure::Command(error) => error,
         })
     }
 
-    /// Runs a command in the shell of a sandbox, which is opened if need be.
-    fn run(&self, call: &Call, live: &Live, ask: &Ask<'_>) -> Result<Output, Failed> {
-        if ask.command.contains('\0') || ask.workdir.contains('\0') {
-            return Err(Failed::Command(Error::invalid("a command has no NUL")));
+    /// Runs a command in the shell of a sandbox, which is opened if there is none.
+    fn run(
+        &self,
+        call: &ToolCall,
+        handle: &ActiveSandbox,
+        shell_command: &ShellCommand<'_>,
+    ) -> Result<CommandOutput, CommandFailure> {
+        if shell_command.command.contains('\0') || shell_command.workdir.contains('\0') {
+            return Err(CommandFailure::Command(Error::invalid("a command must not contain NUL")));
         }
-        let limit = limit(ask.timeout).map_err(Failed::Command)?;
-        let mut held = live.shell();
-        let mut shell = match held.take().filter(Shell::is_alive) {
-            Some(shell) => shell,
-            None => self.open(live).map_err(Failed::Command)?,
+        let limit = limit(shell_command.timeout).map_err(CommandFailure::Command)?;
+        let mut held = handle.shell();
+        let kept = held.take().filter(Shell::is_alive);
+        let mut shell = match kept {
+            Some(shell) if shell.announce(shell_command.command).is_ok() => shell,
+            kept => self
+                .open_announced(call, handle, shell_command.command, kept.is_some())
+                .map_err(CommandFailure::Command)?,
         };
-        let mut scratch =
-            Scratch { surface: self, at: Place::sandbox(&live.name), paths: Vec::new() };
-        if let Some((path, text)) = ask.script {
-            scratch.write(path, text.as_bytes(), false).map_err(Failed::Script)?;
-        }
-        let mut stdin = None;
-        if let Some(bytes) = ask.stdin {
-            let path = format!("/tmp/.mcp-stdin-{}", super::live::hex());
-            scratch.write(&path, bytes, true).map_err(Failed::Script)?;
-            stdin = Some(path);
-        }
-        let mut command = ask.command.to_owned();
-        if shell.needs_file(ask.command, ask.workdir) {
-            let path = format!("/tmp/.mcp-command-{}", super::live::hex());
-            scratch.write(&path, ask.command.as_bytes(), true).map_err(Failed::Command)?;
-            command = format!(". {path}");
-        }
-        let line = Line { command: &command, workdir: ask.workdir, stdin: stdin.as_deref(), limit };
-        let begun = Instant::now();
-        let ran = shell.run_for(ask.command, &line, &call.cancel).map_err(Failed::Command)?;
-        let taken = begun.elapsed();
-        drop(scratch);
+        let mut temp_files =
+            TempFiles { state: self, at: Place::sandbox(&handle.name), paths: Vec::new() };
+        let (command, stdin) = match temp_files.prepare(&shell, shell_command) {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                shell.record_end(None, Duration::ZERO);
+                *held = Some(shell);
+                return Err(failure);
+            }
+        };
+        let line = ShellLine {
+            command: &command,
+            workdir: shell_command.workdir,
+            stdin: stdin.as_deref(),
+            limit,
+        };
+        let started = Instant::now();
+        let ran = shell.run_announced(&line, &call.cancel).map_err(CommandFailure::Command)?;
+        let taken = started.elapsed();
+        drop(temp_files);
         let stdout = cut(ran.stdout.kept(), ran.stdout.total());
         let mut stderr = cut(ran.stderr.kept(), ran.stderr.total());
-        let late = format!("Timed out after {:?}s", ask.timeout);
-        let status = match ran.ended {
-            Ended::Well(status) | Ended::WithShell(status) => status,
-            Ended::Interrupted => {
+        let late = format!("Timed out after {:?}s", shell_command.timeout);
+        let status = match ran.end {
+            CommandEnd::Exited(status) | CommandEnd::ShellExited(status) => status,
+            CommandEnd::Interrupted => {
                 stderr = late;
                 ENDED
             }
-            Ended::Killed => {
-                stderr =
-                    format!("{late}; it had to be killed with its shell, whose variables are gone");
+            CommandEnd::Killed => {
+                stderr = format!(
+                    "{late}; it was killed with its shell, and the shell variables are lost"
+                );
                 ENDED
             }
         };
-        live.touch();
-        *held = match ran.ended {
-            Ended::Well(_) | Ended::Interrupted => Some(shell),
-            // Now, so that the next command does not wait for it. A sandbox that has ended has none.
-            Ended::WithShell(_) | Ended::Killed => self.open(live).ok(),
+        handle.touch();
+        *held = match ran.end {
+            CommandEnd::Exited(_) | CommandEnd::Interrupted => Some(shell),
+            // Opened now, so that the next command does not wait. It fails if the sandbox has
+            // ended.
+            CommandEnd::ShellExited(_) | CommandEnd::Killed => self.open(handle).ok(),
         };
-        live.answered(held.is_some());
-        Ok(Output { stdout, stderr, status, taken })
+        handle.set_responds(held.is_some());
+        Ok(CommandOutput { stdout, stderr, status, taken })
     }
 
-    fn open(&self, live: &Live) -> Result<Shell> {
-        // Children have no volume there, and a command begins there all the same.
+    /// Opens a shell and announces a command to it. A kept shell that is gone may have belonged to a
+    /// sandbox that another client has stopped or removed: its end is not read yet.
+    fn open_announced(
+        &self,
+        call: &ToolCall,
+        handle: &ActiveSandbox,
+        command: &str,
+        is_gone: bool,
+    ) -> Result<Shell> {
+        if is_gone {
+            let _lifecycle = handle.lifecycle_lock();
+            self.ensure_running(call, &handle.name)?;
+        }
+        let shell = self.open(handle)?;
+        shell.announce(command)?;
+        Ok(shell)
+    }
+
+    fn open(&self, handle: &ActiveSandbox) -> Result<Shell> {
+        // Children have no volume at this path, but commands start there all the same.
         let workspace = WORKSPACE.as_bytes();
-        let _ = self.api().file_mkdir(&Place::sandbox(&live.name), workspace, true);
-        let opened = Shell::open(self.api(), &live.name);
-        live.answered(opened.is_ok());
+        let _ = self.api().file_mkdir(&Place::sandbox(&handle.name), workspace, true);
+        let opened = Shell::open(self.api(), &handle.name);
+        handle.set_responds(opened.is_ok());
         opened
     }
 }
 
-/// Why there is nothing to tell of a command.
-pub(super) enum Failed {
-    /// What it needs could not be written.
+/// Why a command has no output.
+pub(super) enum CommandFailure {
+    /// The script or stdin file could not be written.
     Script(Error),
     Command(Error),
 }
 
-/// Files that are there for one command.
-struct Scratch<'a> {
-    surface: &'a Surface,
+/// Temporary files in the sandbox for one command.
+struct TempFiles<'a> {
+    state: &'a SandboxMcpState,
     at: Place,
     paths: Vec<String>,
 }
 
-impl Scratch<'_> {
+impl TempFiles<'_> {
+    /// Writes the script, stdin and a command that is too long for a line. Returns the command for the
+    /// shell, and the path of its stdin.
+    fn prepare(
+        &mut self,
+        shell: &Shell,
+        shell_command: &ShellCommand<'_>,
+    ) -> Result<(String, Option<String>), CommandFailure> {
+        if let Some((path, text)) = shell_command.script {
+            self.write(path, text.as_bytes(), false).map_err(CommandFailure::Script)?;
+        }
+        let mut stdin = None;
+        if let Some(bytes) = shell_command.stdin {
+            let path = format!("/tmp/.mcp-stdin-{}", super::active::hex());
+            self.write(&path, bytes, true).map_err(CommandFailure::Script)?;
+            stdin = Some(path);
+        }
+        if !shell.needs_file(shell_command.command, shell_command.workdir) {
+            return Ok((shell_command.command.to_owned(), stdin));
+        }
+        let path = format!("/tmp/.mcp-command-{}", super::active::hex());
+        let bytes = shell_command.command.as_bytes();
+        self.write(&path, bytes, true).map_err(CommandFailure::Command)?;
+        Ok((format!(". {path}"), stdin))
+    }
+
     fn write(&mut self, path: &str, mut bytes: &[u8], brief: bool) -> Result<()> {
         if brief {
             self.paths.push(path.to_owned());
         }
         let mode = if brief { 0o600 } else { 0o644 };
-        self.surface.api().file_write(&self.at, path.as_bytes(), mode, false, &mut bytes).map(drop)
+        self.state.api().file_write(&self.at, path.as_bytes(), mode, false, &mut bytes).map(drop)
     }
 }
 
-impl Drop for Scratch<'_> {
+impl Drop for TempFiles<'_> {
     fn drop(&mut self) {
         for path in &self.paths {
-            // The sandbox may have ended meanwhile.
-            let _ = self.surface.api().file_remove(&self.at, path.as_bytes(), false);
+            // Ignored: the sandbox may have ended meanwhile.
+            let _ = self.state.api().file_remove(&self.at, path.as_bytes(), false);
         }
     }
 }
 
-/// Seconds, as clients write them.
+/// Parses a timeout in seconds.
 pub(super) fn limit(seconds: f64) -> Result<Duration> {
     if seconds <= 0.0 {
         return Err(Error::new(Kind::Invalid, format!("not a timeout: `{seconds}`"))
-            .hint("it is a number of seconds above 0"));
+            .hint("it is a number of seconds greater than 0"));
     }
     Ok(Duration::from_secs_f64(seconds.min(LONGEST)))
 }
 
-/// A command's output as answers have it.
-pub(super) fn shown(output: &Output) -> String {
+/// The output of a command, as text for the result.
+pub(super) fn shown(output: &CommandOutput) -> String {
     let mut parts = Vec::new();
     let (stdout, stderr) = (chomped(&output.stdout), chomped(&output.stderr));
     if !stdout.is_empty() {

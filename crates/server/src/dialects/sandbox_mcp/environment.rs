@@ -1,40 +1,41 @@
-//! Variables that every command of a sandbox sees: a file inside that its shell reads first.
+//! Persistent environment variables: a file in the sandbox that the shell sources before each
+//! command.
 
-use super::Surface;
-use super::commands::Ask;
+use super::SandboxMcpState;
+use super::commands::ShellCommand;
+use super::format::quoted;
 use super::shell::ENV_FILE;
-use super::text::quoted;
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::Place;
 use msb_spec::{Error, Kind, Result};
 use serde::Deserialize;
 
-/// To forget a variable takes no time.
+/// Timeout in seconds of the internal `unset` command.
 const LIMIT: f64 = 10.0;
-/// More than all variables of a command may take together.
+/// Largest file of variables in bytes; the kernel accepts fewer bytes of environment.
 const ENV_FILE_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Env {
+pub(super) struct EnvArgs {
     action: String,
     key: String,
     value: String,
     sandbox: String,
 }
 
-impl Surface {
-    pub(super) fn env(&self, call: &Call, asked: &Env) -> Result<String> {
-        let (key, sandbox) = (&asked.key, &asked.sandbox);
-        if asked.action != "list" && !is_key(key) {
+impl SandboxMcpState {
+    pub(super) fn env(&self, call: &ToolCall, args: &EnvArgs) -> Result<String> {
+        let (key, sandbox) = (&args.key, &args.sandbox);
+        if args.action != "list" && !is_key(key) {
             return Ok(format!("Error: invalid env key '{key}' (must be [A-Za-z_][A-Za-z0-9_]*)"));
         }
-        if asked.value.contains('\0') {
-            return Err(Error::invalid("a variable has no NUL"));
+        if args.value.contains('\0') {
+            return Err(Error::invalid("a variable must not contain NUL"));
         }
-        let live = self.used(call, sandbox)?;
-        let at = Place::sandbox(&live.name);
+        let handle = self.ensure_active(call, sandbox)?;
+        let at = Place::sandbox(&handle.name);
         let mut all = self.variables(&at)?;
-        match asked.action.as_str() {
+        match args.action.as_str() {
             "list" if all.is_empty() => Ok("No persistent env vars set. \
                 Use env(action='set', key='FOO', value='bar')."
                 .to_owned()),
@@ -44,23 +45,23 @@ impl Surface {
             }
             "set" => {
                 all.retain(|(other, _)| other != key);
-                all.push((key.clone(), format!("export {key}={}", quoted(&asked.value))));
+                all.push((key.clone(), format!("export {key}={}", quoted(&args.value))));
                 self.keep_variables(&at, &all)?;
                 Ok(format!("Set {key} in '{sandbox}' (persists across commands)"))
             }
             "unset" => {
                 all.retain(|(other, _)| other != key);
                 self.keep_variables(&at, &all)?;
-                // The shell has it from before.
+                // The running shell still has it from before.
                 let command = format!("unset {key}");
-                self.run_quietly(call, &live, &Ask::new(&command, LIMIT))?;
+                self.run_quietly(call, &handle, &ShellCommand::new(&command, LIMIT))?;
                 Ok(format!("Unset {key} in '{sandbox}'"))
             }
             other => Ok(format!("Error: unknown action '{other}'. Use set, unset, or list.")),
         }
     }
 
-    /// Each variable with what sets it, which may have several lines.
+    /// Each variable with the line that exports it; a value may contain line feeds.
     fn variables(&self, at: &Place) -> Result<Vec<(String, String)>> {
         let mut bytes = Vec::new();
         let most = Some(ENV_FILE_LIMIT + 1);
@@ -79,7 +80,7 @@ impl Surface {
         let mut all: Vec<(String, String)> = Vec::new();
         for line in text.lines() {
             let key = line.strip_prefix("export ").and_then(|rest| rest.split_once('='));
-            // Inside of a value a line may begin like that, too.
+            // A line inside a quoted value may look like that, too.
             let whole = all.last().is_none_or(|(_, text)| text.matches('\'').count() % 2 == 0);
             match (key, all.last_mut()) {
                 (Some((key, _)), _) if whole => all.push((key.to_owned(), line.to_owned())),

@@ -1,23 +1,23 @@
-//! Cloning repositories. A token is read by Git from a file that is there for this once: it is in no command,
-//! no remote, no variable and no history.
+//! Clones Git repositories. Git reads a token from a temporary file, so the token is in no command
+//! line, remote URL, environment variable or history.
 
-use super::Surface;
-use super::commands::{Ask, Output};
+use super::SandboxMcpState;
+use super::active::hex;
+use super::commands::{CommandOutput, ShellCommand};
 use super::files::inside;
-use super::live::hex;
+use super::format::{chomped, exact, quoted};
 use super::shell::WORKSPACE;
-use super::text::{chomped, exact, quoted};
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::Place;
 use msb_spec::{Error, Result};
 use serde::Deserialize;
 use std::time::Instant;
 
-/// Large repositories take long.
+/// Timeout in seconds for a clone.
 const LIMIT: f64 = 300.0;
 
 #[derive(Deserialize)]
-pub(super) struct Clone {
+pub(super) struct GitCloneArgs {
     repo: String,
     branch: String,
     token: String,
@@ -26,86 +26,92 @@ pub(super) struct Clone {
     sandbox: String,
 }
 
-impl Surface {
-    pub(super) fn git_clone(&self, call: &Call, asked: &Clone) -> Result<String> {
-        let begun = Instant::now();
-        for (what, word) in [("repo", &asked.repo), ("branch", &asked.branch)] {
+impl SandboxMcpState {
+    pub(super) fn git_clone(&self, call: &ToolCall, args: &GitCloneArgs) -> Result<String> {
+        let started = Instant::now();
+        for (what, word) in [("repo", &args.repo), ("branch", &args.branch)] {
             if word.starts_with('-') || word.contains(['\0', '\n']) {
                 return Err(Error::invalid(format!("not a {what}: `{}`", msb_spec::shown(word))));
             }
         }
-        if asked.repo.is_empty() || asked.token.contains(['\0', '\n', '\r']) {
-            return Err(Error::invalid("a repository and a token are single lines"));
+        if args.repo.is_empty() || args.token.contains(['\0', '\n', '\r']) {
+            return Err(Error::invalid("a repository and a token must be single lines"));
         }
-        // One that is part of the address is no secret any more: it would be in the remote.
-        if has_password(&asked.repo) {
-            return Err(Error::invalid("the address of the repository holds a password")
+        // A password in the URL would be stored in the remote of the clone.
+        if has_password(&args.repo) {
+            return Err(Error::invalid("the repository URL contains a password")
                 .hint("leave it out and give it as `token`"));
         }
-        let origin = origin(&asked.repo);
-        if !asked.token.is_empty() && origin.is_none() {
-            return Err(Error::invalid("a token is for repositories at https:// or http://"));
+        let origin = origin(&args.repo);
+        if !args.token.is_empty() && origin.is_none() {
+            return Err(Error::invalid("a token needs a repository URL with https:// or http://"));
         }
-        let live = self.used(call, &asked.sandbox)?;
-        let at = Place::sandbox(&live.name);
-        let path = self.target(&at, asked);
+        let handle = self.ensure_active(call, &args.sandbox)?;
+        let at = Place::sandbox(&handle.name);
+        let path = self.target(&at, args);
         let credentials = format!("/tmp/.mcp-git-{}", hex());
         let mut helper = String::new();
-        if let Some(origin) = origin.filter(|_| !asked.token.is_empty()) {
-            let told = format!("username=x-access-token\npassword={}\n", asked.token);
-            let mut told = told.as_bytes();
-            self.api().file_write(&at, credentials.as_bytes(), 0o600, false, &mut told)?;
-            // For this place alone: whoever the repository is moved to gets nothing.
-            // Git adds a word to the command, which is nothing to `cat`.
+        if let Some(origin) = origin.filter(|_| !args.token.is_empty()) {
+            let text = format!("username=x-access-token\npassword={}\n", args.token);
+            let mut text = text.as_bytes();
+            self.api().file_write(&at, credentials.as_bytes(), 0o600, false, &mut text)?;
+            // Only for this origin: a server that the repository redirects to gets no token.
+            // Git appends an argument to the helper command, which the `#` comments out.
             let setting = quoted(&format!("credential.{origin}.helper=!cat {credentials} #"));
             helper = format!("-c credential.helper= -c {setting} ");
         }
         let mut options = String::new();
-        if asked.shallow {
+        if args.shallow {
             options.push_str("--depth 1 ");
         }
-        if !asked.branch.is_empty() {
-            options.push_str(&format!("--branch {} ", quoted(&asked.branch)));
+        if !args.branch.is_empty() {
+            options.push_str(&format!("--branch {} ", quoted(&args.branch)));
         }
-        let (repo, into) = (quoted(&asked.repo), quoted(&path));
+        let (repo, into) = (quoted(&args.repo), quoted(&path));
         let command = format!("git {helper}clone -q {options}-- {repo} {into}");
         let command = format!("GIT_TERMINAL_PROMPT=0 {command}");
-        let cloned =
-            self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&command, LIMIT) });
-        if !asked.token.is_empty() {
-            // It must not stay, however this ended.
+        let cloned = self.run_quietly(
+            call,
+            &handle,
+            &ShellCommand { workdir: "/", ..ShellCommand::new(&command, LIMIT) },
+        );
+        if !args.token.is_empty() {
+            // The file with the token is removed on success and on failure.
             self.api().file_remove(&at, credentials.as_bytes(), false)?;
         }
         let output = cloned?;
-        if asked.token.is_empty() {
+        if args.token.is_empty() {
             let noted = format!("git clone {options}{repo} {into}");
-            self.ledger.add(&live.name, &noted, output.status, output.taken);
+            self.records.add(&handle.name, &noted, output.status, output.taken);
         }
-        let hidden = |text: &str| match asked.token.as_str() {
+        let hidden = |text: &str| match args.token.as_str() {
             "" => text.to_owned(),
             token => text.replace(token, "***"),
         };
-        let failed = |output: &Output| {
-            let said = hidden(chomped(&output.stderr));
-            format!("Error cloning: {said}\n{}", exact(begun.elapsed()))
+        let failed = |output: &CommandOutput| {
+            let text = hidden(chomped(&output.stderr));
+            format!("Error cloning: {text}\n{}", exact(started.elapsed()))
         };
         if output.status != 0 {
             return Ok(failed(&output));
         }
         let look =
             format!("git -C {into} log --oneline -1; git -C {into} ls-files | wc -l | tr -d ' '");
-        let looked =
-            self.run_quietly(call, &live, &Ask { workdir: "/", ..Ask::new(&look, LIMIT) })?;
-        let said = looked.stdout.trim_end();
-        let (log, files) = said.rsplit_once('\n').unwrap_or(("", said));
-        let taken = exact(begun.elapsed());
-        Ok(format!("Cloned {} -> {path}\n{log}\n{files} files\n{taken}", asked.repo))
+        let looked = self.run_quietly(
+            call,
+            &handle,
+            &ShellCommand { workdir: "/", ..ShellCommand::new(&look, LIMIT) },
+        )?;
+        let text = looked.stdout.trim_end();
+        let (log, files) = text.rsplit_once('\n').unwrap_or(("", text));
+        let taken = exact(started.elapsed());
+        Ok(format!("Cloned {} -> {path}\n{log}\n{files} files\n{taken}", args.repo))
     }
 
-    /// Where it goes: a directory that holds something already gets it by its name.
-    fn target(&self, at: &Place, asked: &Clone) -> String {
-        let path = inside(&asked.path);
-        let name = asked.repo.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or_default();
+    /// The destination: a subdirectory if the directory is not empty.
+    fn target(&self, at: &Place, args: &GitCloneArgs) -> String {
+        let path = inside(&args.path);
+        let name = args.repo.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or_default();
         let name = name.strip_suffix(".git").unwrap_or(name);
         let full = self.api().file_list(at, path.as_bytes()).is_ok_and(|all| !all.is_empty());
         match (path.trim_end_matches('/') == WORKSPACE || full) && !name.is_empty() {
@@ -115,7 +121,7 @@ impl Surface {
     }
 }
 
-/// Where an address of the web leads, without the path.
+/// Scheme and host of a web URL, without its path.
 fn origin(repo: &str) -> Option<String> {
     let (scheme, rest) = repo.split_once("://")?;
     let place = rest.split('/').next().filter(|place| !place.is_empty())?;

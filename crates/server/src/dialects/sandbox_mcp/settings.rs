@@ -1,39 +1,39 @@
-//! How the dialect is set up.
+//! Settings of the dialect `sandbox-mcp`.
 
 use crate::namespace::Namespace;
 use msb_spec::{Bytes, Cpus, SpawnPolicy};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// How the dialect `sandbox-mcp` is set up.
+/// Settings of the dialect `sandbox-mcp`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Where it keeps what outlives the server; nowhere if none.
+pub struct SandboxMcpSettings {
+    /// The directory for data that survives the server; none keeps it in memory.
     pub state: Option<PathBuf>,
-    /// What sandboxes of these names are, where that differs from what is usual.
-    pub profiles: BTreeMap<String, Profile>,
-    /// Which children the sandbox that nobody names may have, where that differs from what is usual.
+    /// Resources of sandboxes by name, where they differ from the defaults.
+    pub profiles: BTreeMap<String, SandboxMcpProfile>,
+    /// The spawn policy of the sandbox `default`; none for the default policy.
     pub children: Option<SpawnPolicy>,
 }
 
-/// What the sandbox of a name is.
+/// Resources of a named sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Profile {
-    /// Its processors.
+pub struct SandboxMcpProfile {
+    /// The number of CPUs; 2 by default.
     pub cpus: Option<Cpus>,
-    /// Its memory.
+    /// The memory limit; 512 MiB by default.
     pub memory: Option<Bytes>,
-    /// Whether it is a microVM, or nothing.
+    /// Whether it must be a microVM.
     pub virtualization: bool,
 }
 
-impl Settings {
-    /// The same for a namespace, whose sandboxes have names of their own.
+impl SandboxMcpSettings {
+    /// The settings for one namespace, with a state directory of its own.
     #[must_use]
     pub(crate) fn of_namespace(&self, namespace: &Namespace) -> Self {
-        // No sandbox is called like this: a name has no `@`.
+        // No sandbox has such a name: a name has no `@`.
         let state = self.state.as_ref().map(|state| state.join(format!("@{}", namespace.as_str())));
-        // A policy is for a name, which is another one there.
+        // The policy is for a sandbox of another namespace.
         Self { state, children: None, ..self.clone() }
     }
 }

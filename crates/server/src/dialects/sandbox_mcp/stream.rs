@@ -1,28 +1,28 @@
-//! One stream of the shell: what a command says, up to the mark that ends it.
+//! One output stream of the shell: splits it at the mark that ends a command.
 
-use super::text::MOST_BYTES;
+use super::format::MOST_BYTES;
 
-/// Longer than a mark with a status behind it: what may be the beginning of one is held back.
+/// Bytes held back because they may start a mark; more than a mark with its status has.
 const HELD: usize = 64;
 
-/// Output on its way.
+/// An output stream of one command.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct MarkedStream {
     mark: Vec<u8>,
     prompt: Vec<u8>,
-    /// The prompt after the command before, which is nobody's.
+    /// The prompt after the previous command, which is dropped.
     stale: Vec<u8>,
-    /// What belongs to the command, as far as it is kept.
+    /// The first bytes of the output.
     kept: Vec<u8>,
     total: u64,
-    /// What may be the beginning of a mark.
+    /// Bytes that may be the start of a mark.
     held: Vec<u8>,
     over: bool,
     prompted: bool,
     status: i32,
 }
 
-impl Stream {
+impl MarkedStream {
     pub(super) fn new(mark: &str, prompt: &str, stale: &str) -> Self {
         Self {
             stale: stale.as_bytes().to_vec(),
@@ -37,15 +37,15 @@ impl Stream {
         }
     }
 
-    /// Goes on with another mark.
-    pub(super) fn again(&mut self, mark: &str, prompt: &str) {
+    /// Continues with another mark and prompt.
+    pub(super) fn restart(&mut self, mark: &str, prompt: &str) {
         self.mark = mark.as_bytes().to_vec();
         self.stale = std::mem::take(&mut self.prompt);
         self.prompt = prompt.as_bytes().to_vec();
         (self.over, self.prompted) = (false, false);
     }
 
-    /// Takes what was said.
+    /// Adds bytes from the shell.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
         if let Some(at) = position(&self.held, &self.stale) {
@@ -58,12 +58,12 @@ impl Stream {
                 (Some(mark), prompt) if prompt.is_none_or(|prompt| mark < prompt) => {
                     let after = mark + self.mark.len();
                     let Some(status) = self.status_at(after) else { return };
-                    self.keep(mark);
+                    self.accept(mark);
                     self.held.drain(..status);
                     self.over = true;
                 }
                 (_, Some(prompt)) => {
-                    self.keep(prompt);
+                    self.accept(prompt);
                     self.held.drain(..self.prompt.len());
                     self.prompted = true;
                 }
@@ -71,10 +71,10 @@ impl Stream {
             }
         }
         let settled = self.held.len().saturating_sub(HELD);
-        self.keep(settled);
+        self.accept(settled);
     }
 
-    /// How long the mark and the status behind it are, once they are whole; the status is read on the way.
+    /// The length of a complete mark with its status; stores the status.
     fn status_at(&mut self, after: usize) -> Option<usize> {
         let rest = &self.held[after..];
         let end = rest.iter().position(|byte| *byte == b'.')?;
@@ -83,15 +83,15 @@ impl Stream {
         Some(self.mark.len() + end + 1)
     }
 
-    /// Takes this much of what was held as said by the command; after its end it is nobody's.
-    fn keep(&mut self, length: usize) {
-        let said = self.held.drain(..length);
+    /// Counts held bytes as output; those after the end are dropped.
+    fn accept(&mut self, length: usize) {
+        let accepted = self.held.drain(..length);
         if self.over {
             return;
         }
-        self.total += said.len() as u64;
+        self.total += accepted.len() as u64;
         let room = MOST_BYTES.saturating_sub(self.kept.len());
-        self.kept.extend(said.take(room));
+        self.kept.extend(accepted.take(room));
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -106,7 +106,7 @@ impl Stream {
         self.status
     }
 
-    /// The first bytes of what was said, and how many there were.
+    /// The first bytes of the output.
     pub(super) fn kept(&self) -> &[u8] {
         &self.kept
     }
@@ -115,7 +115,7 @@ impl Stream {
         self.total
     }
 
-    /// Forgets this at the end of what was said.
+    /// Removes a suffix of the output.
     pub(super) fn drop_end(&mut self, end: &[u8]) {
         if self.kept.ends_with(end) {
             self.kept.truncate(self.kept.len() - end.len());
@@ -123,9 +123,9 @@ impl Stream {
         }
     }
 
-    /// Nothing more will come: what was held back was said by the command.
+    /// Ends the stream: held bytes are output.
     pub(super) fn finish(&mut self) {
-        self.keep(self.held.len());
+        self.accept(self.held.len());
     }
 }
 
@@ -137,17 +137,17 @@ fn position(bytes: &[u8], word: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn said(pieces: &[&[u8]]) -> Stream {
-        let mut stream = Stream::new("MARKMARKMARK", "PROMPTPROMPT", "STALESTALE");
+    fn stream_of(pieces: &[&[u8]]) -> MarkedStream {
+        let mut stream = MarkedStream::new("MARKMARKMARK", "PROMPTPROMPT", "STALESTALE");
         pieces.iter().for_each(|piece| stream.push(piece));
         stream
     }
 
     #[test]
-    fn the_mark_ends_it_however_it_is_cut() {
+    fn the_mark_ends_a_command_in_any_chunks() {
         let bytes = b"\xff\x00 no MARK here\nMARKMARKMARK12.PROMPTPROMPTlater";
         for piece in [1, 5, bytes.len()] {
-            let stream = said(&bytes.chunks(piece).collect::<Vec<_>>());
+            let stream = stream_of(&bytes.chunks(piece).collect::<Vec<_>>());
             assert_eq!(stream.kept(), b"\xff\x00 no MARK here\n", "{piece}");
             assert_eq!(
                 (stream.is_over(), stream.was_prompted(), stream.status()),
@@ -158,30 +158,30 @@ mod tests {
 
     #[test]
     fn a_prompt_without_a_mark_is_noticed() {
-        let mut stream = said(&[b"syntax error\nPROMPTPROMPT"]);
+        let mut stream = stream_of(&[b"syntax error\nPROMPTPROMPT"]);
         assert!(stream.was_prompted() && !stream.is_over());
-        stream.again("SECONDSECOND", "OTHEROTHER");
+        stream.restart("SECONDSECOND", "OTHEROTHER");
         stream.push(b"SECONDSECOND2.OTHEROTHER");
         assert_eq!((stream.kept(), stream.status()), (&b"syntax error\n"[..], 2));
         assert!(stream.is_over() && stream.was_prompted());
     }
 
     #[test]
-    fn the_prompt_of_the_command_before_is_nobodys() {
-        let stream = said(&[b"STALEST", b"ALEnew\nMARKMARKMARK0."]);
+    fn the_prompt_of_the_previous_command_is_dropped() {
+        let stream = stream_of(&[b"STALEST", b"ALEnew\nMARKMARKMARK0."]);
         assert_eq!((stream.kept(), stream.was_prompted()), (&b"new\n"[..], false));
     }
 
     #[test]
-    fn what_is_too_much_is_counted() {
-        let mut stream = said(&[&[b'x'; MOST_BYTES + 7]]);
+    fn output_beyond_the_limit_is_counted() {
+        let mut stream = stream_of(&[&[b'x'; MOST_BYTES + 7]]);
         stream.push(b"MARKMARKMARK0.");
         assert_eq!((stream.kept().len(), stream.total()), (MOST_BYTES, MOST_BYTES as u64 + 7));
     }
 
     #[test]
-    fn what_was_held_back_belongs_to_a_command_that_ends_the_shell() {
-        let mut stream = said(&[b"bye\nexit\n"]);
+    fn held_bytes_are_output_when_the_shell_ends() {
+        let mut stream = stream_of(&[b"bye\nexit\n"]);
         stream.finish();
         stream.drop_end(b"exit\n");
         assert_eq!((stream.kept(), stream.total()), (&b"bye\n"[..], 4));

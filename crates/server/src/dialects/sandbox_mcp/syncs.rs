@@ -1,46 +1,46 @@
-//! Directories of the host that sandboxes have in step.
+//! Syncs of host directories into sandboxes.
 
-use super::Surface;
+use super::SandboxMcpState;
 use super::files::inside;
-use crate::dialect::Call;
+use crate::dialect::ToolCall;
 use msb_api::{SyncSpec, SyncState, SyncSummary};
 use msb_spec::Result;
 use serde::Deserialize;
 use std::path::Path;
 
-/// What is left out, as the original does.
+/// Names that are not synced, as in the original.
 const LEFT_OUT: [&str; 6] = [".DS_Store", ".git", ".venv", "__pycache__", "node_modules", "venv"];
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Start {
+pub(super) struct SyncStartArgs {
     local_dir: String,
     sandbox_dir: String,
     sandbox: String,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Stop {
+pub(super) struct SyncStopArgs {
     job_id: String,
 }
 
-impl Surface {
-    pub(super) fn sync_start(&self, call: &Call, asked: &Start) -> Result<String> {
-        let local = &asked.local_dir;
-        let source = self.world.paths.check(Path::new(local))?;
+impl SandboxMcpState {
+    pub(super) fn sync_start(&self, call: &ToolCall, args: &SyncStartArgs) -> Result<String> {
+        let local = &args.local_dir;
+        let source = self.config.paths.check(Path::new(local))?;
         if !source.is_dir() {
             return Ok(format!("Error: {local} is not a directory"));
         }
-        let live = self.used(call, &asked.sandbox)?;
-        let target = inside(&asked.sandbox_dir);
+        let handle = self.ensure_active(call, &args.sandbox)?;
+        let target = inside(&args.sandbox_dir);
         let spec = SyncSpec {
             source,
-            sandbox: live.name.clone(),
+            sandbox: handle.name.clone(),
             target: target.clone().into_bytes(),
             excludes: LEFT_OUT.map(str::to_owned).to_vec(),
             default_excludes: false,
         };
         let job = self.api().sync_start(&spec, call.watch.as_ref())?;
-        let (id, files, sandbox) = (shown(&job), job.status.files, &asked.sandbox);
+        let (id, files, sandbox) = (shown(&job), job.status.files, &args.sandbox);
         Ok(format!(
             "Sync started [{id}]: {local} -> {sandbox}:{target}\nInitial sync: {files} files\n\
              Polling every 1.0s (ignoring {})",
@@ -48,12 +48,12 @@ impl Surface {
         ))
     }
 
-    pub(super) fn sync_stop(&self, asked: &Stop) -> Result<String> {
+    pub(super) fn sync_stop(&self, args: &SyncStopArgs) -> Result<String> {
         let jobs = self.jobs()?;
-        let Some(job) = jobs.iter().find(|job| shown(job) == asked.job_id) else {
+        let Some(job) = jobs.iter().find(|job| shown(job) == args.job_id) else {
             let ids: Vec<String> = jobs.iter().map(shown).collect();
             let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
-            return Ok(format!("Error: no sync job '{}'. Active: {ids}", asked.job_id));
+            return Ok(format!("Error: no sync job '{}'. Active: {ids}", args.job_id));
         };
         let job = self.api().sync_inspect(&job.id)?;
         self.api().sync_stop(&job.id)?;
@@ -65,7 +65,7 @@ impl Surface {
         ))
     }
 
-    /// Those of sandboxes of ours that go on.
+    /// The active syncs of this dialect's sandboxes.
     pub(super) fn jobs(&self) -> Result<Vec<SyncSummary>> {
         let all = self.api().sync_list()?;
         let goes_on = all.into_iter().filter(|job| job.status.state != SyncState::Ended);
@@ -73,7 +73,7 @@ impl Surface {
     }
 }
 
-/// How a job is called here.
+/// The id of a sync in results.
 pub(super) fn shown(job: &SyncSummary) -> String {
     format!("sync-{}", job.id)
 }

@@ -1,31 +1,31 @@
-//! The tools over an Api that writes down what it is asked and runs commands as processes of this machine.
+//! Tests of the tools over a fake `Api` that records calls and runs commands on this host.
 
 use super::SandboxMcp;
-use crate::dialect::{Answer, Call, Dialect};
-use crate::dialects::World;
-use crate::fake::{Fake, Runs};
+use crate::dialect::{Dialect, ToolCall, ToolResult};
+use crate::dialects::ServerConfig;
+use crate::fake::{CommandMode, FakeApi};
 use crate::paths::HostPaths;
 use msb_spec::Spec;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-struct Desk {
-    fake: Arc<Fake>,
+struct TestClient {
+    fake: Arc<FakeApi>,
     dialect: SandboxMcp,
 }
 
-impl Desk {
+impl TestClient {
     fn new() -> Self {
-        let fake = Arc::new(Fake { runs: Runs::Here, ..Fake::default() });
+        let fake = Arc::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
         let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
         let paths = Arc::new(HostPaths::below([std::env::temp_dir()], "the test"));
-        let dialect = SandboxMcp::new(World::new(api, paths, Spec::with_defaults()));
+        let dialect = SandboxMcp::new(ServerConfig::new(api, paths, Spec::with_defaults()));
         Self { fake, dialect }
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Answer {
+    fn call(&self, tool: &str, arguments: Value) -> ToolResult {
         let Value::Object(arguments) = arguments else { panic!("not an object") };
-        self.dialect.call(&Call::new(tool, arguments))
+        self.dialect.call(&ToolCall::new(tool, arguments))
     }
 
     fn text(&self, tool: &str, arguments: Value) -> String {
@@ -36,7 +36,7 @@ impl Desk {
         text
     }
 
-    /// What a command says, without how long it took.
+    /// The output of a command, without its duration.
     fn exec(&self, command: &str) -> String {
         let text = self.text("exec", json!({"command": command, "workdir": "/"}));
         let (said, taken) = text.rsplit_once('\n').unwrap_or(("", &text));
@@ -50,8 +50,8 @@ fn names_and_schemas_are_those_of_sandbox_mcp() {
     let text = include_str!("../../../tests/dialects/sandbox-mcp.json");
     let theirs: Value = serde_json::from_str(text).unwrap();
     let theirs = theirs["tools"].as_array().unwrap();
-    let desk = Desk::new();
-    let ours = desk.dialect.tools();
+    let client = TestClient::new();
+    let ours = client.dialect.tools();
     assert_eq!((ours.len(), theirs.len()), (35, 35));
     for (our, their) in ours.iter().zip(theirs) {
         assert_eq!(our.name, their["name"]);
@@ -63,10 +63,10 @@ fn names_and_schemas_are_those_of_sandbox_mcp() {
 }
 
 #[test]
-fn what_does_not_fit_the_schema_is_an_error_of_mcp_and_nothing_else_is() {
-    let desk = Desk::new();
+fn only_schema_violations_are_mcp_errors() {
+    let client = TestClient::new();
     let failed = |tool: &str, arguments: Value| {
-        let answer = desk.call(tool, arguments);
+        let answer = client.call(tool, arguments);
         assert!(answer.failed && answer.structured.is_none(), "{tool}");
         answer.text.concat()
     };
@@ -78,23 +78,23 @@ fn what_does_not_fit_the_schema_is_an_error_of_mcp_and_nothing_else_is() {
     let wrong = failed("exec", json!({"command": 1, "timeout": "x"}));
     assert!(wrong.starts_with("Error executing tool exec: 2 validation errors"), "{wrong}");
     assert_eq!(failed("nosuchtool", json!({})), "Unknown tool: nosuchtool");
-    // Nothing was made for any of them.
-    assert_eq!(desk.fake.calls(), [""; 0]);
-    // What means the same is taken, and what nobody asked for is left alone.
-    let text = desk.text("exec", json!({"command": "echo hi", "timeout": "5", "bogus": 1}));
+    // No sandbox was created for any of them.
+    assert_eq!(client.fake.calls(), [""; 0]);
+    // Equivalent values are converted, and unknown arguments are ignored.
+    let text = client.text("exec", json!({"command": "echo hi", "timeout": "5", "bogus": 1}));
     assert!(text.starts_with("hi\n"), "{text}");
-    let none = desk.text("destroy", json!({"sandbox": "nope"}));
+    let none = client.text("destroy", json!({"sandbox": "nope"}));
     assert_eq!(none, "Error: no active sandbox 'nope'");
 }
 
 #[test]
 fn a_sandbox_is_made_on_first_use_and_only_then() {
-    let desk = Desk::new();
-    let none = desk.text("list_all", json!({}));
+    let client = TestClient::new();
+    let none = client.text("list_all", json!({}));
     assert_eq!(none, "No active sandboxes. Use any sandbox tool to auto-create 'default'.");
-    assert!(!desk.fake.calls().iter().any(|call| call.starts_with("sandbox_create")));
-    desk.exec("true");
-    let made = desk.fake.calls();
+    assert!(!client.fake.calls().iter().any(|call| call.starts_with("sandbox_create")));
+    client.exec("true");
+    let made = client.fake.calls();
     let made = made.iter().find(|call| call.starts_with("sandbox_create")).unwrap();
     for part in [
         "mcp-workspace-default",
@@ -110,69 +110,69 @@ fn a_sandbox_is_made_on_first_use_and_only_then() {
     }
     // `host` has no apk, so there is no cache for it.
     assert!(!made.contains("mcp-cache-apk"), "{made}");
-    desk.exec("true");
-    assert_eq!(desk.fake.calls(), [""; 0], "a warm command asks for nothing");
-    let status = desk.text("status", json!({}));
+    client.exec("true");
+    assert_eq!(client.fake.calls(), [""; 0], "a warm command asks for nothing");
+    let status = client.text("status", json!({}));
     assert!(status.contains("Image:    host (mcp-dev could not be built: "), "{status}");
 }
 
 #[test]
-fn the_shell_stays_and_reports_everything_apart() {
-    let desk = Desk::new();
-    assert_eq!(desk.exec("echo hi; echo e >&2; (exit 3)"), "hi\n[stderr] e\n[exit code 3]");
-    assert_eq!(desk.exec("X=5; cd /tmp; pwd"), "/tmp");
+fn the_shell_stays_and_reports_each_stream() {
+    let client = TestClient::new();
+    assert_eq!(client.exec("echo hi; echo e >&2; (exit 3)"), "hi\n[stderr] e\n[exit code 3]");
+    assert_eq!(client.exec("X=5; cd /tmp; pwd"), "/tmp");
     // Variables last, the directory is that of the call.
-    assert_eq!(desk.exec("echo $X; pwd"), "5\n/");
-    assert_eq!(desk.exec("printf 'no line end'"), "no line end");
-    assert_eq!(desk.exec("echo 'it''s'; cat"), "its");
-    assert_eq!(desk.exec("echo 'a\nb'"), "a\nb");
-    let broken = desk.exec("echo \"unterminated");
+    assert_eq!(client.exec("echo $X; pwd"), "5\n/");
+    assert_eq!(client.exec("printf 'no line end'"), "no line end");
+    assert_eq!(client.exec("echo 'it''s'; cat"), "its");
+    assert_eq!(client.exec("echo 'a\nb'"), "a\nb");
+    let broken = client.exec("echo \"unterminated");
     assert!(broken.starts_with("[stderr] ") && broken.contains("[exit code 2]"), "{broken}");
-    assert_eq!(desk.exec("echo $X"), "5");
-    // Something that goes on keeps nobody waiting.
-    assert_eq!(desk.exec("sleep 5 & echo now"), "now");
-    assert_eq!(desk.exec("printf '\\001\\377\\000z' | wc -c | tr -d ' '"), "4");
+    assert_eq!(client.exec("echo $X"), "5");
+    // A background process does not block the call.
+    assert_eq!(client.exec("sleep 5 & echo now"), "now");
+    assert_eq!(client.exec("printf '\\001\\377\\000z' | wc -c | tr -d ' '"), "4");
 }
 
 #[test]
 fn a_command_that_ends_the_shell_runs_once() {
-    let desk = Desk::new();
+    let client = TestClient::new();
     let place = std::env::temp_dir().join(format!("msb-once-{}", std::process::id()));
     let shown = place.display();
-    let said = desk.exec(&format!("echo x >>{shown}; echo out; exit 3"));
+    let said = client.exec(&format!("echo x >>{shown}; echo out; exit 3"));
     assert_eq!(said, "out\n[exit code 3]");
     assert_eq!(std::fs::read_to_string(&place).unwrap(), "x\n");
     std::fs::remove_file(place).unwrap();
-    assert_eq!(desk.exec("echo there again"), "there again");
+    assert_eq!(client.exec("echo there again"), "there again");
 }
 
 #[test]
 fn a_timeout_ends_the_command_and_not_the_shell() {
-    let desk = Desk::new();
-    desk.exec("X=7");
+    let client = TestClient::new();
+    client.exec("X=7");
     for command in ["sleep 30; echo after", "while :; do :; done"] {
         let late = json!({"command": command, "timeout": 0.2, "workdir": "/"});
-        let text = desk.text("exec", late);
+        let text = client.text("exec", late);
         assert!(text.starts_with("[stderr] Timed out after 0.2s\n[exit code -1]\n("), "{text}");
-        assert_eq!(desk.exec("echo $X"), "7", "{command}");
+        assert_eq!(client.exec("echo $X"), "7", "{command}");
     }
-    // One that does not listen takes the shell along.
+    // A command that ignores the interrupt is killed with its shell.
     let stubborn = json!({"command": "trap '' INT; sleep 30", "timeout": 0.2, "workdir": "/"});
-    let text = desk.text("exec", stubborn);
+    let text = client.text("exec", stubborn);
     assert!(text.contains("Timed out after 0.2s") && text.contains("[exit code -1]"), "{text}");
-    assert_eq!(desk.exec("echo back"), "back");
+    assert_eq!(client.exec("echo back"), "back");
 }
 
 #[test]
 fn calls_at_once_do_not_mix() {
-    let desk = Desk::new();
-    desk.exec("true");
+    let client = TestClient::new();
+    client.exec("true");
     std::thread::scope(|scope| {
         for number in 0..8 {
-            let desk = &desk;
+            let client = &client;
             scope.spawn(move || {
                 for _ in 0..10 {
-                    let said = desk.exec(&format!("echo {number}a; echo {number}b >&2"));
+                    let said = client.exec(&format!("echo {number}a; echo {number}b >&2"));
                     assert_eq!(said, format!("{number}a\n[stderr] {number}b"));
                 }
             });
@@ -182,35 +182,35 @@ fn calls_at_once_do_not_mix() {
 
 #[test]
 fn history_holds_the_newest_first() {
-    let desk = Desk::new();
-    desk.exec("echo one");
-    desk.exec("(exit 4)");
-    let text = desk.text("history", json!({}));
+    let client = TestClient::new();
+    client.exec("echo one");
+    client.exec("(exit 4)");
+    let text = client.text("history", json!({}));
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Recent commands in 'default' (2 shown):");
     assert!(lines[1].starts_with("   1. [exit:4] ") && lines[1].ends_with("  (exit 4)"), "{text}");
     assert!(lines[2].starts_with("   2. [ok] ") && lines[2].ends_with("  echo one"), "{text}");
-    let none = desk.text("history", json!({"sandbox": "other"}));
+    let none = client.text("history", json!({"sandbox": "other"}));
     assert_eq!(none, "No command history for 'other'.");
 }
 
 #[test]
-fn a_sandbox_of_somebody_else_is_left_alone() {
-    let desk = Desk::new();
+fn sandboxes_without_the_label_are_not_touched() {
+    let client = TestClient::new();
     let name = crate::fake::name("default");
-    let theirs = Fake::with_sandboxes(&["default"]);
+    let theirs = FakeApi::with_sandboxes(&["default"]);
     let summary = theirs.sandboxes.lock().unwrap().remove(&name).unwrap();
-    desk.fake.sandboxes.lock().unwrap().insert(name, summary);
-    let text = desk.text("exec", json!({"command": "true"}));
-    assert!(text.starts_with("Error: there is a sandbox `default` that was not made"), "{text}");
-    assert!(desk.text("list_all", json!({})).starts_with("No active sandboxes."));
+    client.fake.sandboxes.lock().unwrap().insert(name, summary);
+    let text = client.text("exec", json!({"command": "true"}));
+    assert!(text.starts_with("Error: the sandbox `default` exists and was not created"), "{text}");
+    assert!(client.text("list_all", json!({})).starts_with("No active sandboxes."));
 }
 
-/// What shows inside of a sandbox alone; the tests of the binary look there.
+/// Properties with effects only inside a sandbox; the e2e tests check these.
 const INSIDE: [(&str, &str); 4] =
     [("python", "code"), ("logs", "tail"), ("git_clone", "shallow"), ("restore", "sandbox")];
 
-/// Without what differs every time: times, and names by chance.
+/// Replaces times and random names, which differ every time.
 fn steady(text: &str) -> String {
     let ends = |letter: char| !letter.is_ascii_alphanumeric() && letter != '.';
     let mut steady = String::new();
@@ -313,11 +313,11 @@ fn every_property_acts() {
     let mut acted = std::collections::BTreeSet::new();
     for (tool, arguments, property, value) in table {
         let seen = |arguments: &Value| {
-            let desk = Desk::new();
-            desk.exec("true");
-            desk.fake.calls();
-            let text = desk.text(tool, arguments.clone());
-            (steady(&text), steady(&desk.fake.calls().join("\n")))
+            let client = TestClient::new();
+            client.exec("true");
+            client.fake.calls();
+            let text = client.text(tool, arguments.clone());
+            (steady(&text), steady(&client.fake.calls().join("\n")))
         };
         let mut changed = arguments.clone();
         changed[property] = value;
@@ -326,13 +326,13 @@ fn every_property_acts() {
         assert_ne!(before, after, "{tool}: {property}");
         acted.insert((tool, property));
     }
-    for tool in Desk::new().dialect.tools() {
+    for tool in TestClient::new().dialect.tools() {
         for property in tool.input["properties"].as_object().unwrap().keys() {
             let row = (tool.name.as_str(), property.as_str());
             assert!(acted.contains(&row) || INSIDE.contains(&row), "{row:?} is not tried");
         }
     }
     std::fs::remove_dir_all(place).unwrap();
-    // Commands of this test run on this machine, and so are their logs.
+    // Commands of this test run on this host, and so their logs are here.
     let _ = std::fs::remove_file(format!("/tmp/_mcp_bg_{log}.log"));
 }

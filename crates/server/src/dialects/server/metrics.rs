@@ -1,27 +1,31 @@
-//! How much sandboxes use.
+//! Resource usage of sandboxes.
 
 use super::Server;
-use super::asked::{Asked, Measured, View, sandbox_name};
+use super::args::{CallContext, MetricsArgs, SandboxView, sandbox_name};
 use crate::namespace;
 use msb_api::{Metrics, Summary};
 use msb_spec::{Kind, Result};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// How long the use of processors is looked at.
+/// The interval over which CPU usage is measured.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Server {
-    /// How much one sandbox or several use.
-    pub(crate) fn metrics(&self, asked: &Asked<'_>, measured: &Measured) -> Result<Value> {
-        let view = self.view(asked.who, measured.namespace.as_deref())?;
+    /// Reports the resource usage of one sandbox or several.
+    pub(crate) fn metrics(
+        &self,
+        context: &CallContext<'_>,
+        measured: &MetricsArgs,
+    ) -> Result<Value> {
+        let view = self.view(context.caller, measured.namespace.as_deref())?;
         let summaries = match &measured.sandbox {
             Some(name) => vec![view.api.sandbox_summary(&sandbox_name(name)?)?],
             None => view.api.sandbox_list()?,
         };
         let chosen = |summary: &Summary| match &view.namespace {
-            // All names are seen there, and one namespace was asked for.
-            Some(chosen) if view.is_unscoped => chosen.outer(summary.name.as_str()).is_some(),
+            // The view has stored names of all namespaces; only one is requested.
+            Some(chosen) if view.is_unscoped => chosen.to_visible(summary.name.as_str()).is_some(),
             _ => true,
         };
         let summaries: Vec<Summary> = match measured.sandbox {
@@ -41,11 +45,11 @@ impl Server {
     }
 }
 
-/// What each uses now; none of one that does not run.
-fn measure(view: &View, summaries: &[Summary]) -> Result<Vec<Option<(Instant, Metrics)>>> {
+/// The current usage of each sandbox; none for one that is not running.
+fn measure(view: &SandboxView, summaries: &[Summary]) -> Result<Vec<Option<(Instant, Metrics)>>> {
     let one = |summary: &Summary| match view.api.sandbox_metrics(&summary.name) {
         Ok(metrics) => Ok(Some((Instant::now(), metrics))),
-        // It was stopped or removed while we looked, or never ran.
+        // It was stopped or removed meanwhile, or never ran.
         Err(error) if matches!(error.kind(), Kind::State | Kind::NotFound | Kind::Protocol) => {
             Ok(None)
         }
@@ -55,7 +59,7 @@ fn measure(view: &View, summaries: &[Summary]) -> Result<Vec<Option<(Instant, Me
 }
 
 fn row(
-    view: &View,
+    view: &SandboxView,
     summary: &Summary,
     before: Option<&(Instant, Metrics)>,
     after: Option<&(Instant, Metrics)>,
@@ -71,7 +75,7 @@ fn row(
     let cpu = before.zip(after).map(|((then, before), (now, after))| {
         let (used, passed) =
             (after.cpu_us.saturating_sub(before.cpu_us), now.duration_since(*then));
-        #[expect(clippy::cast_precision_loss, reason = "nobody sees the last of 53 bits")]
+        #[expect(clippy::cast_precision_loss, reason = "display needs no 53 bits of precision")]
         let percent = used as f64 / (passed.as_micros().max(1) as f64) * 100.0;
         (percent * 100.0).round() / 100.0
     });

@@ -1,66 +1,79 @@
-//! Code and commands are run.
+//! Runs code and commands.
 
 use super::Server;
-use super::asked::{Asked, Code, Line, sandbox_name};
-use crate::repl::{Ask, Ended, LONGEST_LIMIT, Language, Lines, Ran, Stream, USUAL_LIMIT, Why};
+use super::args::{CallContext, RunCodeArgs, RunCommandArgs, sandbox_name};
+use crate::repl::{
+    CodeEnd, CodeRequest, CodeResult, InterruptReason, LONGEST_LIMIT, Language, OutputLines,
+    OutputStream, USUAL_LIMIT,
+};
 use msb_api::ExecEvent;
 use msb_spec::{Command, Error, Kind, Result, Span};
+use msb_sys::signal::SIGKILL as KILL;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const KILL: i32 = 9;
-
 impl Server {
     /// Runs code in the interpreter of a sandbox.
-    pub(crate) fn run_code(&self, asked: &Asked<'_>, code: &Code) -> Result<Value> {
+    pub(crate) fn run_code(&self, context: &CallContext<'_>, code: &RunCodeArgs) -> Result<Value> {
         let sandbox = sandbox_name(&code.sandbox)?;
         let language = Language::parse(&code.language)
             .map_err(|error| error.under(format!("argument `language`: `{}`", code.language)))?;
-        let view = self.view(asked.who, code.namespace.as_deref())?;
-        let ran = self.repls.run(
+        let view = self.view(context.caller, code.namespace.as_deref())?;
+        let result = self.interpreters.run(
             &view.api,
-            &Ask {
+            &CodeRequest {
                 scope: &view.scope,
                 sandbox: &sandbox,
                 language,
                 code: &code.code,
                 limit: code.timeout.map(|timeout| timeout.0),
-                cancel: asked.cancel,
+                cancel: context.cancel,
             },
         )?;
-        Ok(told(language, &ran))
+        Ok(code_result(language, &result))
     }
 
-    /// Runs a command in a sandbox to its end.
-    pub(crate) fn run_command(&self, asked: &Asked<'_>, line: &Line) -> Result<Value> {
+    /// Runs a command in a sandbox and waits for its end.
+    pub(crate) fn run_command(
+        &self,
+        context: &CallContext<'_>,
+        line: &RunCommandArgs,
+    ) -> Result<Value> {
         let sandbox = sandbox_name(&line.sandbox)?;
         if line.command.is_empty() {
             return Err(Error::invalid("argument `command`: there is no program"));
         }
-        let view = self.view(asked.who, line.namespace.as_deref())?;
+        let view = self.view(context.caller, line.namespace.as_deref())?;
         let args = line.args.clone().unwrap_or_default();
         let argv = std::iter::once(&line.command).chain(&args).cloned().collect();
         let limit = line.timeout.map_or(USUAL_LIMIT, |timeout| timeout.0).min(LONGEST_LIMIT);
         let command = Command { argv, timeout: Some(Span(limit)), ..Command::default() };
         let mut exec = view.api.exec_start(&sandbox, &command)?;
         let killer = exec.input();
-        let _hook = asked.cancel.when_cancelled(move || drop(killer.signal(KILL)));
-        let mut lines = Lines::default();
+        let _hook = context.cancel.when_cancelled(move || drop(killer.signal(KILL)));
+        let mut lines = OutputLines::default();
         let exit = loop {
             match exec.next()? {
-                Some(ExecEvent::Stdout(bytes)) => lines.push(Stream::Stdout, &bytes),
-                Some(ExecEvent::Stderr(bytes)) => lines.push(Stream::Stderr, &bytes),
+                Some(ExecEvent::Stdout(bytes)) => lines.push(OutputStream::Stdout, &bytes),
+                Some(ExecEvent::Stderr(bytes)) => lines.push(OutputStream::Stderr, &bytes),
                 Some(ExecEvent::Exited(exit)) => break exit,
-                None => return Err(Error::new(Kind::Protocol, "the end was not told")),
+                None => {
+                    return Err(Error::new(
+                        Kind::Protocol,
+                        "the exit status of the command is missing",
+                    ));
+                }
             }
         };
         if let Some(reason) = exit.reason() {
             let after = match exit.ending {
-                msb_spec::Ending::Timeout => format!(" after {}", seconds(limit)),
+                msb_spec::Ending::Timeout => format!(" after {}", format_seconds(limit)),
                 _ => String::new(),
             };
-            lines
-                .push(Stream::Stderr, format!("\n[the command ended{after}: {reason}]").as_bytes());
+            lines.push(
+                OutputStream::Stderr,
+                format!("\n[the command ended{after}: {reason}]").as_bytes(),
+            );
         }
         Ok(json!({
             "command": line.command,
@@ -72,30 +85,36 @@ impl Server {
     }
 }
 
-/// What came of code.
-fn told(language: Language, ran: &Ran) -> Value {
-    let lost = "; what it had defined is lost, and the next call has a new interpreter";
-    let (status, note) = match &ran.ended {
-        Ended::Well => ("success", None),
-        Ended::Thrown => ("exception", None),
-        Ended::Interrupted(why) => ("error", Some(format!("{}, and was interrupted", words(*why)))),
-        Ended::Killed(why) => ("error", Some(format!("{}, and was killed{lost}", words(*why)))),
-        Ended::Crashed(how) => ("error", Some(format!("{how}{lost}"))),
+/// The result of running code, as JSON.
+fn code_result(language: Language, result: &CodeResult) -> Value {
+    let lost = "; its definitions are lost, and the next call starts a new interpreter";
+    let (status, note) = match &result.ended {
+        CodeEnd::Succeeded => ("success", None),
+        CodeEnd::Thrown => ("exception", None),
+        CodeEnd::Interrupted(why) => {
+            ("error", Some(format!("{}, and was interrupted", describe_interrupt(*why))))
+        }
+        CodeEnd::Killed(why) => {
+            ("error", Some(format!("{}, and was killed{lost}", describe_interrupt(*why))))
+        }
+        CodeEnd::Crashed(how) => ("error", Some(format!("{how}{lost}"))),
     };
-    let mut output = json!(ran.lines);
+    let mut output = json!(result.lines);
     if let (Some(note), Some(output)) = (note, output.as_array_mut()) {
-        output.push(json!({"stream": Stream::Stderr, "text": format!("[{note}]")}));
+        output.push(json!({"stream": OutputStream::Stderr, "text": format!("[{note}]")}));
     }
     json!({"status": status, "language": language.as_str(), "output": output})
 }
 
-fn words(why: Why) -> String {
+fn describe_interrupt(why: InterruptReason) -> String {
     match why {
-        Why::Timeout(limit) => format!("the code took longer than {}", seconds(limit)),
-        Why::Cancelled => "nobody waited for the code any more".to_owned(),
+        InterruptReason::Timeout(limit) => {
+            format!("the code took longer than {}", format_seconds(limit))
+        }
+        InterruptReason::Cancelled => "the call was cancelled".to_owned(),
     }
 }
 
-fn seconds(span: Duration) -> String {
+fn format_seconds(span: Duration) -> String {
     format!("{} s", span.as_secs_f64())
 }

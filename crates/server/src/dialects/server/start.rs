@@ -1,41 +1,41 @@
-//! Sandboxes are started and stopped.
+//! Starts and stops sandboxes.
 
-use super::asked::{Asked, Config, Sandbox, Start, sandbox_name};
-use super::{Server, told};
+use super::args::{CallContext, SandboxConfig, StartArgs, StopArgs, sandbox_name};
+use super::{Server, error_text};
 use crate::repl::Language;
-use msb_api::{Api, Create, Status, Watch, asked_by};
+use msb_api::{Api, Create, Status, Watch, with_origin};
+use msb_spec::encoding::hex;
 use msb_spec::{
-    Bytes, Command, Cpus, Error, ImageRef, Kind, Mount, MountSource, Name, Published, Result,
+    Bytes, Command, Cpus, Error, ImageRef, Kind, Mount, MountSource, Name, PublishedPort, Result,
     Script, Spec,
 };
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// How long a client waits for a sandbox whose image may have to be fetched.
-const FETCHING: Duration = Duration::from_secs(180);
-/// How long it waits for another.
-const STARTING: Duration = Duration::from_secs(60);
-/// How long commands have to end.
+/// Longest wait for a sandbox whose image may have to be pulled.
+const PULL_LIMIT: Duration = Duration::from_secs(180);
+/// Longest wait for any other sandbox.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// What a sandbox was made from, in few letters.
+/// The label with a digest of the settings.
 const LABEL: &str = "msb.server.config";
-/// The script that is run when a sandbox starts.
+/// The name of the script that runs when a sandbox starts.
 const START: &str = "start";
 
 impl Server {
-    /// Starts a sandbox, which is made if it does not exist; what to say about it.
-    pub(crate) fn start(&self, asked: &Asked<'_>, start: &Start) -> Result<String> {
+    /// Starts a sandbox, or creates it if it does not exist. Returns the text of the result.
+    pub(crate) fn start(&self, context: &CallContext<'_>, start: &StartArgs) -> Result<String> {
         let name = sandbox_name(&start.sandbox)?;
-        let view = self.view(asked.who, start.namespace.as_deref())?;
-        let usual = Config::default();
-        let config = start.config.as_ref().unwrap_or(&usual);
-        let begin = Begin {
+        let view = self.view(context.caller, start.namespace.as_deref())?;
+        let default_namespace = SandboxConfig::default();
+        let config = start.config.as_ref().unwrap_or(&default_namespace);
+        let begin = StartRequest {
             spec: self.spec(&name, config)?,
             default: config.image.as_deref().and_then(language_image),
-            after: config.after(),
+            background_command: config.background_command(),
             depends_on: config
                 .depends_on
                 .iter()
@@ -43,20 +43,20 @@ impl Server {
                 .map(|name| sandbox_name(name))
                 .collect::<Result<_>>()?,
             name,
-            given: *config != usual,
+            given: *config != default_namespace,
         };
-        let limit = if config.image.is_some() { FETCHING } else { STARTING };
-        let (api, watch) = (Arc::clone(&view.api), Arc::clone(&asked.watch));
-        let (told, answer) = mpsc::sync_channel(1);
-        let asker = msb_api::asker();
-        // Beside this one: whoever asked is not kept waiting for longer than they expect.
+        let limit = if config.image.is_some() { PULL_LIMIT } else { START_LIMIT };
+        let (api, watch) = (Arc::clone(&view.api), Arc::clone(&context.watch));
+        let (error_text, answer) = mpsc::sync_channel(1);
+        let origin = msb_api::current_origin();
+        // In another thread: the client does not wait longer than it expects to.
         std::thread::Builder::new()
             .name("start".to_owned())
             .spawn(move || {
                 let run = || begin.run(api.as_ref(), watch.as_ref());
-                drop(told.send(asked_by(asker, run)));
+                drop(error_text.send(with_origin(origin, run)));
             })
-            .map_err(|error| Error::host("cannot make a thread", error))?;
+            .map_err(|error| Error::host("cannot start a thread", error))?;
         let sandbox = &start.sandbox;
         match answer.recv_timeout(limit) {
             Ok(Ok(note)) => Ok(format!("Sandbox {sandbox} started successfully{note}")),
@@ -66,23 +66,23 @@ impl Server {
                  It may still be initializing."
             )),
             Err(RecvTimeoutError::Disconnected) => Ok(format!(
-                "Sandbox {sandbox} was started, but couldn't verify it's running: nobody tells"
+                "Sandbox {sandbox} was started, but couldn't verify it's running: the start thread has ended"
             )),
         }
     }
 
-    /// Stops a sandbox; what to say about it.
-    pub(crate) fn stop(&self, asked: &Asked<'_>, sandbox: &Sandbox) -> Result<String> {
+    /// Stops a sandbox. Returns the text of the result.
+    pub(crate) fn stop(&self, context: &CallContext<'_>, sandbox: &StopArgs) -> Result<String> {
         let name = sandbox_name(&sandbox.sandbox)?;
-        let view = self.view(asked.who, sandbox.namespace.as_deref())?;
+        let view = self.view(context.caller, sandbox.namespace.as_deref())?;
         view.api.sandbox_summary(&name)?;
-        self.repls.end(&view.scope, &name);
+        self.interpreters.end(&view.scope, &name);
         view.api.sandbox_stop(&name, GRACE)?;
         Ok(format!("Sandbox {name} stopped successfully"))
     }
 
-    fn spec(&self, name: &Name, config: &Config) -> Result<Spec> {
-        let mut spec = Spec { name: Some(name.clone()), ..self.world.defaults.clone() };
+    fn spec(&self, name: &Name, config: &SandboxConfig) -> Result<Spec> {
+        let mut spec = Spec { name: Some(name.clone()), ..self.config.defaults.clone() };
         if let Some(image) = &config.image {
             let about = |error: Error| error.under(format!("argument `config.image`: `{image}`"));
             spec.image = match ImageRef::parse(image).map_err(about)? {
@@ -112,7 +112,7 @@ impl Server {
         }
         for text in config.ports.iter().flatten() {
             let about = |error: Error| error.under(format!("argument `config.ports`: `{text}`"));
-            let port = Published::parse(text).map_err(about)?;
+            let port = PublishedPort::parse(text).map_err(about)?;
             spec.network.get_or_insert_default().ports.push(port);
         }
         for text in config.envs.iter().flatten() {
@@ -133,32 +133,30 @@ impl Server {
         Ok(spec)
     }
 
-    /// A path of the host, if clients may name it. Of those, keys of one namespace may name a part,
-    /// which their view says by itself.
+    /// A host path, if clients may name it. For keys of one namespace, the scoped `Api` restricts
+    /// it
+    /// further.
     fn host_path(&self, path: &Path) -> Result<PathBuf> {
-        self.world.paths.check(path)
+        self.config.paths.check(path)
     }
 }
 
-impl Config {
-    /// The same for the same settings.
+impl SandboxConfig {
+    /// A digest of the settings.
     fn digest(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-        digest.as_ref().iter().take(16).fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&digest.as_ref()[..16])
     }
 
-    /// The command line that goes on while the sandbox runs.
-    fn after(&self) -> Option<String> {
+    /// The command line that runs in the background after the start.
+    fn background_command(&self) -> Option<String> {
         let start = self.scripts.as_ref().is_some_and(|scripts| scripts.contains_key(START));
         self.exec.clone().or_else(|| start.then(|| START.to_owned()))
     }
 }
 
-/// The language that an image is for, if it is one of those of the old server.
+/// The language of an image, if it is one of the old server's images.
 fn language_image(image: &str) -> Option<Language> {
     let name = image.split([':', '@']).next().unwrap_or(image);
     let name = name.strip_prefix("docker.io/").unwrap_or(name);
@@ -166,30 +164,30 @@ fn language_image(image: &str) -> Option<Language> {
 }
 
 /// Everything that is needed to start a sandbox.
-struct Begin {
+struct StartRequest {
     name: Name,
     spec: Spec,
-    /// Whether anything was said about how it is to be.
+    /// Whether the client sent any settings.
     given: bool,
-    /// Which language it is for; there is a way without the image then.
+    /// The language; then `host` can replace an image that cannot be pulled.
     default: Option<Language>,
     depends_on: Vec<Name>,
-    after: Option<String>,
+    background_command: Option<String>,
 }
 
-impl Begin {
-    /// Starts it; what has to be said about how.
+impl StartRequest {
+    /// Starts the sandbox. Returns a note for the client.
     fn run(self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
         for other in &self.depends_on {
             let about = |error: Error| error.under(format!("`{}` depends on `{other}`", self.name));
             api.sandbox_start(other).map_err(about)?;
         }
         let (begun, note) = match api.sandbox_summary(&self.name) {
-            Ok(found) => (self.again(api, &found)?, String::new()),
-            Err(error) if error.kind() == Kind::NotFound => (true, self.make(api, watch)?),
+            Ok(existing) => (self.start_existing(api, &existing)?, String::new()),
+            Err(error) if error.kind() == Kind::NotFound => (true, self.create(api, watch)?),
             Err(error) => return Err(error),
         };
-        if let (Some(line), true) = (&self.after, begun) {
+        if let (Some(line), true) = (&self.background_command, begun) {
             let shell = self.spec.shell.clone().unwrap_or_else(|| "sh".to_owned());
             let argv = vec![shell, "-c".to_owned(), line.clone()];
             let command = Command { argv, detached: true, ..Command::default() };
@@ -198,22 +196,22 @@ impl Begin {
         Ok(note)
     }
 
-    /// One that exists. Whether it was not running.
-    fn again(&self, api: &dyn Api, found: &msb_api::Summary) -> Result<bool> {
-        let same = found.labels.get(LABEL) == self.spec.labels.get(LABEL);
+    /// Starts an existing sandbox. Returns whether it was stopped.
+    fn start_existing(&self, api: &dyn Api, existing: &msb_api::Summary) -> Result<bool> {
+        let same = existing.labels.get(LABEL) == self.spec.labels.get(LABEL);
         if self.given && !same {
             let text = format!("sandbox `{}` exists with another configuration", self.name);
             return Err(Error::new(Kind::Exists, text)
                 .hint("start it without `config` to use it as it is, or choose another name"));
         }
-        match found.status {
+        match existing.status {
             Status::Running => Ok(false),
             Status::Paused => api.sandbox_resume(&self.name).map(|()| false),
             Status::Draining | Status::Stopped | Status::Crashed => api.sandbox_start(&self.name),
         }
     }
 
-    fn make(&self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
+    fn create(&self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
         let ask = Create { spec: self.spec.clone(), ..Create::default() };
         let error = match api.sandbox_create(&ask, watch) {
             Ok(_) => return Ok(String::new()),
@@ -224,9 +222,9 @@ impl Begin {
         };
         let mut ask = ask;
         ask.spec.image = ImageRef::Host;
-        // If that does not work either, the first reason is the one that counts.
+        // If this fails as well, the first error is reported.
         api.sandbox_create(&ask, watch).map_err(|second| {
-            error.clone().cause(format!("and not with `host` either: {}", told(&second)))
+            error.clone().cause(format!("and not with `host` either: {}", error_text(&second)))
         })?;
         let (image, language) = (language.image(), language.as_str());
         Ok(format!(
@@ -236,7 +234,7 @@ impl Begin {
     }
 }
 
-/// Whether nobody answered who has the image.
+/// Whether the registry could not be reached.
 fn is_unreachable(error: &Error) -> bool {
     let texts = std::iter::once(error.message()).chain(error.causes().iter().map(String::as_str));
     let silent = texts.into_iter().any(|text| text.starts_with("cannot reach "));

@@ -1,55 +1,57 @@
-//! What each argument of each tool does, and what is answered.
+//! Tests of each argument of each tool, and of the results.
 
 use super::*;
-use crate::fake::{Fake, Runs, name};
+use crate::fake::{CommandMode, FakeApi, name};
 use crate::namespace::Namespace;
 use crate::paths::HostPaths;
 use msb_spec::{Spec, VolumeName};
 use serde_json::json;
 use std::sync::Arc;
 
-struct Here {
-    fake: Arc<Fake>,
+struct TestServer {
+    fake: Arc<FakeApi>,
     server: Server,
-    who: Who,
+    caller: Caller,
 }
 
-impl Here {
-    fn new(fake: Fake) -> Self {
+impl TestServer {
+    fn new(fake: FakeApi) -> Self {
         let fake = Arc::new(fake);
         let paths = Arc::new(HostPaths::below(["/usr".into()], "`--host-path`"));
         let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
-        let server = Server::new(World::new(api, paths, Spec::with_defaults()));
-        Self { fake, server, who: Who::default() }
+        let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+        Self { fake, server, caller: Caller::default() }
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Answer {
+    fn call(&self, tool: &str, arguments: Value) -> ToolResult {
         let Value::Object(arguments) = arguments else { panic!("not an object") };
-        self.server.call(&Call { who: self.who.clone(), ..Call::new(tool, arguments) })
+        self.server
+            .call(&ToolCall { caller: self.caller.clone(), ..ToolCall::new(tool, arguments) })
     }
 
-    /// What the Api was asked, and what was answered.
-    fn recorded(&self, tool: &str, arguments: Value) -> (Vec<String>, Answer) {
+    /// The calls of the Api, and the result.
+    fn recorded(&self, tool: &str, arguments: Value) -> (Vec<String>, ToolResult) {
         self.fake.calls();
         let answer = self.call(tool, arguments);
         (self.fake.calls(), answer)
     }
 }
 
-fn text(answer: &Answer) -> &str {
+fn text(answer: &ToolResult) -> &str {
     assert_eq!(answer.text.len(), 1);
     &answer.text[0]
 }
 
-/// A sandbox `web` in `default` and one in `team`, and commands that run here.
-fn world() -> Here {
-    let fake = Fake { runs: Runs::Here, ..Fake::with_sandboxes(&["web", "team--web"]) };
+/// A sandbox `web` in `default` and one in `team`, and commands that run on this host.
+fn setup_world() -> TestServer {
+    let fake =
+        FakeApi { runs: CommandMode::Here, ..FakeApi::with_sandboxes(&["web", "team--web"]) };
     fake.volumes.lock().unwrap().push(VolumeName::parse("data").unwrap());
-    Here::new(fake)
+    TestServer::new(fake)
 }
 
-/// For every property of every schema: arguments without it, and a value that must change what is
-/// asked of the Api or what is answered.
+/// For every property of every schema: arguments without it, and a value that must change the calls
+/// of the Api or the result.
 const PROPERTIES: &[(&str, &str, &str, &str)] = &[
     ("sandbox_start", "sandbox", r#"{"sandbox":"web"}"#, r#""new""#),
     ("sandbox_start", "config.image", r#"{"sandbox":"new","config":{}}"#, r#""microsandbox/node""#),
@@ -96,11 +98,11 @@ fn every_property_of_every_schema_acts() {
         let value: Value = serde_json::from_str(value).unwrap();
         let mut with = without.clone();
         match property.split_once('.') {
-            Some((outer, inner)) => with[outer][inner] = value,
+            Some((outer, nested)) => with[outer][nested] = value,
             None => with[*property] = value,
         }
         assert_ne!(without, with, "{tool} {property}");
-        let answers = [without, with].map(|arguments| world().recorded(tool, arguments));
+        let answers = [without, with].map(|arguments| setup_world().recorded(tool, arguments));
         assert_ne!(answers[0], answers[1], "{tool} does not look at `{property}`");
         // An error would be different, too, but the property has to work.
         assert!(!text(&answers[1].1).contains("arguments"), "{tool} {property}: {answers:?}");
@@ -109,16 +111,16 @@ fn every_property_of_every_schema_acts() {
 
 #[test]
 fn the_table_has_every_property() {
-    let server = world().server;
+    let server = setup_world().server;
     let properties = |schema: &Value| -> Vec<String> {
         schema["properties"].as_object().into_iter().flat_map(|it| it.keys().cloned()).collect()
     };
     for tool in server.tools() {
         let schema = Value::Object((*tool.input).clone());
         for property in properties(&schema) {
-            let inner = properties(&schema["properties"][&property]);
-            let inner = inner.iter().map(|inner| format!("{property}.{inner}"));
-            for path in std::iter::once(property.clone()).chain(inner) {
+            let nested = properties(&schema["properties"][&property]);
+            let nested = nested.iter().map(|nested| format!("{property}.{nested}"));
+            for path in std::iter::once(property.clone()).chain(nested) {
                 let there = PROPERTIES.iter().any(|(of, it, ..)| *of == tool.name && *it == path);
                 assert!(there, "{} {path}", tool.name);
             }
@@ -128,7 +130,7 @@ fn the_table_has_every_property() {
 
 #[test]
 fn answers_are_the_texts_that_clients_read() {
-    let here = world();
+    let here = setup_world();
     let started = here.call("sandbox_start", json!({"sandbox": "new"}));
     assert_eq!(text(&started), "\"Sandbox new started successfully\"");
     let ran = here
@@ -153,8 +155,8 @@ fn answers_are_the_texts_that_clients_read() {
 }
 
 #[test]
-fn what_failed_says_so() {
-    let here = world();
+fn failures_are_marked_as_errors() {
+    let here = setup_world();
     for (tool, arguments, part) in [
         ("sandbox_start", json!({}), "missing field `sandbox`"),
         ("sandbox_start", json!({"sandbox": 3}), "argument `sandbox`"),
@@ -193,11 +195,11 @@ fn what_failed_says_so() {
 
 #[test]
 fn a_sandbox_that_exists_is_started_again() {
-    let here = world();
+    let here = setup_world();
     let config = json!({"memory": 300});
     let start = json!({"sandbox": "new", "config": config});
     assert!(!here.call("sandbox_start", start.clone()).failed);
-    // It runs already, as it was asked for.
+    // It is already running with the requested settings.
     let (calls, answer) = here.recorded("sandbox_start", start.clone());
     assert!(!answer.failed && calls.iter().all(|call| !call.starts_with("sandbox_create")));
     here.call("sandbox_stop", json!({"sandbox": "new"}));
@@ -212,22 +214,22 @@ fn a_sandbox_that_exists_is_started_again() {
 
 #[test]
 fn without_its_registry_a_sandbox_has_the_programs_of_the_host() {
-    let here = Here::new(Fake { unreachable: true, ..Fake::default() });
+    let here = TestServer::new(FakeApi { unreachable: true, ..FakeApi::default() });
     let start = json!({"sandbox": "new", "config": {"image": "microsandbox/python"}});
     let answer = here.call("sandbox_start", start);
     let said: String = serde_json::from_str(text(&answer)).unwrap();
     assert!(said.starts_with("Sandbox new started successfully. Its image `microsandbox/python`"));
     assert!(said.contains("cannot reach registry-1.docker.io"), "{said}");
     assert_eq!(here.fake.sandboxes.lock().unwrap()[&name("new")].image, "host");
-    // What somebody named on purpose is not replaced.
+    // An explicitly named image is not replaced.
     let start = json!({"sandbox": "other", "config": {"image": "alpine"}});
     assert!(here.call("sandbox_start", start).failed);
 }
 
 #[test]
 fn a_key_of_one_namespace_sees_only_that() {
-    let mut here = world();
-    here.who.reaches = Reaches::One(Namespace::parse("team").unwrap());
+    let mut here = setup_world();
+    here.caller.scope = Scope::One(Namespace::parse("team").unwrap());
     let (calls, answer) = here.recorded("sandbox_get_metrics", json!({}));
     let seen: Value = serde_json::from_str(text(&answer)).unwrap();
     assert_eq!(seen["sandboxes"].as_array().unwrap().len(), 1);
@@ -245,7 +247,7 @@ fn a_key_of_one_namespace_sees_only_that() {
 
 #[test]
 fn a_star_means_all_namespaces() {
-    let here = world();
+    let here = setup_world();
     for (arguments, names) in [
         (json!({"namespace": "*"}), vec![("team", "web"), ("default", "web")]),
         (json!({}), vec![("team", "web"), ("default", "web")]),
@@ -266,15 +268,15 @@ fn a_star_means_all_namespaces() {
 }
 
 #[test]
-fn prompts_say_what_to_make() {
-    let server = world().server;
+fn prompts_name_the_sandbox_and_image() {
+    let server = setup_world().server;
     let arguments = |value: Value| value.as_object().unwrap().clone();
     for (prompt, image) in [
         ("create_python_sandbox", "microsandbox/python"),
         ("create_node_sandbox", "microsandbox/node"),
     ] {
         let text = server.prompt(prompt, &arguments(json!({"sandbox_name": "box"})));
-        let Block::Text(text) = &text.unwrap().unwrap()[0] else { panic!("no text") };
+        let ContentPart::Text(text) = &text.unwrap().unwrap()[0] else { panic!("no text") };
         for part in ["`box`", image, "512 MiB", "1 CPU", "/workspace"] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -290,18 +292,18 @@ fn prompts_say_what_to_make() {
 
 #[test]
 fn a_namespace_completes_to_those_that_the_caller_reaches() {
-    let api = Arc::new(Fake::with_sandboxes(&["red--a", "red--b", "rose--a", "web", "a---b"]));
+    let api = Arc::new(FakeApi::with_sandboxes(&["red--a", "red--b", "rose--a", "web", "a---b"]));
     let paths = Arc::new(HostPaths::below([], "nothing"));
-    let server = Server::new(World::new(api, paths, Spec::with_defaults()));
-    let complete = |argument: &str, typed: &str, who: &Who| {
-        server.complete("create_python_sandbox", argument, typed, who)
+    let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+    let complete = |argument: &str, typed: &str, caller: &Caller| {
+        server.complete("create_python_sandbox", argument, typed, caller)
     };
-    let all = Who { reaches: Reaches::All, ..Who::default() };
+    let all = Caller { scope: Scope::All, ..Caller::default() };
     assert_eq!(complete("namespace", "", &all), ["default", "red", "rose"]);
     assert_eq!(complete("namespace", "re", &all), ["red"]);
     assert_eq!(complete("sandbox_name", "", &all), [""; 0]);
-    let reaches = Reaches::One(Namespace::parse("blue").unwrap());
-    let blue = Who { reaches, ..Who::default() };
+    let scope = Scope::One(Namespace::parse("blue").unwrap());
+    let blue = Caller { scope, ..Caller::default() };
     assert_eq!(complete("namespace", "", &blue), ["blue"]);
     assert_eq!(complete("namespace", "r", &blue), [""; 0]);
 }
@@ -311,7 +313,7 @@ fn names_and_schemas_are_those_of_that_server() {
     let golden: Value =
         serde_json::from_str(include_str!("../../../tests/dialects/microsandbox-server.json"))
             .unwrap();
-    let server = world().server;
+    let server = setup_world().server;
     let names: Vec<&str> = server.tools().iter().map(|tool| tool.name.as_str()).collect();
     let golden_tools = golden["tools"].as_array().unwrap();
     let golden_names: Vec<&str> =
@@ -322,12 +324,12 @@ fn names_and_schemas_are_those_of_that_server() {
             let golden = golden.as_object().unwrap();
             golden.iter().find(|(key, _)| key.starts_with(start)).unwrap().1.clone()
         };
-        // With namespaces, as they were; needed is only what was needed at last.
+        // Namespaces as they were; required is only what was required at last.
         let mut wanted = field("inputSchema_namespaced");
         wanted["required"] = field("inputSchema_head")["required"].clone();
         let ours = without_descriptions(Value::Object((*tool.input).clone()));
         assert_eq!(ours, wanted, "{}", tool.name);
-        assert!(tool.title.is_none() && tool.hints == crate::dialect::Hints::default());
+        assert!(tool.title.is_none() && tool.hints == crate::dialect::ToolHints::default());
     }
     let prompts: Vec<&str> = server.prompts().iter().map(|prompt| prompt.name).collect();
     let golden_prompts: Vec<&str> = golden["prompts"]

@@ -54,7 +54,7 @@ fn others_keep_their_comments() {
     assert!(serde_json::from_str::<serde_json::Value>(&bare(&with)).is_ok(), "{with}");
 }
 
-/// Without its comments.
+/// Settings as JSON without comments.
 fn bare(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")

@@ -1,4 +1,4 @@
-//! Names, titles, annotations and schemas are those that clients were written for.
+//! Tests that names, titles, annotations and schemas are those that clients were written for.
 
 use super::Bench;
 use crate::dialect::Dialect;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const GOLDEN: &str = include_str!("../../../../tests/dialects/microsandbox-mcp.json");
 
-/// A schema without what is only told to people and models.
+/// A schema without descriptions.
 fn bare(schema: Value) -> Value {
     match schema {
         Value::Object(members) => members

@@ -1,18 +1,18 @@
-//! Every property of every input schema acts: with it, another Operation is asked for or another
-//! answer comes than without it. One that is read and left out fails here.
+//! Tests that every property of every input schema has an effect on the calls of the Api or on the
+//! result. A property that is parsed and ignored fails here.
 
 use super::Bench;
 use crate::dialect::Dialect;
 use serde_json::{Map, Value, json};
 
-/// Properties that change nothing because what they ask for always holds.
+/// Properties without effect, because their request is always fulfilled.
 const ALWAYS: [(&str, &str); 3] = [
     ("nosuid", "no setuid program of a mount is one inside"),
     ("nodev", "no device of a mount is one inside"),
     ("withParents", "an archive holds the layers of all snapshots below"),
 ];
 
-/// What each tool is called with before one property is added.
+/// The arguments of each tool before one property is added.
 fn usual(tool: &str, bench: &Bench) -> Value {
     let file = bench.directory.path().join("file");
     match tool {
@@ -33,7 +33,7 @@ fn usual(tool: &str, bench: &Bench) -> Value {
     }
 }
 
-/// The least that a tool can be called with.
+/// The required arguments of a tool.
 fn required(tool: &str, bench: &Bench, name: &str) -> Value {
     let schema = schema(tool, bench);
     let mut least = filled(&schema, "");
@@ -48,7 +48,7 @@ fn schema(tool: &str, bench: &Bench) -> Value {
     Value::Object(found.input.as_ref().clone())
 }
 
-/// A value that a schema takes, and that means something where it has this name.
+/// A valid value for a schema, which is meaningful for a property of this name.
 fn sample(schema: &Value, name: &str) -> Value {
     let meant = match name {
         "path" | "from" => json!("/dir"),
@@ -115,7 +115,7 @@ fn sample(schema: &Value, name: &str) -> Value {
     }
 }
 
-/// An object with what it needs, or a plain value.
+/// An object with its required members, or a plain value.
 fn filled(schema: &Value, name: &str) -> Value {
     if schema["type"] != "object" || schema.get("properties").is_none() {
         return sample(schema, name);
@@ -126,7 +126,7 @@ fn filled(schema: &Value, name: &str) -> Value {
         (key.to_owned(), sample(&schema["properties"][key], key))
     };
     let mut least: Map<String, Value> = needed.iter().map(member).collect();
-    // What a schema does not ask for and no call does without.
+    // Members that the schema does not require, but calls need.
     let more = match (schema["properties"]["kind"].get("const").and_then(Value::as_str), name) {
         (Some("bind"), _) => json!({"path": "@dir"}),
         (Some("disk"), _) => json!({"path": "@file"}),
@@ -139,7 +139,7 @@ fn filled(schema: &Value, name: &str) -> Value {
     Value::Object(least)
 }
 
-/// Another value of the same kind.
+/// Another value of the same type.
 fn other(value: &Value) -> Value {
     match value {
         Value::String(text) if text == "on" => json!("off"),
@@ -150,10 +150,10 @@ fn other(value: &Value) -> Value {
     }
 }
 
-/// What is asked for, what is answered, without what is chance or the clock.
+/// The calls and the result, without random values and times.
 fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     std::fs::write(bench.directory.path().join("file"), "file").unwrap();
-    bench.fake.asked();
+    bench.fake.calls();
     let out = bench.directory.path().join("out");
     let directory = bench.directory.path().display().to_string();
     let arguments = arguments.to_string();
@@ -167,7 +167,7 @@ fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     let mut said: Value = serde_json::from_str(&answer.text[0]).unwrap_or(plain);
     let id = said["data"]["execSessionId"].as_str().filter(|_| tool == "sandbox_exec_start");
     if let Some(id) = id.map(str::to_owned) {
-        // What it said belongs to what it was asked.
+        // The output of the command is part of the trace.
         loop {
             let polled = bench.call("sandbox_exec_poll", json!({"execSessionId": id}));
             if polled["data"]["done"] == true {
@@ -180,18 +180,18 @@ fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     }
     unchanging(&mut said);
     said["written"] = json!(std::fs::read(&out).ok());
-    let mut asked = bench.fake.asked();
+    let mut params = bench.fake.calls();
     if tool == "sandbox_exec_start" && said["ok"] == true {
-        // Stdin is written beside the command, and may be so after its end.
+        // Stdin is written by another thread, perhaps after the end of the command.
         let last = if closes { "\"close\"" } else { "(\"write\"" };
-        while (writes || closes) && !asked.iter().any(|it| it.starts_with(last)) {
+        while (writes || closes) && !params.iter().any(|it| it.starts_with(last)) {
             std::thread::yield_now();
-            asked.extend(bench.fake.asked());
+            params.extend(bench.fake.calls());
         }
     }
-    let mut asked: Vec<String> = asked.iter().map(|it| without_chance(it)).collect();
-    asked.sort();
-    (asked, said)
+    let mut params: Vec<String> = params.iter().map(|it| without_chance(it)).collect();
+    params.sort();
+    (params, said)
 }
 
 fn unchanging(value: &mut Value) {
@@ -208,7 +208,7 @@ fn unchanging(value: &mut Value) {
     }
 }
 
-/// The names of scratch directories are made by chance.
+/// Replaces the random names of temporary directories.
 fn without_chance(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -219,7 +219,7 @@ fn without_chance(text: &str) -> String {
     plain + rest
 }
 
-/// Goes through a schema. `make` puts a value at its place into arguments that can be called with.
+/// Walks through a schema. `make` sets a value at its place in valid arguments.
 fn walk(
     bench: &Bench,
     tool: &str,
@@ -253,7 +253,7 @@ fn walk(
             Some(needed) => (make(least.clone()), with(&other(needed))),
             None => (make(least.clone()), with(&value)),
         };
-        // What holds others acts through them.
+        // Objects have an effect through their members.
         let constant = of.get("const").is_some() || of.get("properties").is_some();
         if !constant && !acts(bench, tool, &place, key, &without, &with_it) {
             failures.push(format!("{tool} {place}: {with_it}"));
@@ -264,7 +264,7 @@ fn walk(
 }
 
 fn acts(bench: &Bench, tool: &str, place: &str, key: &str, without: &Value, with: &Value) -> bool {
-    // A session of SFTP has no terminal that could be of a kind.
+    // An SFTP session has no terminal type.
     let of_sftp = key == "term" && tool.starts_with("sandbox_sftp_");
     if of_sftp || ALWAYS.iter().any(|(always, _)| *always == key) {
         return true;
@@ -276,7 +276,7 @@ fn acts(bench: &Bench, tool: &str, place: &str, key: &str, without: &Value, with
     before != after || after.1["error"]["code"] == "unsupported"
 }
 
-/// Some properties only matter beside others.
+/// Some properties have an effect only with others.
 fn arranged(
     bench: &Bench,
     tool: &str,
@@ -285,7 +285,7 @@ fn arranged(
     with: &Value,
 ) -> (Value, Value) {
     let directory = bench.directory.path().display().to_string();
-    // One of two ways to say the same is tried without the other, which would win.
+    // Of two alternatives, one is tried without the other, which would take precedence.
     for (one, winner) in [("source", "hostPath"), ("guestPath", "path"), ("valueEnv", "value")] {
         if let Some(list) = place.strip_suffix(&format!("[].{one}")) {
             let mut with = with.clone();
@@ -302,7 +302,7 @@ fn arranged(
         (without, with)
     };
     match (tool, place) {
-        // Nothing that is there is replaced.
+        // No existing file may be replaced.
         ("sandbox_sftp_rename", ".from") => both(&|it| it["to"] = json!("/none")),
         ("sandbox_sftp_symlink", ".target") => both(&|it| it["linkPath"] = json!("/none")),
         (_, ".keepRunning") => both(&|it| {
@@ -320,7 +320,7 @@ fn arranged(
         | ("sandbox_exec_write_stdin" | "sandbox_exec_signal", _) => {
             let begun = bench.data("sandbox_exec_start", json!({"name": "on", "command": "wait"}));
             let id = begun["execSessionId"].clone();
-            // Until it has said all that it will, two polls may differ.
+            // Until all output has arrived, two polls may differ.
             let poll = || bench.data("sandbox_exec_poll", json!({"execSessionId": id.clone()}));
             while poll()["nextCursor"].as_u64() < Some(3) {
                 std::thread::yield_now();
@@ -374,7 +374,7 @@ fn arranged(
     }
 }
 
-/// The second of two with a value changed.
+/// Changes a value in the second of two objects.
 trait WithValue {
     fn with_value(self, key: &str, value: &Value) -> Self;
 }
@@ -396,7 +396,7 @@ fn every_property_acts() {
         let make = |value: Value| {
             let mut arguments = base.clone();
             for (key, value) in value.as_object().unwrap() {
-                // What the tool is called with anyway stays, unless it is what is tried.
+                // Arguments that the tool needs stay, unless they are the tested ones.
                 let schema = schema(&tool, &bench);
                 let needed = schema["required"].as_array().into_iter().flatten();
                 let least = { needed }.any(|it| it == key)
@@ -413,22 +413,22 @@ fn every_property_acts() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Properties whose meaning depends on what they stand beside.
+/// Properties with an effect that depends on others.
 #[test]
-fn nested_properties_become_what_they_say() {
+fn nested_properties_are_applied() {
     let bench = Bench::new();
     let directory = bench.directory.path();
     std::fs::write(directory.join("file"), "file").unwrap();
     let spec = |more: Value| {
         let mut ask = json!({"name": "new", "image": "host"});
         ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        bench.fake.asked();
+        bench.fake.calls();
         let envelope = bench.call("sandbox_create", ask);
         assert_eq!(envelope["ok"], true, "{envelope}");
-        without_chance(&bench.fake.asked().join("\n"))
+        without_chance(&bench.fake.calls().join("\n"))
     };
     let patch = |patch: Value| spec(json!({"patches": [patch]}));
-    for (asked, wanted) in [
+    for (params, request) in [
         (
             json!({"kind": "text", "path": "/a", "content": "x", "mode": 384}),
             "Mode { path: GuestPath(\"/a\"), mode: 384 }",
@@ -464,11 +464,11 @@ fn nested_properties_become_what_they_say() {
             "Symlink { path: GuestPath(\"/a\"), target: \"/t\" }",
         ),
     ] {
-        let found = patch(asked.clone());
-        assert!(found.contains(wanted), "{asked}: {found}");
+        let found = patch(params.clone());
+        assert!(found.contains(request), "{params}: {found}");
     }
     let mount = |mount: Value| spec(json!({"volumes": [mount]}));
-    for (asked, wanted) in [
+    for (params, request) in [
         (
             json!({"kind": "bind", "guestPath": "/m", "source": directory, "readonly": true}),
             "read_only: true",
@@ -486,19 +486,19 @@ fn nested_properties_become_what_they_say() {
             "Tmpfs { guest: GuestPath(\"/m\"), size: Bytes(33554432) }",
         ),
     ] {
-        let found = mount(asked.clone());
-        assert!(found.contains(wanted), "{asked}: {found}");
+        let found = mount(params.clone());
+        assert!(found.contains(request), "{params}: {found}");
     }
     let secrets = json!([{"envVar": "K", "value": "secret-value", "allowedHost": "a.example"}]);
     let found = spec(json!({"secrets": secrets, "network": {"trustHostCas": true}}));
-    assert!(found.contains("(\"giving\", [(\"K\","), "{found}");
+    assert!(found.contains("(\"with_secrets\", [(\"K\","), "{found}");
     assert!(found.contains("source: Given"), "{found}");
     let found = spec(json!({"network": {"tls": {"blockQuic": true}, "disabled": false}}));
     assert!(found.contains("Udp"), "{found}");
     let init = json!({"path": "/sbin/init", "args": ["-x"], "env": {"E": "1"}});
     let found = spec(json!({"process": {"init": init}}));
-    for wanted in ["Path(\"/sbin/init\")", "args: [\"-x\"]", "env: {\"E\": \"1\"}"] {
-        assert!(found.contains(wanted), "{wanted}: {found}");
+    for request in ["Path(\"/sbin/init\")", "args: [\"-x\"]", "env: {\"E\": \"1\"}"] {
+        assert!(found.contains(request), "{request}: {found}");
     }
     let nested = json!({
         "cpus": 1, "resources": {"cpus": 3},
@@ -506,9 +506,9 @@ fn nested_properties_become_what_they_say() {
         "maxDuration": 5, "lifecycle": {"maxDurationSecs": 7},
     });
     let found = spec(nested);
-    for wanted in
+    for request in
         ["millis: 3000", "\"A\": \"nested\"", "\"B\": \"flat\"", "max_duration: Some(Span(7s))"]
     {
-        assert!(found.contains(wanted), "{wanted}: {found}");
+        assert!(found.contains(request), "{request}: {found}");
     }
 }

@@ -1,12 +1,12 @@
-//! Every property of every tool acts: with it something else is asked or answered than without.
+//! Tests that every property of every tool has an effect on the calls of the Api or on the result.
 
-use super::Desk;
-use crate::dialect::{Call, Dialect};
+use super::TestClient;
+use crate::dialect::{Dialect, ToolCall};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Arguments that each tool is content with.
+/// Valid arguments for each tool.
 pub(super) fn usual(tool: &str) -> Map<String, Value> {
     let mut arguments = match tool {
         "sandbox_create" => json!({"image": "host"}),
@@ -34,7 +34,7 @@ pub(super) fn usual(tool: &str) -> Map<String, Value> {
     arguments.clone()
 }
 
-/// Another value for each property; an `_` stands for one of a list.
+/// Another value for each property; an `_` stands for an item of a list.
 fn others() -> Vec<(&'static str, &'static str, Value)> {
     let health = "health_check_polling_interval_ms";
     let mut all = vec![
@@ -121,7 +121,7 @@ fn others() -> Vec<(&'static str, &'static str, Value)> {
     all
 }
 
-/// What else has to be said for a property to matter.
+/// Sets the other arguments that a property needs to have an effect.
 fn beside(tool: &str, property: &str, arguments: &mut Map<String, Value>) {
     let mut set = |name: &str, value: Value| drop(arguments.insert(name.to_owned(), value));
     match property {
@@ -153,7 +153,7 @@ fn beside(tool: &str, property: &str, arguments: &mut Map<String, Value>) {
     }
 }
 
-/// Puts a value where a path leads; `_` is the first of a list.
+/// Sets a value at a path; `_` is the first item of a list.
 fn put(arguments: &mut Value, path: &str, value: Value) {
     let mut place = arguments;
     for part in path.split('.') {
@@ -165,36 +165,36 @@ fn put(arguments: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
-/// What is asked and answered, without what is different every time.
+/// The calls and the result, without values that differ every time.
 fn effect(tool: &str, property: &str, arguments: Map<String, Value>) -> String {
-    let desk = Desk::new();
+    let client = TestClient::new();
     for (path, content) in [
         ("/w/a.py", "old"),
         ("/w/b.py", "older"),
         ("/etc/passwd", "root:x:0:0"),
         ("/etc/group", ""),
     ] {
-        desk.file(path, content.as_bytes());
+        client.file(path, content.as_bytes());
     }
     let ill = match property {
         "health_check_polling_interval_ms" => u32::MAX,
         "ready_timeout_seconds" | "connect_timeout_seconds" => 20,
         _ => 0,
     };
-    desk.fake.ill.store(ill, Ordering::Relaxed);
+    client.fake.ill.store(ill, Ordering::Relaxed);
     if tool == "command_interrupt" {
-        *desk.fake.stubborn.lock().unwrap() = Some(2);
+        *client.fake.stubborn.lock().unwrap() = Some(2);
     }
-    let answer = desk.dialect.call(&Call::new(tool, arguments));
+    let answer = client.dialect.call(&ToolCall::new(tool, arguments));
     let said = match answer.structured {
         Some(mut value) => {
             plain(&mut value);
             value.to_string()
         }
-        // The name of a sandbox that was made and removed is another every time.
+        // The random name of a created sandbox differs every time.
         None => answer.text.concat().chars().take(60).collect(),
     };
-    let asked = desk.fake.calls();
+    let asked = client.fake.calls();
     let looks = asked.iter().filter(|call| call.starts_with("looked")).count();
     let rest: Vec<&String> = asked.iter().filter(|call| !call.starts_with("looked")).collect();
     format!("{said} {} {rest:?}", if ill == 0 || looks < 3 { looks } else { 3 })
@@ -214,7 +214,7 @@ fn plain(value: &mut Value) {
     }
 }
 
-/// Every property that a schema has, however deep.
+/// All properties of a schema, at any depth.
 fn declared(schema: &Value, root: &Value, path: &str, found: &mut BTreeSet<String>) {
     if let Some(reference) = schema["$ref"].as_str() {
         return declared(root.pointer(&reference[1..]).unwrap(), root, path, found);
@@ -235,7 +235,7 @@ fn declared(schema: &Value, root: &Value, path: &str, found: &mut BTreeSet<Strin
 #[test]
 fn every_property_acts() {
     let others = others();
-    for tool in Desk::new().dialect.tools() {
+    for tool in TestClient::new().dialect.tools() {
         let schema = Value::Object((*tool.input).clone());
         let mut properties = BTreeSet::new();
         declared(&schema, &schema, "", &mut properties);

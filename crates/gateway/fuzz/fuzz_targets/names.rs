@@ -1,4 +1,0 @@
-//! `cargo +nightly fuzz run names` in `crates/gateway`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| msb_gateway::fuzz::names(bytes));
