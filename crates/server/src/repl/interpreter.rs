@@ -8,7 +8,7 @@ use msb_spec::{CallOrigin, Error, Exit, Kind, Name, Result};
 use msb_sys::signal::{SIGINT as INTERRUPT, SIGKILL as KILL};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -108,6 +108,17 @@ struct InterpreterOwner {
 struct RunningDriver {
     number: u64,
     input: Arc<dyn ExecInput>,
+    /// Writes for the driver, in order. Another thread makes them: the sandbox may be paused, and the
+    /// time limit of a call still counts.
+    writes: Sender<DriverWrite>,
+}
+
+/// Something to write to a driver or to record about it.
+enum DriverWrite {
+    /// Records that code begins, then sends it.
+    Code { code: String, origin: Option<CallOrigin>, frame: Vec<u8> },
+    /// Records that the code has ended.
+    Ended { status: Option<i32>, took: Duration },
 }
 
 impl RunningDriver {
@@ -226,14 +237,10 @@ impl InterpreterOwner {
             lines.push(line.stream, b"\n");
         }
         self.orders += 1;
-        let (input, frame) =
-            (Arc::clone(&live.input), frames::encode_request(self.orders, &job.code));
+        let frame = frames::encode_request(self.orders, &job.code);
         let (code, origin) = (job.code.clone(), job.origin.clone());
-        // From another thread: the sandbox may be paused, and the time limit still counts.
-        thread::spawn(move || {
-            let noted = with_origin(origin, || input.note(&CodeEvent::Began(&code)));
-            noted.and_then(|()| input.write(&frame))
-        });
+        // A writer that has ended has lost its driver, which reports its exit.
+        let _ = live.writes.send(DriverWrite::Code { code, origin, frame });
 
         let mut until = Instant::now() + job.limit;
         // When the next interrupt is due.
@@ -318,8 +325,8 @@ impl InterpreterOwner {
             CodeEnd::Thrown => Some(1),
             CodeEnd::Interrupted(_) | CodeEnd::Killed(_) | CodeEnd::Crashed(_) => None,
         };
-        let input = Arc::clone(&live.input);
-        thread::spawn(move || input.note(&CodeEvent::Ended { status, took }));
+        // The end of the driver itself is recorded anyway.
+        let _ = live.writes.send(DriverWrite::Ended { status, took });
     }
 
     /// Starts the interpreter and waits until it is ready; false if the owner has to exit.
@@ -330,12 +337,18 @@ impl InterpreterOwner {
         let exec = self.language.start(self.api.as_ref(), &self.name).map_err(about)?;
         self.starts += 1;
         let (number, input, messages) = (self.starts, exec.input(), self.messages.clone());
-        let live = RunningDriver { number, input };
+        let (writes, queue) = mpsc::channel();
+        let live = RunningDriver { number, input: Arc::clone(&input), writes };
         self.between_calls = OutputLines::default();
+        let no_thread = |error| Error::host("cannot start a thread for the interpreter", error);
         thread::Builder::new()
             .name("repl-reader".to_owned())
             .spawn(move || forward_output(exec, number, &messages))
-            .map_err(|error| Error::host("cannot start a thread for the interpreter", error))?;
+            .map_err(no_thread)?;
+        thread::Builder::new()
+            .name("repl-writer".to_owned())
+            .spawn(move || write_in_order(input.as_ref(), &queue))
+            .map_err(no_thread)?;
         self.live = Some(live);
         let until = Instant::now() + START_LIMIT;
         let mut startup_output = OutputLines::default();
@@ -365,6 +378,22 @@ impl InterpreterOwner {
         }
         // A program that cannot start prints the reason last.
         Err(startup_output.finish().pop().map_or(failed.clone(), |line| failed.cause(line.text)))
+    }
+}
+
+/// Makes the writes of a driver one after the other, until it is gone or the owner drops it.
+fn write_in_order(input: &dyn ExecInput, queue: &Receiver<DriverWrite>) {
+    while let Ok(write) = queue.recv() {
+        let written = match write {
+            DriverWrite::Code { code, origin, frame } => {
+                let noted = with_origin(origin, || input.note(&CodeEvent::Began(&code)));
+                noted.and_then(|()| input.write(&frame))
+            }
+            DriverWrite::Ended { status, took } => input.note(&CodeEvent::Ended { status, took }),
+        };
+        if written.is_err() {
+            return;
+        }
     }
 }
 
