@@ -355,6 +355,7 @@ const TABLE: Table = Table {
             "doctor",
             "Tell what this host can do, and how to mend it",
         ),
+        local_only::<verbs::api::ApiArgs>(MORE, "api", "Serve sandboxes to a program on its pipes"),
         local_only::<verbs::mcp::McpArgs>(MORE, "mcp", "Serve sandboxes to an MCP client"),
         local_only::<verbs::mcp_install::McpInstallArgs>(
             MORE,

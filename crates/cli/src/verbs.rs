@@ -1,5 +1,6 @@
 //! One file for each verb: its flags, and the Operations it calls.
 
+pub(crate) mod api;
 pub(crate) mod apply;
 pub(crate) mod archive;
 pub(crate) mod attach;

@@ -3,6 +3,7 @@
 mod build;
 mod children;
 mod exec;
+mod owned;
 mod path_recheck;
 mod pull_progress;
 mod syncs;
@@ -13,7 +14,6 @@ use crate::images::{Credential, Fetching, PullOptions, RegistryOptions, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
-use crate::start::{Launch, LaunchUntil};
 use exec::{ExecRole, ExecWait, LocalExec};
 use msb_api::{
     Api, Attributes, Audit, Changes, ClientScope, CopyCount, Create, DiskUsage, EventStream, Exec,
@@ -27,6 +27,7 @@ use msb_spec::{
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, StopResult};
+pub use owned::SandboxTie;
 pub(crate) use path_recheck::check as recheck_paths;
 use pull_progress::PullProgress;
 use std::io::{Read, Write};
@@ -52,19 +53,7 @@ impl Sandboxes for Engine {
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let mut spec = ask.spec.clone();
         spec.ephemeral = false;
-        let progress = PullProgress::new(watch);
-        let reach = reach(&ask.registry);
-        let fetching = Fetching { reach, progress: &progress };
-        // The caller does not wait for the command, and it outlives the call.
-        let plan = self.checked_plan(&spec, &CommandStreams::in_background(), &fetching)?;
-        watch.step("starting the sandbox", None);
-        let launch = Launch {
-            replace: ask.replace,
-            until: LaunchUntil::CommandStarted,
-            symlinks: SymlinkPolicy::Refuse,
-            while_booting: None,
-        };
-        let plan = self.launch(plan, &launch)?.detach()?;
+        let plan = owned::launch(self, &spec, ask, watch)?.detach()?;
         self.summary(&plan.name)
     }
 

@@ -44,6 +44,7 @@ mod sync;
 mod volumes;
 pub mod workspace;
 
+pub use api::SandboxTie;
 pub use children::ChildSandboxes;
 pub use connection::Connection;
 pub use ctl::{CTL_ARGUMENT, serve_ctl};

@@ -28,6 +28,7 @@ mod rest;
 mod rpc;
 mod schema;
 mod scoped_api;
+mod session;
 mod state_dir;
 mod tool_filter;
 mod tool_list;
@@ -57,4 +58,5 @@ pub use repl::{
 pub use rest::document as openapi;
 pub use rpc::{Reply, health, refused, rpc};
 pub use scoped_api::ScopedApi;
+pub use session::{OwnedSandbox, SandboxOwner, Session};
 pub use tool_filter::ToolFilter;
