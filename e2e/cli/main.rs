@@ -29,6 +29,7 @@ mod registry;
 mod repair;
 mod run;
 mod service;
+mod session;
 mod settings;
 mod setup;
 mod skill;

@@ -14,6 +14,7 @@ use crate::images::{Credential, Fetching, PullOptions, RegistryOptions, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
+use crate::start::Launch;
 use exec::{ExecRole, ExecWait, LocalExec};
 use msb_api::{
     Api, Attributes, Audit, Changes, ClientScope, CopyCount, Create, DiskUsage, EventStream, Exec,
@@ -167,12 +168,12 @@ impl Execs for Engine {
             return Err(Error::invalid("a command needs a program to execute"));
         }
         let connection = self.exec(name, command.clone())?;
-        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Owner)?))
+        Ok(Box::new(LocalExec::begin(self, name, connection.into_stream(), ExecRole::Owner)?))
     }
 
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>> {
         let connection = self.connect(name, &Request::Attach { id })?;
-        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Attached)?))
+        Ok(Box::new(LocalExec::begin(self, name, connection.into_stream(), ExecRole::Attached)?))
     }
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
@@ -187,7 +188,8 @@ impl Execs for Engine {
         watch.step("starting the sandbox", None);
         let launch = Launch { symlinks: SymlinkPolicy::Refuse, ..Launch::default() };
         let (plan, stream) = self.launch(plan, &launch)?.into_stream();
-        Ok((plan.name, Box::new(LocalExec::first(stream)?)))
+        let exec = LocalExec::first(self, &plan.name, stream)?;
+        Ok((plan.name, Box::new(exec)))
     }
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `msb api`: sandboxes for one program, on the pipes between them.
 
-use crate::http_server::tidy_up;
 use crate::output::Outcome;
+use crate::target::tidy_up;
 use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_api::http::SecretValues;

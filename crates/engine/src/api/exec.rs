@@ -2,14 +2,17 @@
 
 use super::worker_gone;
 use crate::connection::{Connection, FrameWait};
+use crate::sandboxes::Engine;
 use msb_api::{CodeEvent, Exec, ExecEvent, ExecInput};
-use msb_spec::{Error, Exit, Kind, Result, TermSize};
+use msb_spec::{Error, Exit, Kind, Name, Result, TermSize};
 use msb_wire::record::CommandRecord;
 use msb_wire::{CodeNote, FrameKind, Reply, encode, header};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -73,11 +76,18 @@ pub(super) struct LocalExec {
 
 impl LocalExec {
     /// The first Exec of a sandbox. Its worker sends `Started` together with the first output.
-    pub(super) fn first(stream: UnixStream) -> Result<Self> {
-        let out = stream.try_clone().map_err(worker_gone)?;
+    pub(super) fn first(engine: &Engine, name: &Name, stream: UnixStream) -> Result<Self> {
+        let input = ExecSender {
+            stream: Mutex::new(stream.try_clone().map_err(worker_gone)?),
+            closer: stream.try_clone().map_err(worker_gone)?,
+            engine: engine.clone(),
+            name: name.clone(),
+            id: AtomicU64::new(FIRST_EXEC_ID),
+            has_stdin: AtomicBool::new(false),
+        };
         Ok(Self {
             connection: Connection::from_stream(stream),
-            input: Arc::new(ExecSender(Mutex::new(out))),
+            input: Arc::new(input),
             id: FIRST_EXEC_ID,
             pid: 0,
             early_output: VecDeque::new(),
@@ -87,8 +97,13 @@ impl LocalExec {
     }
 
     /// Waits until the command runs.
-    pub(super) fn begin(stream: UnixStream, role: ExecRole) -> Result<Self> {
-        let mut exec = Self::first(stream)?;
+    pub(super) fn begin(
+        engine: &Engine,
+        name: &Name,
+        stream: UnixStream,
+        role: ExecRole,
+    ) -> Result<Self> {
+        let mut exec = Self::first(engine, name, stream)?;
         exec.role = role;
         loop {
             match exec.read_frame()? {
@@ -115,6 +130,7 @@ impl LocalExec {
                 Reply::Ready => Ok(WorkerFrame::Ready),
                 Reply::Started { id, pid } => {
                     (self.id, self.pid) = (id, pid);
+                    self.input.id.store(id, Relaxed);
                     Ok(WorkerFrame::Started)
                 }
                 Reply::Exited(exit) => {
@@ -171,18 +187,28 @@ impl Drop for LocalExec {
     fn drop(&mut self) {
         // The input half may still be referenced; the worker must see the connection close.
         if self.role == ExecRole::Owner {
-            let stream = self.input.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = stream.shutdown(Shutdown::Both);
+            // Without the lock: a write to the stdin of a command that does not read holds it.
+            let _ = self.input.closer.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// The sending side of the connection. The lock keeps frames from interleaving.
-struct ExecSender(Mutex<UnixStream>);
+/// The sending side of the connection.
+struct ExecSender {
+    /// The lock keeps frames from interleaving.
+    stream: Mutex<UnixStream>,
+    /// The same connection, to close it while a write waits.
+    closer: UnixStream,
+    engine: Engine,
+    name: Name,
+    id: AtomicU64,
+    /// Whether frames may wait behind bytes that the command does not read.
+    has_stdin: AtomicBool,
+}
 
 impl ExecSender {
     fn send(&self, frames: &[u8]) -> Result<()> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream
             .write_all(frames)
             .map_err(|error| Error::new(Kind::State, "the command has ended").cause(error))
@@ -191,6 +217,7 @@ impl ExecSender {
 
 impl ExecInput for ExecSender {
     fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.has_stdin.store(true, Relaxed);
         for piece in bytes.chunks(STDIN_CHUNK) {
             let mut frame = header(FrameKind::Stdin, piece.len()).to_vec();
             frame.extend_from_slice(piece);
@@ -206,7 +233,11 @@ impl ExecInput for ExecSender {
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
-        self.send(&encode(FrameKind::Signal, &signal))
+        match self.has_stdin.load(Relaxed) {
+            // On a connection of its own: this one may be full of bytes that the command never reads.
+            true => self.engine.kill(&self.name, self.id.load(Relaxed), signal),
+            false => self.send(&encode(FrameKind::Signal, &signal)),
+        }
     }
 
     fn resize(&self, size: TermSize) -> Result<()> {

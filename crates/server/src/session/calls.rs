@@ -88,7 +88,7 @@ pub(super) fn perform(
         "snapshot_save" => {
             let SnapshotSave { name, whole } = members(&args)?;
             api.snapshot_save(&name, whole, &mut call.out.clone())?;
-            to_json(&Done::default())
+            to_json(&Done {})
         }
         "snapshot_load" => {
             let SnapshotLoad { name } = members(&args)?;
@@ -107,12 +107,12 @@ pub(super) fn perform(
         "session_own" => {
             let OfSandbox { name } = members(&args)?;
             owned.own(&name)?;
-            to_json(&Done::default())
+            to_json(&Done {})
         }
         "session_release" => {
             let OfSandbox { name } = members(&args)?;
             owned.release(&name)?;
-            to_json(&Done::default())
+            to_json(&Done {})
         }
         "session_owned" => {
             let NoMembers {} = members(&args)?;
@@ -120,7 +120,7 @@ pub(super) fn perform(
         }
         "session_ping" => {
             let NoMembers {} = members(&args)?;
-            to_json(&Done::default())
+            to_json(&Done {})
         }
         _ => Err(Error::new(Kind::Unsupported, format!("there is no operation `{op}`"))
             .hint("docs/openapi.json and docs/session-protocol.md list all operations")),
@@ -236,7 +236,7 @@ fn follow<T: Serialize>(
             call.out.event(&json!({"items": batch}))?;
         }
         if !ask.follow {
-            return to_json(&Done::default());
+            return to_json(&Done {});
         }
         if call.cancel.is_cancelled() {
             return Err(cancelled());
