@@ -5,7 +5,7 @@ use crate::pull_progress::{Bars, FetchArgs};
 use crate::selection::pair;
 use crate::service_arguments::ServiceArgs;
 use crate::target::Target;
-use crate::{listing, output, plan_text, terminal};
+use crate::{host_limits, listing, output, plan_text, terminal};
 use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
@@ -54,14 +54,14 @@ pub(crate) struct SandboxArgs {
     /// Processors, as in `2` or `0.5`
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     cpus: Option<Cpus>,
-    /// Memory, as in `512M` [default: 3/4 of the host's, 1G in a microVM]
-    #[arg(long, short, value_name = "SIZE", help_heading = LIMITS)]
+    /// Memory, as in `512M`; a bare number is MiB [default: 3/4 of the host's, 1G in a microVM]
+    #[arg(long, short, value_name = "SIZE", value_parser = Bytes::parse_size, help_heading = LIMITS)]
     memory: Option<Bytes>,
     /// Processes and threads [default: 4096]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pids: Option<u32>,
-    /// Size of the writable layer
-    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    /// Size of the writable layer, as in `10G`; a bare number is MiB
+    #[arg(long, value_name = "SIZE", value_parser = Bytes::parse_size, help_heading = LIMITS)]
     disk: Option<Bytes>,
     /// Resource limit of every command, as in `nofile=1024:4096`
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", help_heading = LIMITS)]
@@ -121,8 +121,13 @@ pub(crate) struct SandboxArgs {
         help_heading = FILES
     )]
     mount_file: Vec<Mount>,
-    /// Memory file system inside
-    #[arg(long, value_name = "PATH[:SIZE]", help_heading = FILES)]
+    /// Memory file system inside [SIZE: 512M]
+    #[arg(
+        long,
+        value_name = "PATH[:SIZE]",
+        value_parser = Tmpfs::parse_typed,
+        help_heading = FILES
+    )]
     tmpfs: Vec<Tmpfs>,
     /// Script put on PATH inside
     #[arg(long = "script", value_name = "NAME=BODY", help_heading = FILES)]
@@ -221,6 +226,9 @@ impl SandboxArgs {
         self.isolation(&mut spec)?;
         spec.network = Some(self.network.network(spec.network.take())?);
         self.limits(&mut spec);
+        if matches!(target, Target::Local) {
+            host_limits::check(spec.cpus, spec.memory)?;
+        }
         self.service.add_to(&mut spec)?;
         self.inside(&mut spec)?;
         self.files(&mut spec, target)?;

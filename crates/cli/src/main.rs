@@ -8,6 +8,7 @@ mod change_text;
 mod clock;
 mod event_text;
 mod gateway;
+mod host_limits;
 mod http_server;
 mod image_text;
 mod listing;

@@ -5,9 +5,26 @@ use serde::Deserialize;
 
 /// A Spec from a TOML file, with the defaults of the CLI.
 pub fn spec(text: &str) -> Result<Spec> {
-    let spec: Spec = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
+    let spec: Spec =
+        msb_image::parse_toml(text, add_units).map_err(|error| unreadable(text, &error))?;
     let defaults = Spec::with_defaults();
     Ok(Spec { pids: spec.pids.or(defaults.pids), ..spec })
+}
+
+/// Adds `M` to sizes without a unit.
+fn add_units(table: &mut toml::Table) {
+    msb_image::plain_sizes_are_mib(table, &["memory", "disk"]);
+    if let Some(spawn) = table.get_mut("spawn").and_then(toml::Value::as_table_mut) {
+        msb_image::plain_sizes_are_mib(spawn, &["memory", "child_memory"]);
+    }
+    let tmpfs = table.get_mut("tmpfs").and_then(toml::Value::as_array_mut);
+    for entry in tmpfs.into_iter().flatten() {
+        if let Some((_, size)) = entry.as_str().and_then(|text| text.split_once(':'))
+            && size.ends_with(|c: char| c.is_ascii_digit())
+        {
+            *entry = toml::Value::String(format!("{}M", entry.as_str().unwrap_or_default()));
+        }
+    }
 }
 
 /// Patches from a file: a list `[[patch]]`, each with one key such as `text` or `copy`.
@@ -46,6 +63,7 @@ fn unreadable(text: &str, error: &toml::de::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use msb_spec::Bytes;
 
     #[test]
     fn a_spec_is_read_from_toml() {
@@ -59,6 +77,20 @@ mod tests {
         assert!(spec.mounts[0].read_only);
         assert_eq!(spec.patches.len(), 1);
         assert_eq!(spec.pids, Spec::with_defaults().pids);
+    }
+
+    #[test]
+    fn a_size_without_a_unit_is_mebibytes() {
+        let spec = spec(
+            "memory = 512\ndisk = '64'\ntmpfs = ['/a:32', '/b:1K', '/c']\n\
+             [spawn]\nchild_memory = 128\n[env]\nmemory = '512'\n",
+        )
+        .unwrap();
+        assert_eq!(spec.memory.zip(spec.disk), Some((Bytes::mib(512), Bytes::mib(64))));
+        let sizes: Vec<Bytes> = spec.tmpfs.iter().map(|tmpfs| tmpfs.size).collect();
+        assert_eq!(sizes, [Bytes::mib(32), Bytes(1 << 10), Bytes::mib(512)]);
+        assert_eq!(spec.spawn.unwrap().child_memory, Bytes::mib(128));
+        assert_eq!(spec.env["memory"], "512");
     }
 
     #[test]

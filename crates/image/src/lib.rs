@@ -28,6 +28,7 @@ mod settings;
 mod sparse_digest;
 mod squash;
 mod store;
+mod toml_sizes;
 mod tree_digest;
 pub mod unpack;
 
@@ -51,6 +52,7 @@ pub use settings::{
 };
 pub use sparse_digest::digest_of_sparse;
 pub use store::{AddLock, Image, Layer, Store, digest_of};
+pub use toml_sizes::{parse_toml, plain_sizes_are_mib};
 pub use tree_digest::{FileDigest, TreeDigest, digest_tree};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};

@@ -150,10 +150,19 @@ impl Tmpfs {
     /// Size if none is given: enough for build output, small for any host that runs agents.
     pub const DEFAULT_SIZE: Bytes = Bytes::mib(512);
 
-    /// Parses `PATH[:SIZE]`; the size has a default.
+    /// Parses `PATH[:SIZE]` as it is stored: a size without a unit is bytes.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, Bytes::parse)
+    }
+
+    /// Parses `PATH[:SIZE]` as users type it: a size without a unit is MiB.
+    pub fn parse_typed(text: &str) -> Result<Self> {
+        Self::parse_with(text, Bytes::parse_size)
+    }
+
+    fn parse_with(text: &str, parse: fn(&str) -> Result<Bytes>) -> Result<Self> {
         let (path, size) = match text.split_once(':') {
-            Some((path, size)) => (path, Bytes::parse(size.strip_prefix("size=").unwrap_or(size))?),
+            Some((path, size)) => (path, parse(size.strip_prefix("size=").unwrap_or(size))?),
             None => (text, Self::DEFAULT_SIZE),
         };
         let guest = GuestPath::parse(path)?;
@@ -212,6 +221,8 @@ mod tests {
     #[test]
     fn a_tmpfs_takes_a_size() {
         assert_eq!(Tmpfs::parse("/x:1M").unwrap().size, Bytes::mib(1));
+        assert_eq!(Tmpfs::parse("/x:8192").unwrap().size, Bytes(8192));
+        assert_eq!(Tmpfs::parse_typed("/x:64").unwrap().size, Bytes::mib(64));
         assert_eq!(Tmpfs::parse("/x/").unwrap().guest.as_str(), "/x");
         assert!(Tmpfs::parse("/x:0").is_err());
     }

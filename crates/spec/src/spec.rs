@@ -163,6 +163,7 @@ impl Spec {
                 .hint("a secret's variable holds its placeholder; leave out `--env`"));
             }
         }
+        check_memory(self.memory)?;
         if self.pids == Some(0) {
             return Err(Error::invalid("a sandbox needs at least one process"));
         }
@@ -210,6 +211,19 @@ impl Spec {
             .hint("sandboxes of `msb run -d --restart …` and `msb create` stay"));
         }
         Ok(())
+    }
+}
+
+/// Checks that a memory limit leaves room for a command.
+pub(crate) fn check_memory(memory: Option<Bytes>) -> Result<()> {
+    /// With half of it the kernel kills a shell before it prints; a microVM has a higher minimum.
+    const MIN_MEMORY: Bytes = Bytes::mib(4);
+    match memory {
+        Some(memory) if memory < MIN_MEMORY => {
+            Err(Error::invalid(format!("too little memory for a sandbox: `{memory}`"))
+                .hint(format!("{MIN_MEMORY} is the minimum; write `512M` for 512 MiB")))
+        }
+        _ => Ok(()),
     }
 }
 
