@@ -1,5 +1,6 @@
 //! `msb doctor`: what this host can do, tier by tier, and how to mend what it cannot.
 
+use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{CmdOutput, Msb};
 use std::fs;
 
@@ -60,4 +61,23 @@ fn without_user_namespaces_doctor_and_run_say_what_is_missing() {
         assert!(gave.stderr.contains("user namespaces"), "{gave:?}");
         assert!(gave.stderr.contains("hint: ") && gave.stderr.contains("doctor"), "{gave:?}");
     }
+}
+
+#[test]
+fn lines_at_a_terminal_break_between_words() {
+    let msb = Msb::new();
+    let piped = msb.words("doctor").stdout;
+    let (_, shown) = Terminal::start(&msb.command(["doctor"]), 24, 60).ends();
+    // Amounts of free space may differ.
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split_whitespace().filter(|word| !word.contains(char::is_numeric));
+        words.map(str::to_owned).collect()
+    };
+    assert_eq!(words(&shown), words(&piped));
+    // A path may be longer than a line.
+    let too_long = |line: &&str| {
+        let last = line.split_whitespace().last().unwrap_or_default();
+        line.trim_end().chars().count() > 60 && last.chars().count() < 30
+    };
+    assert_eq!(shown.lines().find(too_long), None, "{shown}");
 }

@@ -42,6 +42,35 @@ pub(crate) fn size() -> TermSize {
     }
 }
 
+/// A text behind a head, broken between words where stdout is a terminal; further lines begin
+/// below the text. Elsewhere it stays one line, so that programs can search it.
+pub(crate) fn wrapped(head: &str, text: &str) -> String {
+    match stdout().is_terminal() {
+        true => wrap(head, text, usize::from(size().cols)),
+        false => format!("{head}{text}"),
+    }
+}
+
+fn wrap(head: &str, text: &str, cols: usize) -> String {
+    /// A column narrower than this is worse to read than a broken word.
+    const NARROWEST: usize = 20;
+    let indent = head.chars().count();
+    let room = cols.saturating_sub(indent).max(NARROWEST);
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let longer = line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && longer > room {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    format!("{head}{}", lines.join(&format!("\n{}", " ".repeat(indent))))
+}
+
 /// Longer than any name or password that a person types.
 const LINE_LIMIT: usize = 4096;
 
@@ -180,6 +209,15 @@ impl DetachKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_continue_below_the_text() {
+        let text = "one two three four five six seven";
+        assert_eq!(wrap("  ok  ", text, 80), format!("  ok  {text}"));
+        assert_eq!(wrap("  ok  ", text, 30), "  ok  one two three four five\n      six seven");
+        let long = "x".repeat(50);
+        assert_eq!(wrap("a ", &format!("b {long} c"), 30), format!("a b\n  {long}\n  c"));
+    }
 
     #[test]
     fn the_keys_leave_and_everything_else_is_typed() {

@@ -2,10 +2,11 @@
 
 use super::bare_engine;
 use crate::output::{self, Outcome};
+use crate::pull_progress::style;
 use crate::target::{Target, is_up};
 use crate::verb_table::TargetVerb;
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use msb_api::{Api, Place};
 use msb_spec::{Error, Name, Result};
 use std::ffi::{OsStr, OsString};
@@ -135,9 +136,7 @@ pub(super) fn bar(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{spinner} {bytes} copied, {bytes_per_sec}");
-    ProgressBar::new_spinner()
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+    ProgressBar::new_spinner().with_style(style("{spinner} {size} copied, {speed}"))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::bare_engine;
 use crate::listing;
 use crate::output::{self, Outcome};
+use crate::terminal::wrapped;
 use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::Engine;
@@ -65,9 +66,9 @@ fn show(tier: &str, findings: &[Finding]) {
             Grade::Weaker => "weak",
             Grade::Missing => "no  ",
         };
-        output::print(format!("  {mark}  {:<16} {}", finding.what, finding.found));
+        output::print(wrapped(&format!("  {mark}  {:<16} ", finding.what), &finding.found));
         if let Some(fix) = &finding.fix {
-            output::print(format!("        fix: {fix}"));
+            output::print(wrapped("        fix: ", fix));
         }
     }
 }

@@ -25,7 +25,7 @@ impl TargetVerb for ImageLsArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let images = target.api()?.image_list()?;
         if self.json {
-            listing::json(&images);
+            listing::json_with_times(&images, &["used"]);
             return Ok(0);
         }
         if self.quiet {
@@ -40,8 +40,8 @@ impl TargetVerb for ImageLsArgs {
                 image.reference.short(),
                 image.digest.short().to_owned(),
                 image.platform,
-                image_text::size(image.size),
-                image_text::size(image.own),
+                Bytes(image.size).to_string(),
+                Bytes(image.own).to_string(),
                 image.used.map_or_else(String::new, clock::ago),
                 sandboxes.join(","),
             ]);
@@ -69,8 +69,8 @@ impl TargetVerb for ImageInspectArgs {
         let found = self.images.iter().map(|name| api.image_inspect(name));
         let found = found.collect::<Result<Vec<_>>>()?;
         match (self.json, found.as_slice()) {
-            (true, [one]) => listing::json(one),
-            (true, several) => listing::json(&several),
+            (true, [one]) => listing::json_with_times(one, &["used"]),
+            (true, several) => listing::json_with_times(&several, &["used"]),
             (false, several) => {
                 let texts: Vec<String> = several.iter().map(image_text::written).collect();
                 output::write_stdout(texts.join("\n").as_bytes());
@@ -147,13 +147,17 @@ pub(crate) fn tell_pruned(pruned: &PruneReport, dry_run: bool, json: bool) {
         output::print(format!("{verb} image {name}"));
     }
     for (count, what) in [
-        (pruned.layers, "layers"),
-        (pruned.blobs, "blobs"),
-        (pruned.disks, "disks for microVMs"),
-        (pruned.unfinished, "unfinished transfers"),
-        (pruned.host_layers, "outdated layers of the host image"),
+        (pruned.layers, ["layer", "layers"]),
+        (pruned.blobs, ["blob", "blobs"]),
+        (pruned.disks, ["disk for microVMs", "disks for microVMs"]),
+        (pruned.unfinished, ["unfinished transfer", "unfinished transfers"]),
+        (
+            pruned.host_layers,
+            ["outdated layer of the host image", "outdated layers of the host image"],
+        ),
     ] {
         if count > 0 {
+            let what = what[usize::from(count > 1)];
             output::print(format!("{verb} {count} {what}"));
         }
     }

@@ -2,7 +2,6 @@
 
 use super::bare_engine;
 use super::cp::{CopyEnd, bar};
-use crate::image_text;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::pull_progress::Steps;
@@ -12,7 +11,7 @@ use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::{SyncSpec, SyncState, SyncSummary};
 use msb_engine::{Engine, SyncEnd, SyncEvent};
-use msb_spec::{Error, Result};
+use msb_spec::{Bytes, Error, Result};
 use std::ffi::OsString;
 
 /// Copies a directory into a running sandbox, and sends what changes in it until it is stopped.
@@ -167,7 +166,7 @@ fn cells(sync: &SyncSummary) -> [String; 8] {
     };
     let rate = match status.rate {
         0 => "-".to_owned(),
-        rate => format!("{}/s", image_text::size(rate)),
+        rate => format!("{}/s", Bytes(rate)),
     };
     let error = match (&status.last_error, status.failures) {
         (None, _) => "-".to_owned(),
@@ -180,7 +179,7 @@ fn cells(sync: &SyncSummary) -> [String; 8] {
         format!("{}:{}", sync.sandbox, sync.target),
         state,
         status.files.to_string(),
-        image_text::size(status.bytes),
+        Bytes(status.bytes).to_string(),
         rate,
         error,
     ]

@@ -2,7 +2,6 @@
 
 use super::{bare_engine, cp, engine};
 use crate::clock;
-use crate::image_text::size;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::selection::pair;
@@ -24,8 +23,9 @@ pub(crate) struct VolumeCreateArgs {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: VolumeName,
-    /// How much it may hold, as in `2G` (a directory: as root only) [default of a disk: 2G]
-    #[arg(long, value_name = "SIZE")]
+    /// How much it may hold, as in `2G`; a bare number is MiB (a directory: as root only)
+    /// [default of a disk: 2G]
+    #[arg(long, value_name = "SIZE", value_parser = Bytes::parse_size)]
     size: Option<Bytes>,
     /// What it is: `dir`, shared by several, or `disk`, for microVMs [default: dir]
     #[arg(long, value_name = "KIND")]
@@ -105,7 +105,7 @@ impl VolumeLsArgs {
                 volume.name.to_string(),
                 volume.kind.to_string(),
                 volume.size.map_or_else(|| "-".to_owned(), |size| Bytes(size).to_string()),
-                size(volume.used),
+                Bytes(volume.used).to_string(),
                 clock::ago(volume.created),
                 volume.sandboxes.iter().map(Name::as_str).collect::<Vec<_>>().join(","),
                 labels.collect::<Vec<_>>().join(","),
@@ -134,7 +134,7 @@ impl VolumeLsArgs {
                 line.name,
                 line.kind.to_owned(),
                 line.mode,
-                size(entry.size),
+                Bytes(entry.size).to_string(),
                 clock::ago(u64::try_from(entry.modified).unwrap_or(0)),
             ]);
         }
