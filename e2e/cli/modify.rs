@@ -117,7 +117,7 @@ fn a_rename_keeps_everything_else() {
         let gave = msb.run(["exec", "other", "--", "sh", "-c", look]);
         assert!(gave.stdout.starts_with("kept\nother\n"), "{gave:#?}");
         msb.words("stop -f other").ok();
-        assert_eq!(msb.words("restore base --name again").line(), "again");
+        assert_eq!(msb.words("restore --stopped base --name again").line(), "again");
         msb.words("start other").ok();
         msb.words("stop -f other").ok();
         msb.words("rollback other base").ok();

@@ -251,7 +251,7 @@ impl SnapshotStore<'_> {
     fn lock_not_running(&self, name: &Name) -> Result<LockedSandbox> {
         self.lock_if_stopped(name)?.ok_or_else(|| {
             Error::new(Kind::State, format!("sandbox `{name}` is running"))
-                .hint(format!("`msb stop {name}` ends it"))
+                .hint(format!("`-f` stops it and starts it again; `msb stop {name}` ends it"))
         })
     }
 
