@@ -72,12 +72,54 @@ fn a_run_leaves_the_host_as_it_was_and_says_how_to_go_on() {
         assert!(gave.stderr.contains(&format!("`msb apply {name}`")), "{}", gave.stderr);
         let diff = msb.run(["diff", &name]).ok();
         assert_eq!(diff.stdout, "M  a.txt\nA  new.txt\nD  old/x\n");
-        let started = msb.run(["start", &name]);
-        assert!(started.stderr.contains("only the workspace"), "{}", started.stderr);
+        for verb in [&["start", name.as_str()][..], &["exec", &name, "--", "true"]] {
+            let gave = msb.run(verb);
+            let message = format!("error: sandbox `{name}` has ended; only its changes are kept\n");
+            assert!(gave.stderr.starts_with(&message), "{gave:#?}");
+            assert!(gave.stderr.contains(&format!("hint: `msb diff {name}`")), "{gave:#?}");
+        }
+        assert_eq!(listed[0]["status"], "review");
+        let row = msb.words("ls").ok().stdout.lines().nth(1).unwrap().to_owned();
+        assert!(row.contains("changes to review") && !row.contains("stopped"), "{row}");
         msb.run(["apply", &name]).ok();
         assert_eq!(described(&root), ["/ 755", "a.txt 644 one\\ntwo\\n", "new.txt 644 new\\n"]);
-        assert_eq!(msb.run(["diff", &name]).line(), "");
-        msb.run(["rm", &name]).ok();
+    }
+}
+
+#[test]
+fn what_a_run_leaves_is_gone_when_nothing_is_left_to_review() {
+    for msb in Msb::each() {
+        project(&msb, &[("a", "1"), ("b", "1"), (".gitignore", "out\n")]);
+        let left = |script: &str| {
+            msb.run(["run", "-q", "--workspace", "project", "--", "sh", "-c", script]).ok();
+            msb.words("ls -q").line()
+        };
+        let is_gone = || msb.words("ls -q").line().is_empty();
+        // All of it applied, or discarded.
+        let name = left("echo 2 > a; rm b");
+        let gave = msb.run(["apply", &name]).ok();
+        assert!(gave.stderr.contains("had nothing else and is gone"), "{gave:#?}");
+        assert!(is_gone());
+        let name = left("echo 3 > a");
+        msb.run(["discard", &name]).ok();
+        assert!(is_gone());
+        // Piece by piece.
+        let name = left("echo 4 > a; echo new > c");
+        msb.run(["apply", &name, "--dry-run"]).ok();
+        msb.run(["apply", &name, "--include", "a"]).ok();
+        assert_eq!(msb.run(["diff", &name]).line(), "A  c");
+        msb.run(["discard", &name, "c"]).ok();
+        assert!(is_gone());
+        // What the host ignores was not applied and is not lost.
+        let name = left("echo 5 > a; echo x > out");
+        let gave = msb.run(["apply", &name]).ok();
+        assert!(gave.stderr.contains(&format!("`msb discard {name}` forgets")), "{gave:#?}");
+        msb.run(["apply", &name, "--ignored"]).ok();
+        assert!(is_gone());
+        // A sandbox with a name stays.
+        msb.run(["run", "-q", "-n", "fix", "--workspace", "project", "--", "touch", "d"]).ok();
+        msb.words("apply fix").ok();
+        assert_eq!(msb.json(["ls", "--json"])[0]["status"], "stopped");
     }
 }
 

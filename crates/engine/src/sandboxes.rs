@@ -9,7 +9,7 @@ use crate::launch::Launcher;
 use crate::logs::{Filter, Reader};
 use crate::secrets::SecretValue;
 use crate::store::{Home, LockedSandbox};
-use crate::{audit, planning, repair};
+use crate::{audit, planning, repair, workspace};
 use msb_api::ExecEntry;
 use msb_image::{EnsureOptions, Owners, PreparedImage, Store};
 use msb_spec::{
@@ -535,7 +535,13 @@ impl Engine {
                 return Err(self.home.unknown(name));
             }
             // The worker lives but does not listen yet: it is starting.
-            if !self.home.is_running(name) || since.elapsed() > START_LIMIT {
+            if !self.home.is_running(name) {
+                return Err(match self.existing(name) {
+                    Ok(plan) if plan.ephemeral => workspace::not_startable(&plan),
+                    _ => error,
+                });
+            }
+            if since.elapsed() > START_LIMIT {
                 return Err(error);
             }
             std::thread::sleep(Duration::from_millis(1));

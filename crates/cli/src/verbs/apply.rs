@@ -1,6 +1,6 @@
 //! `msb apply`: changes of a workspace come to the host.
 
-use super::diff::counted;
+use super::diff::{counted, tell_rest};
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
@@ -68,6 +68,9 @@ impl TargetVerb for ApplyArgs {
             listing::json(&applied);
         } else if !self.quiet {
             tell(&applied, self.dry_run, selection.only.is_some());
+            if !self.dry_run {
+                tell_rest(&*api, &name);
+            }
         }
         Ok(0)
     }

@@ -1,5 +1,6 @@
 //! `msb diff`: what was changed in a workspace.
 
+use super::ls::is_for_review;
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
@@ -149,4 +150,17 @@ fn stat(changes: &[Change]) {
 /// A number with its noun.
 pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Tells what became of a sandbox that was only kept for its changes.
+pub(super) fn tell_rest(api: &dyn Api, name: &Name) {
+    match api.sandbox_summary(name) {
+        Err(error) if error.kind() == Kind::NotFound => {
+            output::note(format!("sandbox `{name}` had nothing else and is gone"));
+        }
+        Ok(sandbox) if is_for_review(&sandbox) => {
+            output::note(format!("`msb discard {name}` forgets the changes that are left"));
+        }
+        _ => {}
+    }
 }

@@ -1,6 +1,6 @@
 //! `msb discard`: what was changed in a workspace is forgotten.
 
-use super::diff::{counted, paths};
+use super::diff::{counted, paths, tell_rest};
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
@@ -31,6 +31,7 @@ impl TargetVerb for DiscardArgs {
         let count = api.workspace_discard(&name, &paths)?;
         if !self.quiet {
             output::note(format!("forgot {}", counted(count, "change", "changes")));
+            tell_rest(&*api, &name);
         }
         Ok(0)
     }

@@ -66,7 +66,7 @@ fn tell_changes(api: &dyn Api, plan: &Plan, quiet: bool) {
         output::note(format!("{count} in the workspace; the host's files are as they were"));
         output::note(format!(
             "`msb diff {name}` shows them, `msb apply {name}` brings them here, \
-             `msb rm {name}` forgets them"
+             `msb discard {name}` forgets them"
         ));
     }
 }
