@@ -15,7 +15,7 @@ use crate::verb_table::LocalVerb;
 use clap::{Args, Parser, ValueEnum};
 use clients::{Client, Scope};
 use edit::{Entry, Spot, Value};
-use msb_spec::{Error, Kind, Result};
+use msb_spec::{Error, Kind, Result, env};
 use rustix::fs::Mode;
 use std::io::IsTerminal;
 
@@ -200,7 +200,29 @@ fn entry(client: Client, scope: Scope, dialect: Option<Dialect>) -> Result<Entry
     let mut entry: Entry = client.marks().into_iter().collect();
     entry.push(("command", Value::Text(command::of(client, scope)?)));
     entry.push(("args", Value::List(words)));
+    if let Some(home) = state_directory(scope)? {
+        entry.push(("env", Value::Members(vec![(env::HOME, home)])));
+    }
     Ok(entry)
+}
+
+/// The state directory that `MSB_HOME` names: the client starts the server without the variables
+/// of this shell. A project is shared with users that have theirs elsewhere.
+fn state_directory(scope: Scope) -> Result<Option<String>> {
+    let Some(home) = std::env::var_os(env::HOME).filter(|home| !home.is_empty()) else {
+        return Ok(None);
+    };
+    if scope == Scope::Project {
+        output::note(format!("{} is not written into the settings of a project", env::HOME));
+        return Ok(None);
+    }
+    let home = std::path::absolute(home)
+        .map_err(|error| Error::host("cannot find the current directory", error))?;
+    match home.into_os_string().into_string() {
+        Ok(home) => Ok(Some(home)),
+        Err(_) => Err(Error::unsupported(format!("the value of {} is not text", env::HOME))
+            .hint("settings are JSON, which cannot hold it; choose another directory")),
+    }
 }
 
 /// What every client takes for a name.

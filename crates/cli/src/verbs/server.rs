@@ -100,7 +100,7 @@ enum LogFormat {
 #[derive(Debug, Parser)]
 pub(crate) struct ServerStopArgs {}
 
-/// Shows whether a server runs, and where.
+/// Shows whether a server runs, and where. The exit code is 1 if none does.
 #[derive(Debug, Parser)]
 pub(crate) struct ServerStatusArgs {
     /// Print JSON
@@ -392,20 +392,14 @@ impl LocalVerb for ServerStatusArgs {
         let record = running(&home)?;
         if self.json {
             listing::json(&serde_json::json!({"running": record.is_some(), "server": record}));
-            return Ok(0);
+        } else if let Some(record) = &record {
+            let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
+            output::print(format!("running on {} (pid {}), {keys}", record.url(), record.pid));
+            output::print(format!("clients may ask for {}", record.ceiling));
+        } else {
+            output::print("not running");
         }
-        match &record {
-            Some(record) => {
-                let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
-                output::print(format!("running on {} (pid {}), {keys}", record.url(), record.pid));
-                output::print(format!("clients may ask for {}", record.ceiling));
-                Ok(0)
-            }
-            None => {
-                output::print("not running");
-                Ok(1)
-            }
-        }
+        Ok(i32::from(record.is_none()))
     }
 }
 
