@@ -1,6 +1,7 @@
 //! `msb doctor`: what this host can do, tier by tier, and how to mend what it cannot.
 
-use msb_e2e::{CmdOutput, Msb};
+use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::{CmdOutput, Msb, gives};
 use std::fs;
 
 #[test]
@@ -60,4 +61,26 @@ fn without_user_namespaces_doctor_and_run_say_what_is_missing() {
         assert!(gave.stderr.contains("user namespaces"), "{gave:?}");
         assert!(gave.stderr.contains("hint: ") && gave.stderr.contains("doctor"), "{gave:?}");
     }
+}
+
+#[test]
+fn colours_follow_the_usual_rules() {
+    let msb = Msb::new();
+    let coloured = |variables: &[(&str, &str)]| {
+        let mut command = msb.command(["doctor"]);
+        command.envs(variables.iter().copied());
+        gives(&mut command).stdout.contains('\u{1b}')
+    };
+    assert!(!coloured(&[]));
+    assert!(coloured(&[("FORCE_COLOR", "1")]));
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!coloured(&[("FORCE_COLOR", "1"), ("NO_COLOR", "1")]));
+    // A terminal has colours, a dumb one has none.
+    let shown = |term: &str| {
+        let mut command = msb.command(["doctor"]);
+        command.env("TERM", term);
+        Terminal::start(&command, 24, 80).ends().1
+    };
+    assert!(shown("xterm").contains("\u{1b}[32mok"));
+    assert!(!shown("dumb").contains('\u{1b}'));
 }

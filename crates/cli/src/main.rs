@@ -6,6 +6,7 @@
 mod arguments;
 mod change_text;
 mod clock;
+mod colour;
 mod event_text;
 mod gateway;
 mod http_server;

@@ -1,9 +1,10 @@
 //! Everything that is said to a person: the only place that prints talk.
 
-use msb_spec::{Error, Kind, shown};
+use crate::colour::{BOLD_RED, CYAN, OutputStream};
+use msb_spec::{Error, Kind, disturbs, shown};
 use rustix::event::{PollFd, PollFlags};
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code for a failure of ours rather than the command's.
@@ -84,19 +85,24 @@ fn code(kind: Kind) -> i32 {
 
 /// Tells an error: what failed, the causes, what to do.
 pub(crate) fn print_error(error: &Error) {
-    let mut text = format!("{} {}\n", paint("error:", RED), shown(error.message()));
+    let mut text =
+        format!("{} {}\n", OutputStream::Stderr.paint("error:", BOLD_RED), shown(error.message()));
     for cause in error.causes() {
         text.push_str(&format!("  cause: {}\n", shown(cause)));
     }
     if let Some(hint) = error.advice() {
-        text.push_str(&format!("{} {}\n", paint("hint:", CYAN), shown(hint)));
+        text.push_str(&format!("{} {}\n", OutputStream::Stderr.paint("hint:", CYAN), shown(hint)));
     }
     stderr(&text);
 }
 
 /// Tells something that is not an error and not a result.
 pub(crate) fn note(text: impl Display) {
-    stderr(&format!("{} {}\n", paint("note:", CYAN), shown(&text.to_string())));
+    stderr(&format!(
+        "{} {}\n",
+        OutputStream::Stderr.paint("note:", CYAN),
+        shown(&text.to_string())
+    ));
 }
 
 /// Asks for something to be typed.
@@ -127,17 +133,20 @@ pub(crate) fn write_stdout(bytes: &[u8]) {
     }
 }
 
-fn stderr(text: &str) {
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+/// Text as a terminal may show it, line by line.
+pub(crate) fn harmless(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => safe.push(c),
+            c if disturbs(c) => safe.extend(c.escape_default()),
+            c => safe.push(c),
+        }
+    }
+    safe
 }
 
-const RED: &str = "31;1";
-const CYAN: &str = "36";
-
-fn paint(word: &str, colour: &str) -> String {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if plain || !std::io::stderr().is_terminal() {
-        return word.to_owned();
-    }
-    format!("\x1b[{colour}m{word}\x1b[0m")
+fn stderr(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

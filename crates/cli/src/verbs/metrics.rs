@@ -1,6 +1,7 @@
 //! `msb metrics`: how much sandboxes use.
 
 mod history;
+mod order;
 mod watch;
 
 use crate::listing::{self, Listing};
@@ -24,7 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 pub(crate) struct MetricsArgs {
     #[command(flatten)]
     which: Selection,
-    /// Show it again every second; in a terminal `q` ends it
+    /// Show it again every second; in a terminal keys sort it, and `q` ends it
     #[arg(long, short, conflicts_with_all = ["history", "prometheus"])]
     watch: bool,
     /// How often with --watch, at least 100ms [default: 1s]

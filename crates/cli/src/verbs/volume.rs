@@ -328,27 +328,13 @@ impl TargetVerb for VolumeCatArgs {
         let shown = std::io::stdout().is_terminal();
         api.file_read(&place.files(), &place.path, 0, None, &mut |bytes| {
             match shown {
-                true => output::write_stdout(harmless(bytes).as_bytes()),
+                true => output::write_stdout(output::harmless(bytes).as_bytes()),
                 false => output::write_stdout(bytes),
             }
             Ok(())
         })?;
         Ok(0)
     }
-}
-
-/// Text as a terminal may show it, line by line.
-fn harmless(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => safe.push(c),
-            c if msb_spec::disturbs(c) => safe.extend(c.escape_default()),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 /// A path in a volume.

@@ -2,6 +2,8 @@
 
 use super::MetricsArgs;
 use super::history::{bytes, cpu, speed};
+use super::order::{self, SortKey};
+use crate::colour::{BOLD, CYAN, OutputStream};
 use crate::output::{self, Outcome};
 use crate::{sparkline, terminal};
 use msb_api::{Api, Metrics as SandboxMetrics, Sample};
@@ -60,17 +62,29 @@ pub(super) fn show(asked: &MetricsArgs, api: &dyn Api) -> Outcome {
     let _screen = Screen::enter()?;
     let mut known = Known::default();
     let mut taken = Instant::now();
+    let mut sort_key = SortKey::default();
     loop {
+        sort_key.sort(&mut measured, |name| known.before.get(name).map(|one| &one.measured));
         known.look_back(api, &measured);
         let size = terminal::size();
-        output::write_stdout(frame(&known.lines(&measured, taken, size), size).as_bytes());
+        let total = order::total(&measured);
+        let all: Vec<SandboxMetrics> = measured.iter().cloned().chain(total).collect();
+        let mut lines = known.lines(&all, taken, size);
+        if lines.len() + 2 <= usize::from(size.rows) {
+            lines.extend([String::new(), order::HINTS.to_owned()]);
+        }
+        output::write_stdout(frame(&lines, size).as_bytes());
         match wait(&signals, asked.pause())? {
             Told::End => return Ok(0),
             // The same once more, in another size.
             Told::Resized => continue,
+            Told::Sort(key) => {
+                sort_key = key;
+                continue;
+            }
             Told::Time => {}
         }
-        for one in measured {
+        for one in all {
             known.before.insert(one.name.clone(), Before { at: taken, measured: one });
         }
         measured = asked.measure(api)?;
@@ -81,6 +95,7 @@ pub(super) fn show(asked: &MetricsArgs, api: &dyn Api) -> Outcome {
 enum Told {
     End,
     Resized,
+    Sort(SortKey),
     Time,
 }
 
@@ -120,7 +135,11 @@ fn wait(signals: &Signals, pause: Duration) -> Result<Told> {
                 // The terminal is closed.
                 Ok(0) | Err(_) => return Ok(Told::End),
                 Ok(_) if matches!(byte[0], b'q' | b'Q' | CTRL_C) => return Ok(Told::End),
-                Ok(_) => {}
+                Ok(_) => {
+                    if let Some(key) = SortKey::of_key(byte[0]) {
+                        return Ok(Told::Sort(key));
+                    }
+                }
             }
         }
     }
@@ -138,11 +157,22 @@ fn frame(lines: &[String], size: TermSize) -> String {
         if at > 0 {
             text.push_str("\r\n");
         }
-        text.extend(line.chars().take(cols));
+        text.push_str(&painted(&line.chars().take(cols).collect::<String>()));
         text.push_str("\x1b[K");
     }
     text.push_str("\x1b[J");
     text
+}
+
+/// The head, the sums and the keys stand out from the sandboxes.
+fn painted(line: &str) -> String {
+    let colour = match line {
+        _ if line.starts_with("NAME ") || line.starts_with(order::TOTAL) => BOLD,
+        "" => return String::new(),
+        _ if order::HINTS.starts_with(line) => CYAN,
+        _ => return line.to_owned(),
+    };
+    OutputStream::Stdout.paint(line, colour)
 }
 
 impl Known {
