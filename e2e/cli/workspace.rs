@@ -1,9 +1,11 @@
 //! `--workspace`, `msb diff`, `apply` and `discard`: nothing touches the host before it was meant to.
 
+mod git_patch;
 mod kills;
 mod ownership;
 mod random;
 
+use msb_e2e::terminal_unsafe::Terminal;
 use msb_e2e::{CmdOutput, Msb};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -221,12 +223,14 @@ fn differences_are_shown_as_they_were_asked_for() {
         .ok();
         inside(&msb, "chmod 755 text; printf x > package.json").ok();
         let patch = msb.words("diff box -p").ok();
-        let shown = "diff --git a/text b/text\nold mode 100644\nnew mode 100755\n\
-                     needs --include: a file that can be executed now\n--- a/text\n+++ b/text\n\
-                     @@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n";
+        let shown = "# needs --include: a file that can be executed now\n\
+                     diff --git a/text b/text\nold mode 100644\nnew mode 100755\n\
+                     index de980441c3ab03a8c07dda1ad27b8a11f39deb1e..";
         assert!(patch.stdout.contains(shown), "{}", patch.stdout);
+        let lines = "--- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n";
+        assert!(patch.stdout.contains(lines), "{}", patch.stdout);
         assert!(patch.stdout.contains("rename from old\nrename to new\n"), "{}", patch.stdout);
-        assert!(patch.stdout.contains("-4 bytes, sha256 "), "{}", patch.stdout);
+        assert!(patch.stdout.contains("GIT binary patch\nliteral 5\n"), "{}", patch.stdout);
         assert!(patch.stderr.contains("2 changes are left out by the host's .gitignore"));
         let stat = msb.words("diff box --stat").ok();
         assert!(stat.stdout.contains("text         | +1 -1\n"), "{}", stat.stdout);
@@ -256,6 +260,39 @@ fn each_file_can_be_asked_about() {
         msb.run_with(["apply", "box", "-i"], b"n\nn\na\n").ok();
         let after = ["/ 755", "a 644 1", "b 644 2\\n", "c 644 2\\n"];
         assert_eq!(described(&root), after);
+    }
+}
+
+#[test]
+fn at_a_terminal_one_key_answers_for_each_file() {
+    for msb in Msb::each() {
+        let root = project(&msb, &[("a", "1"), ("b", "1"), ("c", "1")]);
+        keep(&msb);
+        inside(&msb, "echo 2 > a; echo 2 > b; echo 2 > c").ok();
+        let command = msb.command(["apply", "box", "-i"]);
+        let mut terminal = Terminal::start(&command, 24, 80);
+        terminal.shows("(1/3) apply this [y,n,d,a,q,?]? ");
+        terminal.types("?");
+        terminal.shows("q  apply nothing at all");
+        terminal.types("d");
+        terminal.shows("+2");
+        // An arrow is no answer; what is typed ahead is.
+        terminal.types("\u{1b}[A");
+        terminal.types("yny");
+        terminal.shows("(3/3) apply this");
+        let (code, shown) = terminal.ends();
+        assert_eq!(code, 0, "{shown}");
+        assert!(shown.contains("applied 2 of 3 changes"), "{shown}");
+        assert_eq!(described(&root), ["/ 755", "a 644 2\\n", "b 644 1", "c 644 2\\n"]);
+        for leave in ["q", "\u{3}", "\u{4}"] {
+            let mut terminal = Terminal::start(&command, 24, 80);
+            terminal.shows("(1/1) apply this");
+            terminal.types(leave);
+            let (code, shown) = terminal.ends();
+            assert!(code == 0 && shown.contains("nothing was applied"), "{shown}");
+        }
+        let gave = msb.words("apply box").ok();
+        assert_eq!(gave.stderr, "note: applied 1 of 1 change\n");
     }
 }
 

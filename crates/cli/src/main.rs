@@ -9,6 +9,7 @@ mod clock;
 mod colour;
 mod event_text;
 mod gateway;
+mod git_patch_text;
 mod http_server;
 mod image_text;
 mod listing;

@@ -133,7 +133,8 @@ fn ask(
     name: &Name,
     selection: &Selection,
 ) -> Result<Option<BTreeMap<RelPath, Option<String>>>> {
-    let changes = api.workspace_diff(name, &[], Depth { digests: true, patches: true })?;
+    let changes =
+        api.workspace_diff(name, &[], Depth { digests: true, patches: true, git: false })?;
     let judged = judge(selection, &changes)?;
     let meant: BTreeSet<&RelPath> = changes
         .iter()

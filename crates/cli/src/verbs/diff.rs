@@ -1,14 +1,16 @@
 //! `msb diff`: what was changed in a workspace.
 
+use crate::git_patch_text::GitPatchText;
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
 use crate::{change_text, listing};
 use clap::Parser;
-use msb_api::{Api, Change, Depth, RelPath};
+use msb_api::{Api, Change, Depth, GitGap, RelPath};
 use msb_engine::workspace::typed_path;
 use msb_spec::{Error, Kind, Name, PlannedWorkspace, Result};
 use serde::Serialize;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Shows what a sandbox has changed in its workspace; the host's files are as they were.
@@ -21,7 +23,7 @@ pub(crate) struct DiffArgs {
     /// Only what lies there
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Show the lines that differ
+    /// Show the lines that differ; to a file or pipe, write a patch for `git apply`
     #[arg(long, short, conflicts_with_all = ["stat", "name_only", "json"])]
     patch: bool,
     /// Count the lines that differ
@@ -51,7 +53,10 @@ impl TargetVerb for DiffArgs {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
         let paths = paths(&*api, &name, &self.paths)?;
-        let depth = Depth { digests: self.json, patches: self.patch || self.stat };
+        // People read lines; what is piped or kept has to be exact.
+        let git = self.patch && !std::io::stdout().is_terminal();
+        let patches = self.stat || self.patch && !git;
+        let depth = Depth { digests: self.json, patches, git };
         let mut changes = api.workspace_diff(&name, &paths, depth)?;
         if self.json {
             let planned = planned(&*api, &name)?;
@@ -64,6 +69,8 @@ impl TargetVerb for DiffArgs {
         let left_out = all - changes.len();
         if self.name_only {
             changes.iter().for_each(|change| output::print(change_text::name(&change.path, None)));
+        } else if git {
+            git_patch(&changes)?;
         } else if self.patch {
             let told = change_text::reportable(&changes);
             told.iter()
@@ -80,6 +87,28 @@ impl TargetVerb for DiffArgs {
             ));
         }
         Ok(0)
+    }
+}
+
+/// Writes a patch for git. Files that are too large for it are an error, after everything else.
+fn git_patch(changes: &[Change]) -> Result<()> {
+    let patch = GitPatchText::of(changes);
+    output::write_stdout(patch.text.as_bytes());
+    let (large, others): (Vec<_>, Vec<_>) =
+        patch.missing.iter().partition(|(_, gap)| *gap == GitGap::TooLarge);
+    if !others.is_empty() {
+        output::note(format!(
+            "{} no form in a git patch; `msb apply` brings what it can",
+            counted(others.len(), "change has", "changes have")
+        ));
+    }
+    match large.first() {
+        None => Ok(()),
+        Some((first, _)) => {
+            let count = counted(large.len(), "file is", "files are");
+            let text = format!("{count} too large for a patch: `{}`", first.path);
+            Err(Error::new(Kind::Limit, text).hint("`msb apply` brings files of any size"))
+        }
     }
 }
 
