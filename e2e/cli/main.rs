@@ -4,6 +4,7 @@ mod bootstrap;
 mod children;
 mod completion;
 mod concurrency;
+mod cp_streams;
 mod ctl;
 mod debug_log;
 mod doctor;

@@ -32,6 +32,7 @@ mod planning;
 mod pull;
 mod push;
 pub mod registries;
+mod relay;
 mod rename;
 mod repair;
 mod sandboxes;

@@ -48,7 +48,7 @@ impl SyncStartArgs {
                     return Err(Error::unsupported("a sync goes from the host into a sandbox")
                         .hint("`msb cp box:/path .` copies out of one"));
                 }
-                (_, CopyEnd::Host(_)) => {
+                (_, CopyEnd::Host(_) | CopyEnd::Stream) | (CopyEnd::Stream, _) => {
                     return Err(Error::invalid("the target is not in a sandbox")
                         .hint("write it as `msb sync start ./src box:/app`"));
                 }
