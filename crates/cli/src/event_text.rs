@@ -76,7 +76,7 @@ fn command(ran: &CommandRecord) -> String {
 }
 
 /// A word as a shell would take it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),

@@ -14,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors of a gateway process that is already running.
 #[derive(Debug)]
@@ -118,12 +118,59 @@ impl GatewayLink {
     }
 
     /// Tells the gateway to end: it closes its ports, then the link.
-    pub(crate) fn shutdown(&self) {
+    fn shutdown(&self) {
         let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write);
     }
 
+    /// Begins to close the link. The gateway of an ephemeral sandbox without ports is only asked for
+    /// its events, because nothing waits for its end.
+    pub(crate) fn begin_close(&self, ephemeral: bool) {
+        match ephemeral && self.ports.is_empty() {
+            true => self.request_flush(),
+            false => self.shutdown(),
+        }
+    }
+
+    /// Logs the last events, and closes the link.
+    pub(crate) fn finish_close(self, ephemeral: bool) {
+        match ephemeral && self.ports.is_empty() {
+            true => self.log_flushed_events(),
+            false => self.drain_and_close(),
+        }
+    }
+
+    /// Requests an answer that comes after all events so far. It is quicker than to wait for the end
+    /// of the gateway.
+    fn request_flush(&self) {
+        let frame = encode(FrameKind::Control, &ToGateway::Usage);
+        let _ = socket::send_all(self.control.as_fd(), &frame, &[]);
+    }
+
+    /// Logs the events that precede the answer to [`GatewayLink::request_flush`].
+    fn log_flushed_events(mut self) {
+        let _ = set_socket_timeout(&self.control, Timeout::Recv, Some(CLOSE_LIMIT));
+        let until = Instant::now() + CLOSE_LIMIT;
+        let mut answers = self.waiting_clients.len() + 1;
+        let mut buffer = [0; 4096];
+        // A hostile gateway would send events without end.
+        while Instant::now() < until {
+            while let Ok(Some(message)) = self.next() {
+                match message {
+                    FromGateway::EventKind(what) => {
+                        self.log.line(&NetRecord { time: now_ms(), what });
+                    }
+                    FromGateway::WakeRequested => {}
+                    _ => answers = answers.saturating_sub(1),
+                }
+            }
+            if answers == 0 || !self.receive(&mut buffer) {
+                return;
+            }
+        }
+    }
+
     /// Logs the remaining events and waits until the gateway's ports are free again.
-    pub(crate) fn drain_and_close(mut self) {
+    fn drain_and_close(mut self) {
         let _ = set_socket_timeout(&self.control, Timeout::Recv, Some(CLOSE_LIMIT));
         let mut buffer = [0; 4096];
         while self.receive(&mut buffer) {

@@ -122,7 +122,7 @@ impl Worker {
     pub(crate) fn end(mut self, lock: &File, volume_locks: Vec<OwnedFd>) {
         let own_exit = self.outcome.is_some_and(|stopped| stopped.exit.is_some());
         if let Some(gateway) = &self.gateway {
-            gateway.shutdown();
+            gateway.begin_close(self.plan.ephemeral);
         }
         let panic_error = self.panic_error();
         self.power_off_vm();
@@ -168,11 +168,10 @@ impl Worker {
             }
             exits.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
         }
-        // A client that is told of the end may start the sandbox again, with the same ports.
-        if let Some(gateway) = self.gateway.take()
-            && (!self.plan.ephemeral || !gateway.ports.is_empty())
-        {
-            gateway.drain_and_close();
+        // A client that is told of the end reads what was refused, and may start the sandbox again,
+        // with the same ports.
+        if let Some(gateway) = self.gateway.take() {
+            gateway.finish_close(self.plan.ephemeral);
         }
         self.record(EventKind::Stopped { ending: stopped.ending, exit: stopped.exit });
         self.events.flush();

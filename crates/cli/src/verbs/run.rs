@@ -5,11 +5,11 @@ mod remote;
 use super::diff::counted;
 use super::{bare_engine, finished, say_isolation, tidy_up};
 use crate::arguments::{SandboxArgs, StreamArgs};
-use crate::change_text;
 use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
+use crate::{change_text, net_text};
 use clap::Parser;
 use msb_api::{Api, Depth};
 use msb_engine::Launch;
@@ -106,7 +106,9 @@ impl RunArgs {
             while_booting: Some(&|| tidy_up(&engine)),
             ..Launch::default()
         };
-        let (plan, stream) = engine.launch(plan, &launch)?.into_stream();
+        let mut running = engine.launch(plan, &launch)?;
+        let net_log = running.take_net_log().filter(|_| !self.sandbox.quiet && !self.detach);
+        let (plan, stream) = running.into_stream();
         let part = AttachOptions {
             stdin: streams.stdin,
             tty: streams.tty.is_some(),
@@ -120,6 +122,8 @@ impl RunArgs {
         match attended? {
             AttachResult::Exited(exit) => {
                 let code = finished(&exit);
+                let refused = net_log.and_then(|mut log| net_text::refusals(&log.more().ok()?));
+                refused.into_iter().for_each(output::note);
                 if plan.workspace.is_some() {
                     tell_changes(&engine, &plan, self.sandbox.quiet);
                 }
