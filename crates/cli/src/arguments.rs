@@ -110,19 +110,19 @@ pub(crate) struct SandboxArgs {
     /// Host directory shown copy-on-write, for `msb diff` and `apply` [GUEST: /workspace]
     #[arg(long, value_name = "DIR[:GUEST]", help_heading = FILES)]
     pub(crate) workspace: Option<Workspace>,
-    /// Host directory or file (`./here`), or a volume (`name`), shown inside
-    #[arg(long = "volume", short = 'v', value_name = "SOURCE:GUEST[:ro]", help_heading = FILES)]
+    /// Host directory or file (`./here`), or a volume (`name`), shown inside; options: ro, noexec
+    #[arg(long = "volume", short = 'v', value_name = "SOURCE:GUEST[:OPTS]", help_heading = FILES)]
     volumes: Vec<Mount>,
     /// Host file shown inside
     #[arg(
         long,
-        value_name = "HOST:GUEST[:ro]",
+        value_name = "HOST:GUEST[:OPTS]",
         value_parser = Mount::parse_path,
         help_heading = FILES
     )]
     mount_file: Vec<Mount>,
     /// Memory file system inside
-    #[arg(long, value_name = "PATH[:SIZE]", help_heading = FILES)]
+    #[arg(long, value_name = "PATH[:SIZE,OPTS]", help_heading = FILES)]
     tmpfs: Vec<Tmpfs>,
     /// Script put on PATH inside
     #[arg(long = "script", value_name = "NAME=BODY", help_heading = FILES)]
@@ -154,8 +154,8 @@ pub(crate) struct SandboxArgs {
     /// Print the Plan and start nothing; an image that is missing is pulled
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print the Plan as JSON
-    #[arg(long, requires = "dry_run")]
+    /// Print the Plan, or the name, as JSON; errors, too
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

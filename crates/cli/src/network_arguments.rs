@@ -127,6 +127,13 @@ impl NetworkArgs {
         if network.max_connections == Some(0) || network.egress_rate == Some(Bytes(0)) {
             return Err(Error::invalid("a network for nothing").hint("`--no-net` has none"));
         }
+        if let Some((secret, host)) = network.bypassed_secret() {
+            return Err(Error::invalid(format!(
+                "`{host}` is not intercepted (bypass) and cannot get the secret `{}`",
+                secret.name
+            ))
+            .hint("leave out `--net-bypass`, or the secret"));
+        }
         usual(network)
     }
 

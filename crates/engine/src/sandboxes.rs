@@ -7,7 +7,7 @@ use crate::images::{Fetching, PullFor};
 use crate::inspect::last_stop;
 use crate::launch::Launcher;
 use crate::logs::{Filter, Reader};
-use crate::secrets::SecretValue;
+use crate::secrets::{self, GivenValues, SecretValue};
 use crate::store::{Home, LockedSandbox};
 use crate::{audit, planning, repair};
 use msb_api::ExecEntry;
@@ -31,6 +31,8 @@ pub struct Engine {
     pub(crate) launcher: Launcher,
     /// Values of Secrets that the calling program provides, by name.
     given_secrets: Vec<(String, SecretValue)>,
+    /// Those that it provided in earlier calls.
+    remembered_secrets: GivenValues,
     /// The origin recorded for commands where the caller does not name one.
     origin: CallOrigin,
     /// Selects the registries and credentials for pulls: those of the operator or of a client.
@@ -68,6 +70,7 @@ impl Engine {
             home,
             launcher,
             given_secrets: Vec::new(),
+            remembered_secrets: GivenValues::default(),
             origin: CallOrigin::new(surface),
             pull_for: PullFor::Operator,
             authority: Authority::Operator,
@@ -93,8 +96,9 @@ impl Engine {
         Self { given_secrets, ..self.clone() }
     }
 
-    pub(crate) fn given_secrets(&self) -> &[(String, SecretValue)] {
-        &self.given_secrets
+    /// The values of a Plan's Secrets, for a start of its sandbox.
+    pub(crate) fn read_secrets(&self, plan: &Plan) -> Result<Vec<SecretValue>> {
+        secrets::read(plan, &self.given_secrets, &self.remembered_secrets)
     }
 
     /// The state directory of one dialect of the server.
@@ -340,6 +344,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         if let Ok(plan) = &plan {
+            self.remembered_secrets.forget(plan);
             repair::remove_cgroup(plan);
             // Files of other users than root belong to ids that exist only in a user namespace.
             if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {

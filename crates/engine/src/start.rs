@@ -12,7 +12,7 @@ use crate::launch::{Caller, launch};
 use crate::layers;
 use crate::repair;
 use crate::sandboxes::Engine;
-use crate::secrets::{self, SecretValue};
+use crate::secrets::SecretValue;
 use crate::store::{Home, LockedSandbox};
 use crate::volumes;
 use crate::workspace;
@@ -279,7 +279,7 @@ impl Engine {
 
     /// Creates the directory of a sandbox without starting its worker.
     pub(crate) fn make_sandbox(&self, mut plan: Plan) -> Result<NewSandbox<'_>> {
-        let secrets = secrets::read(&plan, self.given_secrets())?;
+        let secrets = self.read_secrets(&plan)?;
         self.reached(LaunchStep::Secrets)?;
         let volume_locks = volumes::lock_for_worker(self.home(), &mut plan)?;
         self.reached(LaunchStep::VolumeLocks)?;
@@ -379,7 +379,7 @@ impl Engine {
         }
         mode.reduce(&mut plan);
         let last = (audit::head(&claim.directory), repair::last_exec(&claim.directory));
-        let secrets = secrets::read(&plan, self.given_secrets())?;
+        let secrets = self.read_secrets(&plan)?;
         let volume_locks = volumes::lock_for_worker(self.home(), &mut plan)
             .map_err(|error| error.under(format!("cannot start sandbox `{name}`")))?;
         let values = WorkerValues { last, secrets, volume_locks };

@@ -158,7 +158,11 @@ pub(crate) fn run(start: Start) -> i32 {
         bucket: TokenBucket::new(network.egress_rate),
         tcp: TcpFlows::new(host_socket::random(), link_kind),
         udp: UdpFlows::default(),
-        dns: DnsForwarder::new(resolvers),
+        dns: DnsForwarder::new(
+            resolvers,
+            network.dns_timeout.map(|limit| limit.0),
+            network.dns_private,
+        ),
         published: Slab::default(),
         peers,
         interceptor,

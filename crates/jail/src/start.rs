@@ -336,6 +336,7 @@ pub(crate) fn shifted_tree(
     let tree = rootfs::detach_fd(source, true)?;
     let attributes = Attributes {
         read_only: mount.read_only,
+        no_exec: mount.no_exec,
         no_suid: true,
         no_dev: true,
         private: true,

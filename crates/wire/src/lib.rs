@@ -26,7 +26,7 @@ pub use frame::{Decoder, Frame, FrameError, FrameKind, HEADER, Piece, decode, en
 pub use links::{LinkFailure, LinkReply, Target, Unwrapping, wrap};
 pub use machine::{
     Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
-    MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
+    MachineTmpfs, MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
 };
 pub use network::{
     FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, NetUsage,

@@ -37,6 +37,8 @@ impl Setup {
         let network = Network {
             policy: Policy { rules, default: Decision::Deny },
             dns: Vec::new(),
+            dns_timeout: None,
+            dns_private: false,
             ports: Vec::new(),
             secrets: Vec::new(),
             bypass: Vec::new(),

@@ -11,6 +11,7 @@ pub(crate) fn of(spec: &Spec) -> Plan {
         host: "/".into(),
         guest: mount.guest.to_string(),
         read_only: mount.read_only,
+        no_exec: mount.no_exec,
         file: false,
         volume: match &mount.source {
             MountSource::Volume(name) => Some(PlannedVolume {
@@ -24,6 +25,8 @@ pub(crate) fn of(spec: &Spec) -> Plan {
     let network = spec.network.as_ref().map(|network| Network {
         policy: network.policy(),
         dns: Vec::new(),
+        dns_timeout: None,
+        dns_private: false,
         ports: network.ports.clone(),
         secrets: Vec::new(),
         bypass: Vec::new(),

@@ -483,7 +483,15 @@ fn nested_properties_are_applied() {
         ),
         (
             json!({"kind": "tmpfs", "guestPath": "/m", "sizeMib": 32}),
-            "Tmpfs { guest: GuestPath(\"/m\"), size: Bytes(33554432) }",
+            "Tmpfs { guest: GuestPath(\"/m\"), size: Bytes(33554432), read_only: false, no_exec: false }",
+        ),
+        (
+            json!({"kind": "tmpfs", "guestPath": "/m", "readonly": true, "noexec": true}),
+            "read_only: true, no_exec: true",
+        ),
+        (
+            json!({"kind": "bind", "guestPath": "/m", "source": directory, "noexec": true}),
+            "no_exec: true",
         ),
     ] {
         let found = mount(params.clone());
@@ -495,6 +503,10 @@ fn nested_properties_are_applied() {
     assert!(found.contains("source: Given"), "{found}");
     let found = spec(json!({"network": {"tls": {"blockQuic": true}, "disabled": false}}));
     assert!(found.contains("Udp"), "{found}");
+    let found = spec(json!({"network": {"dns": {"allowRebind": true, "queryTimeoutMs": 7}}}));
+    assert!(found.contains("dns_timeout: Some(Span(7ms)), dns_private: true"), "{found}");
+    let found = spec(json!({"rootfs": {"kind": "oci", "reference": "host"}}));
+    assert!(found.contains("image: Host"), "{found}");
     let init = json!({"path": "/sbin/init", "args": ["-x"], "env": {"E": "1"}});
     let found = spec(json!({"process": {"init": init}}));
     for request in ["Path(\"/sbin/init\")", "args: [\"-x\"]", "env: {\"E\": \"1\"}"] {
