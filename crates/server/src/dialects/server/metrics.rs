@@ -80,12 +80,16 @@ fn row(
         (percent * 100.0).round() / 100.0
     });
     let after = after.map(|(_, metrics)| metrics);
-    json!({
+    let mut row = json!({
         "namespace": namespace,
         "name": name,
         "running": after.is_some(),
         "cpu_usage": cpu,
         "memory_usage": after.map(|metrics| metrics.memory >> 20),
         "disk_usage": after.and_then(|metrics| metrics.disk),
-    })
+    });
+    if let Some(reason) = &summary.isolation_reason {
+        row["isolation_reason"] = json!(reason);
+    }
+    row
 }

@@ -2,12 +2,13 @@
 
 use super::Server;
 use super::args::{CallContext, RunCodeArgs, RunCommandArgs, sandbox_name};
+use super::start::isolation_reason;
 use crate::repl::{
     CodeEnd, CodeRequest, CodeResult, InterruptReason, LONGEST_LIMIT, Language, OutputLines,
     OutputStream, USUAL_LIMIT,
 };
-use msb_api::ExecEvent;
-use msb_spec::{Command, Error, Kind, Result, Span};
+use msb_api::{Api, ExecEvent};
+use msb_spec::{Command, Error, Kind, Name, Result, Span};
 use msb_sys::signal::SIGKILL as KILL;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl Server {
                 cancel: context.cancel,
             },
         )?;
-        Ok(code_result(language, &result))
+        Ok(with_isolation(code_result(language, &result), view.api.as_ref(), &sandbox))
     }
 
     /// Runs a command in a sandbox and waits for its end.
@@ -75,14 +76,23 @@ impl Server {
                 format!("\n[the command ended{after}: {reason}]").as_bytes(),
             );
         }
-        Ok(json!({
+        let result = json!({
             "command": line.command,
             "args": args,
             "exit_code": exit.status(),
             "success": exit.success(),
             "output": lines.finish(),
-        }))
+        });
+        Ok(with_isolation(result, view.api.as_ref(), &sandbox))
     }
+}
+
+/// Adds the reason why the sandbox is not a microVM, if there is one.
+fn with_isolation(mut result: Value, api: &dyn Api, sandbox: &Name) -> Value {
+    if let Some(reason) = isolation_reason(api, sandbox) {
+        result["isolation_reason"] = json!(reason);
+    }
+    result
 }
 
 /// The result of running code, as JSON.

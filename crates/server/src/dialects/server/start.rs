@@ -44,6 +44,7 @@ impl Server {
                 .collect::<Result<_>>()?,
             name,
             given: *config != default_namespace,
+            has_default_image: config.image.is_none(),
         };
         let limit = if config.image.is_some() { PULL_LIMIT } else { START_LIMIT };
         let (api, watch) = (Arc::clone(&view.api), Arc::clone(&context.watch));
@@ -169,6 +170,8 @@ struct StartRequest {
     spec: Spec,
     /// Whether the client sent any settings.
     given: bool,
+    /// Whether the client named no image.
+    has_default_image: bool,
     /// The language; then `host` can replace an image that cannot be pulled.
     default: Option<Language>,
     depends_on: Vec<Name>,
@@ -182,11 +185,14 @@ impl StartRequest {
             let about = |error: Error| error.under(format!("`{}` depends on `{other}`", self.name));
             api.sandbox_start(other).map_err(about)?;
         }
-        let (begun, note) = match api.sandbox_summary(&self.name) {
+        let (begun, mut note) = match api.sandbox_summary(&self.name) {
             Ok(existing) => (self.start_existing(api, &existing)?, String::new()),
             Err(error) if error.kind() == Kind::NotFound => (true, self.create(api, watch)?),
             Err(error) => return Err(error),
         };
+        if let Some(reason) = isolation_reason(api, &self.name) {
+            note.push_str(&format!(". It is not a microVM: {reason}"));
+        }
         if let (Some(line), true) = (&self.background_command, begun) {
             let shell = self.spec.shell.clone().unwrap_or_else(|| "sh".to_owned());
             let argv = vec![shell, "-c".to_owned(), line.clone()];
@@ -214,6 +220,10 @@ impl StartRequest {
     fn create(&self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
         let ask = Create { spec: self.spec.clone(), ..Create::default() };
         let error = match api.sandbox_create(&ask, watch) {
+            Ok(_) if self.has_default_image => {
+                let image = &ask.spec.image;
+                return Ok(format!(". No image was given; `{image}` is used"));
+            }
             Ok(_) => return Ok(String::new()),
             Err(error) => error,
         };
@@ -232,6 +242,12 @@ impl StartRequest {
              host instead: `{language}` is there if it is installed here"
         ))
     }
+}
+
+/// Why a sandbox is not a microVM although one was preferred.
+pub(super) fn isolation_reason(api: &dyn Api, name: &Name) -> Option<String> {
+    // The note is not worth a failed call.
+    api.sandbox_summary(name).ok()?.isolation_reason
 }
 
 /// Whether the registry could not be reached.

@@ -132,7 +132,8 @@ fn the_table_has_every_property() {
 fn answers_are_the_texts_that_clients_read() {
     let here = setup_world();
     let started = here.call("sandbox_start", json!({"sandbox": "new"}));
-    assert_eq!(text(&started), "\"Sandbox new started successfully\"");
+    let said = "\"Sandbox new started successfully. No image was given; `host` is used\"";
+    assert_eq!(text(&started), said);
     let ran = here
         .call("sandbox_run_command", json!({"sandbox": "new", "command": "echo", "args": ["a"]}));
     let expected = json!({
