@@ -16,6 +16,7 @@ mod hosts;
 mod idle;
 mod init;
 mod install;
+mod json;
 mod lifecycle;
 mod limits;
 mod logs;

@@ -95,6 +95,10 @@ const LOOK: &str = "Look";
 const IMAGES: &str = "Images";
 const MORE: &str = "More";
 
+/// Verbs whose output is a text for another program, or a protocol.
+const TEXT_ONLY: [&str; 7] =
+    ["completion", "docs", "mcp", "skill show", "ssh config", "ssh serve", "volume cat"];
+
 /// In the order of the help; a group without verbs is left out.
 const GROUPS: [&str; 6] = [RUN, LIFE, STATE, LOOK, IMAGES, MORE];
 
@@ -404,6 +408,7 @@ const TABLE: Table = Table {
 
 /// Runs what the command line asks for.
 pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
+    output::set_json(output::asks_for_json(&rest));
     let before = leading(&mut rest)?;
     let word = |index: usize| {
         rest.get(index).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
@@ -440,6 +445,8 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
                 command = command.after_help(below);
             }
             let matches = command.try_get_matches_from(rest.split_off(words - 1))?;
+            let is_json = matches.try_get_one::<bool>(output::JSON_FLAG);
+            output::set_json(is_json.is_ok_and(|is_json| is_json.is_some_and(|it| *it)));
             let after = matches.get_one::<String>(target::FLAG).cloned();
             if before.is_some() && after.is_some() {
                 return Err(Error::invalid(format!("`--{}` is given twice", target::FLAG)).into());
@@ -496,7 +503,9 @@ impl Verb {
         let command = (self.command)().name(word).bin_name(format!("msb {}", self.name));
         // Those that cannot work elsewhere take the flag as well, to say so.
         let remote = target::flag().hide(self.scope != VerbScope::AnyTarget);
-        command.about(self.about).arg(remote)
+        let has_json = command.get_arguments().any(|arg| arg.get_id() == output::JSON_FLAG);
+        let json = (!has_json && !TEXT_ONLY.contains(&self.name)).then(output::json_flag);
+        command.about(self.about).args(json).arg(remote)
     }
 }
 

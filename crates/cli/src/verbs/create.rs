@@ -66,7 +66,7 @@ impl CreateArgs {
             until: LaunchUntil::CommandStarted,
             ..Launch::default()
         };
-        output::print(engine.launch(plan, &launch)?.detach()?.name);
+        output::result("name", engine.launch(plan, &launch)?.detach()?.name);
         Ok(0)
     }
 
@@ -87,7 +87,7 @@ impl CreateArgs {
         drop(steps);
         let reason = made.isolation_reason.as_deref();
         say_isolation(&made.isolation, reason, self.sandbox.quiet);
-        output::print(&made.name);
+        output::result("name", &made.name);
         Ok(0)
     }
 }

@@ -93,7 +93,7 @@ impl TargetVerb for ExecArgs {
             AttachResult::Exited(exit) if self.quiet => Ok(exit.status()),
             AttachResult::Exited(exit) => Ok(finished(&exit)),
             AttachResult::Detached { exec } => {
-                output::print(exec);
+                output::result("id", exec);
                 Ok(0)
             }
         }

@@ -98,7 +98,7 @@ impl TargetVerb for ImageRmArgs {
         let mut failed = false;
         for name in &self.images {
             match api.image_remove(name, self.force) {
-                Ok(removed) => output::print(removed),
+                Ok(removed) => output::result("image", removed),
                 Err(error) => {
                     output::print_error(&error);
                     failed = true;

@@ -17,6 +17,7 @@ use clients::{Client, Scope};
 use edit::{Entry, Spot, Value};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::Mode;
+use serde_json::json;
 use std::io::IsTerminal;
 
 /// Adds `msb mcp` to the settings of an MCP client. Shows the change and asks before it writes;
@@ -145,7 +146,9 @@ impl Change {
         let shown = |text| edit::masked(text, spot);
         let before = shown(&settings.text);
         let patch = msb_engine::workspace::between(before.as_bytes(), shown(after).as_bytes());
-        output::write_stdout(format!("--- {path}\n+++ {path}\n{}", patch.text).as_bytes());
+        let text = format!("--- {path}\n+++ {path}\n{}", patch.text);
+        let object = json!({"path": path.to_string(), "patch": patch.text});
+        output::record(&object, text.trim_end_matches('\n'));
         if self.dry_run {
             output::note("nothing was written; without `--dry-run` this would be");
             return Ok(false);

@@ -116,7 +116,7 @@ impl TargetVerb for RenameArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let (name, to) = (Name::parse(&self.name)?, Name::parse(&self.to)?);
         target.api()?.sandbox_rename(&name, &to)?;
-        output::print(&to);
+        output::result("name", &to);
         Ok(0)
     }
 }

@@ -126,7 +126,7 @@ impl RunArgs {
                 Ok(code)
             }
             AttachResult::Detached { .. } => {
-                output::print(&plan.name);
+                output::result("name", &plan.name);
                 Ok(0)
             }
         }

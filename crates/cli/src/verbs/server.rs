@@ -381,7 +381,7 @@ impl LocalVerb for ServerStopArgs {
             }
             std::thread::sleep(LOOK);
         }
-        output::print("stopped");
+        output::result("status", "stopped");
         Ok(0)
     }
 }
@@ -418,7 +418,7 @@ impl LocalVerb for ServerKeygenArgs {
         };
         let expire = self.expire.map_or(USUAL_EXPIRY, |span| span.0);
         let made = keys.keygen(expire, &Scope::parse(&self.namespace)?)?;
-        output::print(made.token);
+        output::result("key", made.token);
         Ok(0)
     }
 }
@@ -441,7 +441,7 @@ fn allowed_host(text: &str) -> Result<String> {
 }
 
 fn say_where(record: &Record) {
-    output::print(record.url());
+    output::result("url", record.url());
     if !record.dev {
         output::note("clients need a key: `msb server keygen` makes one");
     }

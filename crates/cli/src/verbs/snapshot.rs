@@ -246,7 +246,7 @@ impl TargetVerb for SnapshotLoadArgs {
                 .and_then(|mut file| load(&mut file))
                 .map_err(|error| error.under(format!("cannot load `{}`", path.display()))),
         };
-        output::print(loaded?);
+        output::result("name", loaded?);
         Ok(0)
     }
 }
@@ -268,7 +268,7 @@ impl TargetVerb for SnapshotTagArgs {
         let api = target.api()?;
         let new = Name::parse(&self.new)?;
         api.snapshot_tag(&Name::parse(&self.name)?, &new)?;
-        output::print(new);
+        output::result("name", new);
         Ok(0)
     }
 }
@@ -292,7 +292,7 @@ impl TargetVerb for SnapshotRmArgs {
         for name in &self.names {
             let name = Name::parse(name)?;
             api.snapshot_remove(&name, self.force)?;
-            output::print(name);
+            output::result("name", name);
         }
         Ok(0)
     }
@@ -352,7 +352,7 @@ fn done(api: &dyn Api, name: &Name, start: bool) -> Outcome {
     if start {
         api.sandbox_start(name)?;
     }
-    output::print(name);
+    output::result("name", name);
     Ok(0)
 }
 
@@ -374,7 +374,7 @@ impl TargetVerb for RollbackArgs {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
         api.sandbox_rollback(&name, &Name::parse(&self.snapshot)?)?;
-        output::print(name);
+        output::result("name", name);
         Ok(0)
     }
 }
@@ -397,7 +397,7 @@ impl TargetVerb for ResetArgs {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
         api.sandbox_reset(&name, self.keep_workspace)?;
-        output::print(name);
+        output::result("name", name);
         Ok(0)
     }
 }

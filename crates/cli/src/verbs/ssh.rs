@@ -69,7 +69,7 @@ impl LocalVerb for SshArgs {
             AttachResult::Exited(exit) if self.quiet => Ok(exit.status()),
             AttachResult::Exited(exit) => Ok(finished(&exit)),
             AttachResult::Detached { exec } => {
-                output::print(exec);
+                output::result("id", exec);
                 Ok(0)
             }
         }

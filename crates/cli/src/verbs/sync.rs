@@ -72,7 +72,7 @@ impl TargetVerb for SyncStartArgs {
                 if started.status.failures > 0 {
                     output::note("what could not be sent is tried again; `msb sync ls` tells");
                 }
-                output::print(started.id);
+                output::result("id", started.id);
                 return Ok(0);
             }
         };
@@ -94,7 +94,7 @@ impl TargetVerb for SyncStartArgs {
         if failures > 0 {
             output::note("what could not be sent is tried again; `msb sync ls` tells");
         }
-        output::print(id);
+        output::result("id", id);
         Ok(0)
     }
 }

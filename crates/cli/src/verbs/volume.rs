@@ -45,7 +45,7 @@ impl TargetVerb for VolumeCreateArgs {
             size: self.size,
             labels: labels.into_iter().map(owned).collect(),
         };
-        output::print(target.api()?.volume_create(&spec)?.name);
+        output::result("name", target.api()?.volume_create(&spec)?.name);
         Ok(0)
     }
 }
@@ -236,7 +236,7 @@ impl TargetVerb for VolumeRmArgs {
         let mut failed = false;
         for name in &self.names {
             match api.volume_remove(name, self.force) {
-                Ok(()) => output::print(name),
+                Ok(()) => output::result("name", name),
                 Err(error) => {
                     output::print_error(&error);
                     failed = true;

@@ -55,7 +55,7 @@ impl RunArgs {
         if self.detach {
             let made = api.sandbox_create(&Create { spec, replace, registry }, &steps)?;
             drop(steps);
-            output::print(made.name);
+            output::result("name", made.name);
             return Ok(0);
         }
         let begun = Begun::begin(&api, &plan, spec, replace, &steps);
@@ -75,7 +75,7 @@ impl RunArgs {
         let attended = attended.map_err(|error| under(&name, error));
         match attended {
             Ok(AttachResult::Detached { .. }) => {
-                output::print(&name);
+                output::result("name", &name);
                 Ok(0)
             }
             Ok(AttachResult::Exited(exit)) => {
