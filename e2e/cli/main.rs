@@ -6,6 +6,7 @@ mod completion;
 mod concurrency;
 mod ctl;
 mod debug_log;
+mod docs;
 mod doctor;
 mod errors;
 mod events;

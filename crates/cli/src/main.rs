@@ -6,6 +6,7 @@
 mod arguments;
 mod change_text;
 mod clock;
+mod completion;
 mod event_text;
 mod gateway;
 mod http_server;
@@ -84,6 +85,11 @@ fn main() -> ExitCode {
         && word == VOLUME_ARGUMENT
     {
         return serve_volume(&letter.to_string_lossy());
+    }
+    if let [word, words @ ..] = rest.as_slice()
+        && word == completion::ARGUMENT
+    {
+        return ExitCode::from(u8::try_from(completion::run(words)).unwrap_or(output::OUR_FAILURE));
     }
     let done = msb_log::init().map_err(Failure::from).and_then(|()| verb_table::dispatch(rest));
     let code = done.unwrap_or_else(|failure| output::report(&failure));

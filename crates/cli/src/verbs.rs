@@ -12,6 +12,7 @@ pub(crate) mod create;
 pub(crate) mod diff;
 pub(crate) mod discard;
 pub(crate) mod disk;
+pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exec;
