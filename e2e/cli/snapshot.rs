@@ -219,7 +219,7 @@ fn a_running_sandbox_is_saved_and_the_pause_is_reported() {
             eventually("it goes on", || count().line() != then);
         }
         let gave = msb.words("snapshot create third --from box").ok();
-        assert!(gave.stderr.contains("was stopped for"), "{gave:#?}");
+        assert!(gave.stderr.contains("was paused for"), "{gave:#?}");
         assert_eq!(msb.json(["ls", "--json"])[0]["status"], "running");
     }
 }

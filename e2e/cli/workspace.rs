@@ -1,6 +1,7 @@
 //! `--workspace`, `msb diff`, `apply` and `discard`: nothing touches the host before it was meant to.
 
 mod kills;
+mod nameless;
 mod ownership;
 mod random;
 

@@ -10,9 +10,9 @@ use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, CommandStreams, Cpus, Error, Hostname, ImageRef, Init, InitProgram, IsolationChoice,
-    Mount, MountSource, Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, Script,
-    Span, SpawnPolicy, Spec, Stdin, Tmpfs, UserRef, Workspace, env,
+    Bytes, CommandStreams, Cpus, Error, Hostname, ImageRef, Init, InitProgram, Mount, MountSource,
+    Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, SandboxDefaults, Script, Span,
+    SpawnPolicy, Spec, Stdin, Tmpfs, UserRef, Workspace,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -165,6 +165,11 @@ const INSIDE: &str = "Inside";
 const FILES: &str = "Files";
 
 impl SandboxArgs {
+    /// The image as it was typed.
+    pub(crate) fn image(&self) -> Option<&str> {
+        self.image.as_deref()
+    }
+
     /// Shows what was decided.
     pub(crate) fn show(&self, plan: &Plan) {
         if self.json {
@@ -204,9 +209,10 @@ impl SandboxArgs {
 
     /// The Spec that the flags, a file and the environment make together.
     pub(crate) fn spec(&self, target: &Target) -> Result<Spec> {
+        let defaults = msb_engine::conf::defaults()?;
         let mut spec = match &self.conf {
-            Some(path) => from_file(path)?,
-            None => Spec::with_defaults(),
+            Some(path) => from_file(path, &defaults)?,
+            None => defaults.spec(),
         };
         if let Some(name) = &self.name {
             spec.name = Some(Name::parse(name)?);
@@ -219,7 +225,7 @@ impl SandboxArgs {
             spec.platform.clone_from(&self.platform);
         }
         self.isolation(&mut spec)?;
-        spec.network = Some(self.network.network(spec.network.take())?);
+        spec.network = Some(self.network.network(spec.network.take(), &defaults)?);
         self.limits(&mut spec);
         self.service.add_to(&mut spec)?;
         self.inside(&mut spec)?;
@@ -228,13 +234,8 @@ impl SandboxArgs {
     }
 
     fn isolation(&self, spec: &mut Spec) -> Result<()> {
-        let from_environment = std::env::var(env::ISOLATION).ok();
-        match (&self.isolation, from_environment) {
-            (Some(tier), _) => spec.isolation = tier.parse()?,
-            (None, Some(tier)) if spec.isolation == IsolationChoice::Auto => {
-                spec.isolation = tier.parse()?;
-            }
-            _ => {}
+        if let Some(tier) = &self.isolation {
+            spec.isolation = tier.parse()?;
         }
         match self.security.as_deref() {
             None => {}
@@ -348,7 +349,10 @@ impl SandboxArgs {
 /// What a command's streams are joined to.
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
-    /// Give the command a terminal
+    /// Connect stdin, which is the default
+    #[arg(long, short, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Give the command a terminal; at a terminal that is the default
     #[arg(long, short, conflicts_with = "no_tty")]
     tty: bool,
     /// Give the command pipes, even at a terminal
@@ -366,6 +370,24 @@ impl StreamArgs {
         let tty = !self.no_tty && !background && (self.tty || terminal::is_there());
         let stdin = if self.no_stdin || background { Stdin::Closed } else { Stdin::Streamed };
         (tty, stdin)
+    }
+
+    /// Whether stdin or a terminal was asked for by a flag.
+    pub(crate) fn is_interactive(&self) -> bool {
+        self.interactive || self.tty
+    }
+
+    /// Refuses flags for stdin and a terminal for a command in the background, which has neither.
+    pub(crate) fn check_background(&self, background: bool, hint: &str) -> Result<()> {
+        let flag = match (self.interactive, self.tty) {
+            _ if !background => return Ok(()),
+            (true, true) => "-it",
+            (true, false) => "-i",
+            (false, true) => "-t",
+            (false, false) => return Ok(()),
+        };
+        let message = format!("a command in the background has no stdin and no terminal: `{flag}`");
+        Err(Error::invalid(message).hint(format!("leave out `{flag}`; {hint}")))
     }
 
     /// The streams of a sandbox's first command.
@@ -407,18 +429,19 @@ pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> 
 
 fn environment_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = read(path)?;
-    let lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
-        .map(|line| match line.split_once('=') {
+        .map(|(number, line)| match line.split_once('=') {
             Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
-            None => Err(about(path, Error::invalid(format!("not `NAME=VALUE`: `{}`", line)))),
+            // The line is not repeated: it may be part of a secret.
+            None => Err(about(path, Error::invalid(format!("line {number} is not `NAME=VALUE`")))),
         })
         .collect()
 }
 
-fn from_file(path: &Path) -> Result<Spec> {
-    msb_engine::conf::spec(&read(path)?).map_err(|error| about(path, error))
+fn from_file(path: &Path, defaults: &SandboxDefaults) -> Result<Spec> {
+    msb_engine::conf::spec_over(&read(path)?, defaults).map_err(|error| about(path, error))
 }
 
 fn read(path: &Path) -> Result<String> {

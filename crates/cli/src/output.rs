@@ -64,7 +64,12 @@ pub(crate) fn report(failure: &Failure) -> i32 {
                 let flag = error.get(clap::error::ContextKind::InvalidArg);
                 let flag = flag.map_or_else(String::new, ToString::to_string);
                 let flag = flag.split_whitespace().next().unwrap_or_default();
-                print_error(&ours.clone().under(format!("cannot use the value of `{flag}`")));
+                let ours = ours.clone();
+                // `<NAME>` is no flag that was typed; the error itself says what is wrong.
+                print_error(&match flag.starts_with('-') {
+                    true => ours.under(format!("cannot use the value of `{flag}`")),
+                    false => ours,
+                });
                 return i32::from(OUR_FAILURE);
             }
             let _ = error.print();

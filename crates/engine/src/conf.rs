@@ -1,7 +1,40 @@
 //! Reads sandboxes, patches and network rules from TOML files.
 
-use msb_spec::{Error, Patch, Result, Rule, Spec};
+use crate::store::Home;
+pub use msb_image::{SETTINGS_FILE, Settings};
+use msb_spec::{Error, Patch, Result, Rule, SandboxDefaults, Spec, env};
 use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The defaults for new sandboxes: those of msb, then `[defaults]` of config.toml, then variables.
+pub fn defaults() -> Result<SandboxDefaults> {
+    let file = match Home::chosen_path() {
+        Ok(home) => Settings::read(&home)?.defaults,
+        // A client of a server needs no state directory.
+        Err(_) => SandboxDefaults::default(),
+    };
+    let variable = |name: &str| std::env::var(name).ok();
+    let (isolation, network) = (variable(env::ISOLATION), variable(env::NET));
+    file.with_variables(isolation.as_deref(), network.as_deref())
+}
+
+/// The path of config.toml, whether or not it exists.
+pub fn settings_path() -> Result<PathBuf> {
+    Ok(Home::chosen_path()?.join(SETTINGS_FILE))
+}
+
+/// A Spec from a TOML file, with these defaults for what the file does not set.
+pub fn spec_over(text: &str, defaults: &SandboxDefaults) -> Result<Spec> {
+    let mut spec = spec(text)?;
+    let table: toml::Table = toml::from_str(text).map_err(|error| unreadable(text, &error))?;
+    let is_set = |path: &str| {
+        let mut fields = path.split('.');
+        let first = fields.next().and_then(|field| table.get(field));
+        fields.try_fold(first, |value, field| Some(value?.get(field))).flatten().is_some()
+    };
+    defaults.fill(&mut spec, is_set);
+    Ok(spec)
+}
 
 /// A Spec from a TOML file, with the defaults of the CLI.
 pub fn spec(text: &str) -> Result<Spec> {
@@ -40,7 +73,7 @@ pub fn rules(text: &str) -> Result<Vec<Rule>> {
 fn unreadable(text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
-    Error::invalid("the file cannot be parsed").cause(format!("line {line}: {}", error.message()))
+    msb_spec::file_mistake(line, error.message()).under("the file cannot be parsed")
 }
 
 #[cfg(test)]
@@ -73,8 +106,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_wins_over_the_defaults() {
+        let settings = "[defaults]\nimage = 'alpine'\nisolation = 'vm'\ntrust_host_cas = true";
+        let defaults = Settings::parse(settings).unwrap().defaults;
+        let spec = spec_over("image = 'host'\n[network]\nreach = 'public'", &defaults).unwrap();
+        assert_eq!(spec.image, msb_spec::ImageRef::Host);
+        assert_eq!(spec.isolation, msb_spec::IsolationChoice::Vm);
+        assert!(spec.network.unwrap().trust_host_cas);
+        let spec = spec_over("[network]\ntrust_host_cas = false", &defaults).unwrap();
+        assert!(!spec.network.unwrap().trust_host_cas);
+        assert_eq!(spec.image.to_string(), "docker.io/library/alpine:latest");
+    }
+
+    #[test]
     fn unknown_keys_are_refused() {
-        assert!(spec("imagee = 'host'").is_err());
+        assert_eq!(spec("imagee = 'host'").unwrap_err().advice(), Some("did you mean `image`?"));
         assert!(patches("[[patch]]\nchown = { path = '/x' }").is_err());
     }
 }

@@ -155,7 +155,7 @@ impl SnapshotStore<'_> {
     pub fn clone_sandbox(&self, of: &Name, name: &Name) -> Result<Plan> {
         if self.engine.home().has(name) {
             return Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))
-                .hint(format!("`msb rm {name}` removes it")));
+                .hint("choose another name for the copy"));
         }
         let source = self.engine.existing(of)?;
         let ids = self.new_ids_like(source.ids)?;

@@ -46,8 +46,8 @@ pub use prune::{InUse, Share};
 pub use pull::PullOptions;
 pub use registry::{PullFor, RegistryOptions, check_login};
 pub use settings::{
-    ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile, ServerSettings,
-    Settings,
+    FILE as SETTINGS_FILE, ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile,
+    ServerSettings, Settings,
 };
 pub use sparse_digest::digest_of_sparse;
 pub use store::{AddLock, Image, Layer, Store, digest_of};

@@ -1,10 +1,12 @@
-//! `config.toml` in the state directory: image aliases, registries, image limits, spawn policies,
-//! sandbox profiles and server limits.
+//! `config.toml` in the state directory: defaults of sandboxes, image aliases, registries, image
+//! limits, spawn policies, sandbox profiles and server limits.
 //!
 //! The file is parsed completely when it is read. An error names its line. A missing file means the
 //! defaults; an unknown key is an error.
 
-use msb_spec::{Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SpawnPolicy};
+use msb_spec::{
+    Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SandboxDefaults, SpawnPolicy,
+};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -19,6 +21,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
+    /// Defaults for new sandboxes.
+    pub defaults: SandboxDefaults,
     #[serde(deserialize_with = "unique_keys")]
     aliases: BTreeMap<Alias, Reference>,
     #[serde(deserialize_with = "unique_keys")]
@@ -265,7 +269,7 @@ where
 pub const NAMESPACE_LABEL: &str = "msb.namespace";
 
 /// File name in the state directory.
-const FILE: &str = "config.toml";
+pub const FILE: &str = "config.toml";
 
 /// Largest settings file that is read.
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -279,9 +283,7 @@ impl Settings {
             return Ok(Self::default());
         };
         let mut settings = Self::parse(&text).map_err(about)?;
-        for (subject, policy) in &settings.spawn {
-            policy.check().map_err(|error| about(error.under(format!("spawn.{subject}"))))?;
-        }
+        settings.check().map_err(about)?;
         for registry in settings.registries.values_mut() {
             registry.ca = registry.ca.take().map(|ca| home.join(ca));
         }
@@ -293,8 +295,16 @@ impl Settings {
         toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            Error::invalid(format!("line {line}: {}", error.message().trim()))
+            msb_spec::file_mistake(line, error.message())
         })
+    }
+
+    /// Checks what no single field can check.
+    pub fn check(&self) -> Result<()> {
+        for (subject, policy) in &self.spawn {
+            policy.check().map_err(|error| error.under(format!("spawn.{subject}")))?;
+        }
+        self.defaults.spec().validate().map_err(|error| error.under("defaults"))
     }
 
     /// The spawn policy of a sandbox of a client. Clients choose their labels, so only the

@@ -39,6 +39,12 @@ impl Reach {
         ("all", Self::All),
     ];
 
+    /// The name, as it is written in flags and files.
+    pub fn as_str(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, reach)| *reach == self);
+        found.map_or("none", |(name, _)| name)
+    }
+
     /// Rules that this preset stands for.
     fn rules(self) -> Vec<Rule> {
         let allow = |target| Rule {
@@ -223,6 +229,9 @@ pub struct Secret {
 impl Secret {
     /// Parses `NAME@HOST[,HOST…]`: the value is in the variable of that name.
     pub fn parse(text: &str) -> Result<Self> {
+        if text.contains('=') {
+            return Err(value_on_command_line(text));
+        }
         let (name, hosts) = text.rsplit_once('@').ok_or_else(|| invalid_secret(text))?;
         Self::of(text, name, hosts, SecretSource::Variable(name.to_owned()))
     }
@@ -270,6 +279,16 @@ impl Secret {
             false => Ok(()),
         }
     }
+}
+
+/// The error for `NAME=VALUE@HOST`. The value is not repeated.
+fn value_on_command_line(text: &str) -> Error {
+    let name = crate::shown(text.split(['@', '=']).next().unwrap_or_default());
+    let host = text.rsplit_once('@').map(|(_, host)| host);
+    let host = host.filter(|host| !host.contains('=') && NamePattern::parse(host).is_ok());
+    let host = host.unwrap_or("HOST");
+    Error::invalid(format!("the value of a secret is not given on the command line: `{name}`"))
+        .hint(format!("export {name}, then `--secret {name}@{host}`"))
 }
 
 fn invalid_secret(text: &str) -> Error {

@@ -269,7 +269,9 @@ pub fn check_env<'a>(env: impl IntoIterator<Item = (&'a String, &'a String)>) ->
 /// Checks a variable name: not empty, without `=` and zero bytes.
 pub(crate) fn check_env_name(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid(format!("not a variable name: `{}`", name)));
+        // Behind `=` may be the value of a secret.
+        let shown = name.split('=').next().unwrap_or_default();
+        return Err(Error::invalid(format!("not a variable name: `{shown}`")));
     }
     Ok(())
 }

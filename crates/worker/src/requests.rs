@@ -385,8 +385,10 @@ impl Worker {
 
     pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
         if self.lifetime.draining || self.lifetime.stopping.is_some() {
-            let error =
-                Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
+            let name = &self.plan.name;
+            let state = if self.lifetime.draining { "draining" } else { "stopping" };
+            let message = format!("sandbox `{name}` is {state} and takes no new commands");
+            let error = Error::new(Kind::State, message);
             return self.refuse_exec(client, &command, error);
         }
         self.wake(WakeReason::Exec);

@@ -4,7 +4,7 @@ use super::diff::counted;
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
-use crate::{change_text, listing};
+use crate::{change_text, listing, workspace_target};
 use clap::Parser;
 use msb_api::{Api, ApplyReport, Change, Depth, Item, ItemKind, LeftOut, RelPath, Selection, What};
 use msb_engine::workspace::judge;
@@ -14,11 +14,11 @@ use std::io::{BufRead, Read};
 
 /// Brings what a sandbox has changed in its workspace to the host: all of the chosen or nothing.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb apply [OPTIONS] NAME")]
+#[command(override_usage = "msb apply [OPTIONS] [NAME]")]
 pub(crate) struct ApplyArgs {
-    /// Name of the sandbox
+    /// Name of the sandbox; may be left out in its workspace
     #[arg(value_name = "NAME")]
-    name: String,
+    name: Option<String>,
     /// Only what fits, as in `src/**` or `*.rs`; what the host would run later is named here
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
@@ -48,7 +48,13 @@ pub(crate) struct ApplyArgs {
 impl TargetVerb for ApplyArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
-        let name = Name::parse(&self.name)?;
+        let (named, quiet) = (self.name.as_deref(), self.quiet || self.json);
+        if let Some(path) = named.filter(|named| workspace_target::is_path(named)) {
+            return Err(Error::invalid(format!("not a sandbox name: `{path}`"))
+                .hint("`--include GLOB` chooses what is applied")
+                .into());
+        }
+        let (name, _) = workspace_target::find(target, &*api, named, Vec::new(), quiet)?;
         let mut selection = Selection {
             include: self.include,
             exclude: self.exclude,

@@ -3,7 +3,7 @@
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
-use crate::{change_text, listing};
+use crate::{change_text, listing, workspace_target};
 use clap::Parser;
 use msb_api::{Api, Change, Depth, RelPath};
 use msb_engine::workspace::typed_path;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// Shows what a sandbox has changed in its workspace; the host's files are as they were.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb diff [OPTIONS] NAME [PATH...]")]
+#[command(override_usage = "msb diff [OPTIONS] [NAME] [PATH...]")]
 pub(crate) struct DiffArgs {
-    /// Name of the sandbox
+    /// Name of the sandbox; may be left out in its workspace
     #[arg(value_name = "NAME")]
-    name: String,
-    /// Only what lies there
+    name: Option<String>,
+    /// Only what lies there; without a name as in `./src`
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Show the lines that differ
@@ -49,8 +49,9 @@ struct Report<'a> {
 impl TargetVerb for DiffArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
-        let name = Name::parse(&self.name)?;
-        let paths = paths(&*api, &name, &self.paths)?;
+        let name = self.name.as_deref();
+        let (name, typed) = workspace_target::find(target, &*api, name, self.paths, self.json)?;
+        let paths = paths(&*api, &name, &typed)?;
         let depth = Depth { digests: self.json, patches: self.patch || self.stat };
         let mut changes = api.workspace_diff(&name, &paths, depth)?;
         if self.json {

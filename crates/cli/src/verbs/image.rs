@@ -1,5 +1,6 @@
 //! `msb image …`: the images there are.
 
+use super::diff::counted;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::target::Target;
@@ -146,15 +147,20 @@ pub(crate) fn tell_pruned(pruned: &PruneReport, dry_run: bool, json: bool) {
     for name in &pruned.images {
         output::print(format!("{verb} image {name}"));
     }
-    for (count, what) in [
-        (pruned.layers, "layers"),
-        (pruned.blobs, "blobs"),
-        (pruned.disks, "disks for microVMs"),
-        (pruned.unfinished, "unfinished transfers"),
-        (pruned.host_layers, "outdated layers of the host image"),
+    for (count, one, many) in [
+        (pruned.layers, "layer", "layers"),
+        (pruned.blobs, "blob", "blobs"),
+        (pruned.disks, "disk for microVMs", "disks for microVMs"),
+        (pruned.unfinished, "unfinished transfer", "unfinished transfers"),
+        (
+            pruned.host_layers,
+            "outdated layer of the host image",
+            "outdated layers of the host image",
+        ),
     ] {
         if count > 0 {
-            output::print(format!("{verb} {count} {what}"));
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            output::print(format!("{verb} {}", counted(count, one, many)));
         }
     }
     for failure in &pruned.failed {

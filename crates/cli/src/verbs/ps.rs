@@ -7,7 +7,7 @@ use crate::verb_table::TargetVerb;
 use crate::{clock, output};
 use clap::Parser;
 use msb_api::{Api, ExecEntry, Summary};
-use msb_spec::{Name, Result};
+use msb_spec::{Error, Name, Result};
 use serde::Serialize;
 
 /// Shows running sandboxes, or the commands in them.
@@ -19,8 +19,8 @@ pub(crate) struct PsArgs {
     /// Show the commands that run inside
     #[arg(long)]
     execs: bool,
-    /// Commands that have ended, too
-    #[arg(long, short, requires = "execs")]
+    /// With --execs: commands that have ended, too
+    #[arg(long, short)]
     all: bool,
     /// Print JSON
     #[arg(long)]
@@ -36,6 +36,11 @@ struct Row {
 
 impl TargetVerb for PsArgs {
     fn run_on(self, target: &Target) -> output::Outcome {
+        if self.all && !self.execs {
+            return Err(Error::invalid("`msb ps` shows what runs; `-a` is for `--execs`")
+                .hint("`msb ls` lists stopped sandboxes, too")
+                .into());
+        }
         let api = target.api()?;
         if self.execs {
             let mut rows = Vec::new();

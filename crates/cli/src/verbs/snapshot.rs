@@ -1,5 +1,6 @@
 //! Snapshots of sandboxes, and the ways back to them.
 
+use super::diff::counted;
 use super::engine;
 use crate::clock;
 use crate::listing::{self, Listing};
@@ -38,8 +39,8 @@ impl TargetVerb for SnapshotCreateArgs {
         let (name, from) = (Name::parse(&self.name)?, Name::parse(&self.from)?);
         let snapshot = api.snapshot_create(&name, &from, self.note.as_deref())?;
         if let Some(paused) = snapshot.paused_us {
-            let shown = format!("{}.{:03} ms", paused / 1000, paused % 1000);
-            output::note(format!("sandbox `{from}` was stopped for {shown}"));
+            let paused = paused.div_ceil(1000);
+            output::note(format!("sandbox `{from}` was paused for {paused} ms"));
         }
         match self.json {
             true => listing::json(&snapshot),
@@ -73,7 +74,17 @@ impl TargetVerb for SnapshotLsArgs {
             snapshots.iter().flat_map(|snapshot| &snapshot.names).for_each(output::print);
             return Ok(0);
         }
-        let mut listing = Listing::new(&["NAME", "ID", "OF", "IMAGE", "TIER", "ON", "AGE", "NOTE"]);
+        let mut listing = Listing::new(&[
+            "NAME",
+            "ID",
+            "SANDBOX",
+            "IMAGE",
+            "ISOLATION",
+            "PARENT",
+            "SIZE",
+            "AGE",
+            "NOTE",
+        ]);
         for snapshot in &snapshots {
             let parent = snapshots.iter().find(|other| Some(&other.id) == snapshot.parent.as_ref());
             for name in &snapshot.names {
@@ -84,6 +95,7 @@ impl TargetVerb for SnapshotLsArgs {
                     snapshot.image.to_string(),
                     snapshot.isolation.to_string(),
                     parent.map(shown).unwrap_or_default(),
+                    snapshot.bytes.map_or_else(|| "-".to_owned(), |n| Bytes(n).to_string()),
                     clock::ago(snapshot.created),
                     snapshot.note.clone().unwrap_or_default(),
                 ]);
@@ -150,10 +162,11 @@ impl TargetVerb for SnapshotVerifyArgs {
 
 fn show(name: &str, verified: &VerifyReport) {
     let VerifyReport { files, bytes, recorded, .. } = verified;
-    let what = format!("{files} files, {}", Bytes(*bytes));
+    let files = counted(usize::try_from(*files).unwrap_or(usize::MAX), "file", "files");
+    let what = format!("{files}, {}", Bytes(*bytes));
     match (verified.intact, recorded) {
         (true, 0) => output::print(format!("{name}  intact ({what})")),
-        (true, _) => output::print(format!("{name}  written down now ({what})")),
+        (true, _) => output::print(format!("{name}  digest recorded ({what})")),
         (false, _) => output::print(format!("{name}  damaged ({what})")),
     }
     for difference in &verified.differences {
