@@ -10,9 +10,6 @@ mod content;
 mod dialect;
 mod dialects;
 mod exec;
-#[cfg(any(test, feature = "fixture"))]
-#[cfg_attr(not(test), expect(dead_code, reason = "the fixture calls none of its Operations"))]
-mod fake;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod http;
@@ -23,6 +20,9 @@ mod mcp_sessions;
 mod namespace;
 mod paths;
 mod quota;
+#[cfg(any(test, feature = "fixture"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the fixture calls none of its Operations"))]
+mod recorder;
 mod repl;
 mod rest;
 mod rpc;

@@ -1,7 +1,7 @@
 //! Tests with interpreters of this host, driven as they are in a sandbox.
 
 use super::*;
-use crate::fake::{CommandMode, FakeApi, name};
+use crate::recorder::{FakeSandboxes, name};
 
 struct TestRepl {
     api: Arc<dyn Api>,
@@ -16,7 +16,7 @@ impl TestRepl {
         if std::process::Command::new(program).arg("--version").output().is_err() {
             return None;
         }
-        let api: Arc<dyn Api> = Arc::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
+        let api = FakeSandboxes::new(&["web"]).with_commands().api();
         Some(Self { api, interpreters: Interpreters::default(), language })
     }
 
