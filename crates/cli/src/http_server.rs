@@ -40,7 +40,7 @@ pub(crate) fn world(host: HostArgs, ceiling: Ceiling) -> Result<ServerConfig> {
     msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?
-        .with_origin(CallOrigin::new(Surface::Server))
+        .with_default_origin(CallOrigin::new(Surface::Server))
         .for_clients(ceiling);
     tidy_up(&engine);
     let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;

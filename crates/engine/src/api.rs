@@ -22,8 +22,8 @@ use msb_api::{
     SettingChange, Snapshot, Snapshots, Summary, VerifyReport, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
-    Command, CommandStreams, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, PruneReport,
-    PublishedPort, Reference, Result, Rule, Spec, VolumeName, VolumeSpec,
+    CallOrigin, Command, CommandStreams, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune,
+    PruneReport, PublishedPort, Reference, Result, Rule, Spec, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, StopResult};
@@ -41,6 +41,10 @@ impl Sandboxes for Engine {
     fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
         let wiped = secrets.into_iter().map(|(name, value)| (name, value.into())).collect();
         Arc::new(Self::with_secrets(self, wiped))
+    }
+
+    fn with_origin(&self, origin: CallOrigin) -> Arc<dyn Api> {
+        Arc::new(self.for_origin(origin))
     }
 
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {

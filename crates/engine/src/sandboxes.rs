@@ -32,7 +32,9 @@ pub struct Engine {
     /// Values of Secrets that the calling program provides, by name.
     given_secrets: Vec<(String, SecretValue)>,
     /// The origin recorded for commands where the caller does not name one.
-    origin: CallOrigin,
+    default_origin: CallOrigin,
+    /// The origin recorded for all commands, whatever the caller names.
+    origin: Option<CallOrigin>,
     /// Selects the registries and credentials for pulls: those of the operator or of a client.
     pub(crate) pull_for: PullFor,
     /// The authority of the caller, which limits what may be requested.
@@ -68,7 +70,8 @@ impl Engine {
             home,
             launcher,
             given_secrets: Vec::new(),
-            origin: CallOrigin::new(surface),
+            default_origin: CallOrigin::new(surface),
+            origin: None,
             pull_for: PullFor::Operator,
             authority: Authority::Operator,
             #[cfg(feature = "fixture")]
@@ -78,13 +81,18 @@ impl Engine {
 
     /// Sets the origin that is recorded for commands without one.
     #[must_use]
-    pub fn with_origin(self, origin: CallOrigin) -> Self {
-        Self { origin, ..self }
+    pub fn with_default_origin(self, default_origin: CallOrigin) -> Self {
+        Self { default_origin, ..self }
     }
 
-    /// The origin of a command: that of the calling thread, then `given`, then the default.
+    /// Sets the origin that is recorded for all commands.
+    pub(crate) fn for_origin(&self, origin: CallOrigin) -> Self {
+        Self { origin: Some(origin), ..self.clone() }
+    }
+
+    /// The origin of a command: that of this engine, then `given`, then the default.
     pub(crate) fn origin_of(&self, given: Option<CallOrigin>) -> Option<CallOrigin> {
-        msb_api::current_origin().or(given).or_else(|| Some(self.origin.clone()))
+        self.origin.clone().or(given).or_else(|| Some(self.default_origin.clone()))
     }
 
     /// An engine that takes the values of Secrets from `given_secrets`, by name.

@@ -4,7 +4,6 @@
 //! [`msb_api::Api`] and back. It makes no decisions of its own: see [`Dialect`].
 
 mod arguments;
-mod audited_dialect;
 mod cancel;
 mod content;
 mod dialect;

@@ -70,11 +70,12 @@ pub(crate) trait RecordedRequest: Serialize + Debug + 'static {
 /// The function of a test that answers an Operation.
 struct AnswerFn<R: RecordedRequest>(Box<dyn Fn(&R, &dyn Watch) -> Result<R::Answer> + Send + Sync>);
 
-/// Records calls and answers them. Clones share everything.
+/// Records calls and answers them. Clones share everything but the origin.
 #[derive(Clone, Default)]
 pub(crate) struct Recorder {
     calls: Arc<Mutex<Vec<RecordedCall>>>,
     answers: Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>,
+    origin: Option<CallOrigin>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,7 +125,7 @@ impl Recorder {
 
     fn push(&self, operation: &'static str, request: &(impl Serialize + Debug), is_read: bool) {
         let arguments = serde_json::to_value(request).expect("requests are JSON");
-        let (text, origin) = (format!("{request:?}"), msb_api::current_origin());
+        let (text, origin) = (format!("{request:?}"), self.origin.clone());
         locked(&self.calls).push(RecordedCall { operation, arguments, text, is_read, origin });
     }
 
@@ -257,6 +258,10 @@ impl Sandboxes for Recorder {
     fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
         self.note("with_secrets", secrets);
         Arc::new(self.clone())
+    }
+
+    fn with_origin(&self, origin: CallOrigin) -> Arc<dyn Api> {
+        Arc::new(Self { origin: Some(origin), ..self.clone() })
     }
 
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {

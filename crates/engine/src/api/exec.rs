@@ -219,9 +219,10 @@ impl ExecInput for ExecSender {
 
     fn note(&self, event: &CodeEvent<'_>) -> Result<()> {
         let note = match event {
-            CodeEvent::Began(code) => {
+            CodeEvent::Began { code, origin } => {
+                let by = Some((*origin).clone());
                 let CommandRecord { mut argv, cut, by, .. } =
-                    CommandRecord::new(&[(*code).to_owned()], None, msb_api::current_origin());
+                    CommandRecord::new(&[(*code).to_owned()], None, by);
                 CodeNote::Began { code: argv.pop().unwrap_or_default(), cut, by }
             }
             CodeEvent::Ended { status, took } => {

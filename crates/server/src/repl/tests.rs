@@ -24,7 +24,8 @@ impl TestRepl {
         let sandbox = name("web");
         let language = self.language;
         let scope = &scope("*", None);
-        let ask = CodeRequest { scope, sandbox: &sandbox, language, code, limit, cancel };
+        let origin = &CallOrigin::cli();
+        let ask = CodeRequest { scope, sandbox: &sandbox, language, code, limit, cancel, origin };
         self.interpreters.run(&self.api, &ask)
     }
 
@@ -277,6 +278,7 @@ fn scopes_and_languages_have_interpreters_of_their_own() {
             code: "x",
             limit: None,
             cancel: &cancel,
+            origin: &CallOrigin::cli(),
         };
         assert_eq!(
             here.interpreters.run(&here.api, &ask).unwrap().ended,

@@ -145,6 +145,7 @@ const STREAMS: &[OperationCall] = &[
         drop(Arc::new(api.clone()).for_client(scope).sandbox_start(name));
     }),
     ("with_secrets", |api, name| drop(api.with_secrets(Vec::new()).sandbox_start(name))),
+    ("with_origin", |api, name| drop(api.with_origin(CallOrigin::cli()).sandbox_start(name))),
     ("sandbox_logs", |api, name| drop(api.sandbox_logs(name, &LogFilter::default()))),
     ("sandbox_events", |api, name| drop(api.sandbox_events(name))),
     ("exec_start", |api, name| drop(api.exec_start(name, &Command::default()))),

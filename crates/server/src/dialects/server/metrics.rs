@@ -18,7 +18,7 @@ impl Server {
         context: &CallContext<'_>,
         measured: &MetricsArgs,
     ) -> Result<Value> {
-        let view = self.view(context.caller, measured.namespace.as_deref())?;
+        let view = self.view(context, measured.namespace.as_deref())?;
         let summaries = match &measured.sandbox {
             Some(name) => vec![view.api.sandbox_summary(&sandbox_name(name)?)?],
             None => view.api.sandbox_list()?,

@@ -18,7 +18,7 @@ impl Server {
         let sandbox = sandbox_name(&code.sandbox)?;
         let language = Language::parse(&code.language)
             .map_err(|error| error.under(format!("argument `language`: `{}`", code.language)))?;
-        let view = self.view(context.caller, code.namespace.as_deref())?;
+        let view = self.view(context, code.namespace.as_deref())?;
         let result = self.interpreters.run(
             &view.api,
             &CodeRequest {
@@ -28,6 +28,7 @@ impl Server {
                 code: &code.code,
                 limit: code.timeout.map(|timeout| timeout.0),
                 cancel: context.cancel,
+                origin: &context.origin,
             },
         )?;
         Ok(code_result(language, &result))
@@ -43,7 +44,7 @@ impl Server {
         if line.command.is_empty() {
             return Err(Error::invalid("argument `command`: there is no program"));
         }
-        let view = self.view(context.caller, line.namespace.as_deref())?;
+        let view = self.view(context, line.namespace.as_deref())?;
         let args = line.args.clone().unwrap_or_default();
         let argv = std::iter::once(&line.command).chain(&args).cloned().collect();
         let limit = line.timeout.map_or(USUAL_LIMIT, |timeout| timeout.0).min(LONGEST_LIMIT);

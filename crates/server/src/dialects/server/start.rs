@@ -3,7 +3,7 @@
 use super::args::{CallContext, SandboxConfig, StartArgs, StopArgs, sandbox_name};
 use super::{Server, error_text};
 use crate::repl::Language;
-use msb_api::{Api, Create, Status, Watch, with_origin};
+use msb_api::{Api, Create, Status, Watch};
 use msb_spec::encoding::hex;
 use msb_spec::{
     Bytes, Command, Cpus, Error, ImageRef, Kind, Mount, MountSource, Name, PublishedPort, Result,
@@ -29,7 +29,7 @@ impl Server {
     /// Starts a sandbox, or creates it if it does not exist. Returns the text of the result.
     pub(crate) fn start(&self, context: &CallContext<'_>, start: &StartArgs) -> Result<String> {
         let name = sandbox_name(&start.sandbox)?;
-        let view = self.view(context.caller, start.namespace.as_deref())?;
+        let view = self.view(context, start.namespace.as_deref())?;
         let default_namespace = SandboxConfig::default();
         let config = start.config.as_ref().unwrap_or(&default_namespace);
         let begin = StartRequest {
@@ -48,14 +48,10 @@ impl Server {
         let limit = if config.image.is_some() { PULL_LIMIT } else { START_LIMIT };
         let (api, watch) = (Arc::clone(&view.api), Arc::clone(&context.watch));
         let (error_text, answer) = mpsc::sync_channel(1);
-        let origin = msb_api::current_origin();
         // In another thread: the client does not wait longer than it expects to.
         std::thread::Builder::new()
             .name("start".to_owned())
-            .spawn(move || {
-                let run = || begin.run(api.as_ref(), watch.as_ref());
-                drop(error_text.send(with_origin(origin, run)));
-            })
+            .spawn(move || drop(error_text.send(begin.run(api.as_ref(), watch.as_ref()))))
             .map_err(|error| Error::host("cannot start a thread", error))?;
         let sandbox = &start.sandbox;
         match answer.recv_timeout(limit) {
@@ -74,7 +70,7 @@ impl Server {
     /// Stops a sandbox. Returns the text of the result.
     pub(crate) fn stop(&self, context: &CallContext<'_>, sandbox: &StopArgs) -> Result<String> {
         let name = sandbox_name(&sandbox.sandbox)?;
-        let view = self.view(context.caller, sandbox.namespace.as_deref())?;
+        let view = self.view(context, sandbox.namespace.as_deref())?;
         view.api.sandbox_summary(&name)?;
         self.interpreters.end(&view.scope, &name);
         view.api.sandbox_stop(&name, GRACE)?;
