@@ -1,6 +1,6 @@
 //! The Operations on sandboxes. CLI, server and SDK call these and decide nothing themselves.
 
-use crate::connection::{Connection, FrameWait};
+use crate::connection::{Connection, EventWait};
 use crate::files::Files;
 use crate::host::HostUser;
 use crate::images::{Fetching, PullFor};
@@ -17,7 +17,7 @@ use msb_spec::{
     MachineBase, Name, Plan, Result, SpawnPolicy, Spec, Surface, Upper, WithinCeiling, state,
 };
 use msb_wire::record::{EventKind, ExecRecord};
-use msb_wire::{ExecStatus, Reply, Request, StopResult};
+use msb_wire::{ExecStatus, Reply, Request, StopResult, WorkerEvent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -431,15 +431,13 @@ impl Engine {
         if self.home.is_running(name) {
             let until = Instant::now() + limit;
             let worker = self.connect(name, &Request::Wait);
-            match worker.and_then(|mut worker| worker.frame_before(until)) {
-                Ok(FrameWait::TimedOut) => return Ok(None),
-                Ok(FrameWait::Frame(frame)) => {
-                    if let Ok(Reply::Stopped(stopped)) = frame.value() {
-                        return Ok(Some(stopped));
-                    }
+            match worker.and_then(|mut worker| worker.event_before(until)) {
+                Ok(EventWait::TimedOut) => return Ok(None),
+                Ok(EventWait::Event(WorkerEvent::Reply(Reply::Stopped(stopped)))) => {
+                    return Ok(Some(stopped));
                 }
                 // The worker is ending.
-                Ok(FrameWait::Closed) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         self.wait(name).map(Some)

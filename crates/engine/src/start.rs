@@ -206,8 +206,8 @@ impl RunningSandbox<'_> {
     }
 
     /// The connection, with the frames of the first command.
-    pub(crate) fn stream(&mut self) -> &mut UnixStream {
-        self.caller.stream()
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.caller.connection()
     }
 
     /// Waits for the guest, applies the patches of the Plan and lets the first command start.

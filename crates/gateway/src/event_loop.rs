@@ -81,7 +81,7 @@ pub(crate) struct Gateway {
 /// process.
 pub(crate) fn run(start: Start) -> i32 {
     let Start { network, values, resolvers, host_addresses, proxy, roots, link, .. } = start;
-    let Ok(mut control) = ControlSocket::new(start.control) else { return 1 };
+    let mut control = ControlSocket::new(start.control);
     let proxy = proxy.map(Arc::new);
     let budget = MemoryBudget::new(network.gateway_memory.0);
     let mut intercept_settings = Some(InterceptSettings {

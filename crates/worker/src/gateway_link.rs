@@ -8,11 +8,12 @@ use msb_spec::{Error, Kind, Network, PublishedPort, Result, Stage, env, lookup, 
 use msb_sys::socket;
 use msb_wire::record::WakeReason;
 use msb_wire::{
-    Decoder, FrameKind, FromGateway, MAX_FROM_GATEWAY, NetRecord, Reply, ToGateway, encode,
+    FrameKind, FramedSocket, FromGateway, MAX_FROM_GATEWAY, NetRecord, Reply, ToGateway, encode,
 };
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +36,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// The connection to a running gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayLink {
-    control: OwnedFd,
-    decoder: Decoder,
+    control: FramedSocket<UnixStream>,
     ready: bool,
     /// Whether the gateway itself has reported why it failed.
     failed: bool,
@@ -54,8 +54,7 @@ impl GatewayLink {
                 .map_err(|error| Error::host("cannot set up the link to the gateway", error))?;
         }
         Ok(Self {
-            control,
-            decoder: Decoder::new(MAX_FROM_GATEWAY),
+            control: FramedSocket::new(control.into(), MAX_FROM_GATEWAY),
             ready: false,
             failed: false,
             authority: None,
@@ -66,7 +65,7 @@ impl GatewayLink {
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
+        self.control.socket().as_fd()
     }
 
     /// Waits until the gateway is ready, or returns why it is not.
@@ -107,24 +106,20 @@ impl GatewayLink {
 
     /// Reads what has arrived; false when the gateway has closed the link.
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        match rustix::io::read(&self.control, &mut *buffer) {
-            Ok(0) => false,
-            Ok(n) => {
-                self.decoder.push(&buffer[..n]);
-                true
-            }
-            Err(error) => error == rustix::io::Errno::INTR,
+        match self.control.receive(buffer) {
+            Ok(n) => n > 0,
+            Err(error) => error.kind() == std::io::ErrorKind::Interrupted,
         }
     }
 
     /// Tells the gateway to end: it closes its ports, then the link.
     pub(crate) fn shutdown(&self) {
-        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write);
+        let _ = self.control.socket().shutdown(std::net::Shutdown::Write);
     }
 
     /// Logs the remaining events and waits until the gateway's ports are free again.
     pub(crate) fn drain_and_close(mut self) {
-        let _ = set_socket_timeout(&self.control, Timeout::Recv, Some(CLOSE_LIMIT));
+        let _ = set_socket_timeout(self.socket(), Timeout::Recv, Some(CLOSE_LIMIT));
         let mut buffer = [0; 4096];
         while self.receive(&mut buffer) {
             while let Ok(Some(message)) = self.next() {
@@ -138,7 +133,7 @@ impl GatewayLink {
     fn next(&mut self) -> Result<Option<FromGateway>> {
         let malformed =
             |error| Error::new(Kind::Protocol, "the gateway sent a malformed frame").cause(error);
-        match self.decoder.next_frame().map_err(malformed)? {
+        match self.control.next_frame().map_err(malformed)? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some).map_err(malformed),
         }
@@ -219,7 +214,7 @@ impl Worker {
     pub(crate) fn send_internal_request(&mut self, what: &ToGateway) -> bool {
         let Some(gateway) = &mut self.gateway else { return false };
         let frame = encode(FrameKind::Control, what);
-        let sent = socket::send_all(gateway.control.as_fd(), &frame, &[]).is_ok();
+        let sent = socket::send_all(gateway.socket(), &frame, &[]).is_ok();
         if sent {
             gateway.waiting_clients.push_back(None);
         }
@@ -240,7 +235,7 @@ impl Worker {
     pub(crate) fn request_net_usage(&mut self) -> bool {
         let Some(gateway) = &mut self.gateway else { return false };
         let frame = encode(FrameKind::Control, &ToGateway::Usage);
-        let sent = socket::send_all(gateway.control.as_fd(), &frame, &[]).is_ok();
+        let sent = socket::send_all(gateway.socket(), &frame, &[]).is_ok();
         if sent {
             gateway.waiting_clients.push_back(None);
         }
@@ -260,7 +255,7 @@ impl Worker {
             return self.answer(id, &Reply::Failed(error));
         };
         let frame = encode(FrameKind::Control, what);
-        match socket::send_all(gateway.control.as_fd(), &frame, &[]) {
+        match socket::send_all(gateway.socket(), &frame, &[]) {
             Ok(()) => gateway.waiting_clients.push_back(Some(id)),
             Err(_) => {
                 self.on_gateway_closed();

@@ -3,8 +3,8 @@
 use crate::microvm::MicroVm;
 use msb_jail::{GuestEntry, InitEntry, InitHandoff, JailedProcess};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
-use msb_sys::socket;
-use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
+use msb_sys::socket::{self, DescriptorSocket};
+use msb_wire::{FrameKind, FramedSocket, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -34,11 +34,7 @@ pub(crate) enum GuestTransport {
 
 /// The link to a guest in a jail.
 #[derive(Debug)]
-pub(crate) struct JailLink {
-    socket: OwnedFd,
-    decoder: Decoder,
-    fds: Vec<OwnedFd>,
-}
+pub(crate) struct JailLink(FramedSocket<DescriptorSocket>);
 
 impl Guest {
     /// Creates the jail or the microVM and starts the guest in it.
@@ -69,14 +65,13 @@ impl Guest {
         if let Some(console) = &jailed.console {
             rustix::io::ioctl_fionbio(console, true).map_err(|error| broken(error.into()))?;
         }
-        let decoder = Decoder::new(MAX_FROM_GUEST);
-        let transport = GuestTransport::Jail(JailLink { socket: ours, decoder, fds: Vec::new() });
+        let transport = GuestTransport::Jail(JailLink::new(ours));
         Ok(Self { jailed, transport, frozen: false, paused_by_user: false })
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         match &self.transport {
-            GuestTransport::Jail(jail) => jail.socket.as_fd(),
+            GuestTransport::Jail(jail) => jail.socket(),
             GuestTransport::Vm(vm) => vm.socket(),
         }
     }
@@ -159,6 +154,14 @@ fn run_guest(link: OwnedFd, restricted: bool, init: Option<InitHandoff>) -> i32 
 }
 
 impl JailLink {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self(FramedSocket::new(socket.into(), MAX_FROM_GUEST))
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.0.socket().as_fd()
+    }
+
     /// Sends a request to the guest, with descriptors.
     pub(crate) fn request(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
         self.send(&encode(FrameKind::Control, what), fds).map_err(GuestSendError::into_error)
@@ -166,13 +169,13 @@ impl JailLink {
 
     /// Sends an encoded frame to the guest, with descriptors.
     pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), GuestSendError> {
-        let sent = socket::send_or_tell(self.socket.as_fd(), frame, fds);
+        let sent = socket::send_or_tell(self.socket(), frame, fds);
         let Err(unsent) = sent else { return Ok(()) };
         if unsent.is_shortage() {
             return Err(GuestSendError::Shortage(shortage_error(unsent.error)));
         }
         // After a partial frame the link is unusable. Closing it is noticed by the loop.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
         let error =
             Error::new(Kind::Protocol, "the link to the guest is broken").cause(unsent.error);
         Err(GuestSendError::Dead(error))
@@ -181,12 +184,11 @@ impl JailLink {
     /// Reads what has arrived; false when the guest has closed the link.
     pub(crate) fn receive(&mut self) -> bool {
         let mut buffer = [0u8; 4096];
-        match socket::receive(self.socket.as_fd(), &mut buffer, &mut self.fds) {
+        match self.0.receive(&mut buffer) {
             Ok(0) => false,
-            Ok(n) => {
-                self.decoder.push(&buffer[..n]);
+            Ok(_) => {
                 // Each Exec brings at most one descriptor; hoarding them is an attack.
-                self.fds.truncate(64);
+                self.0.socket_mut().fds.truncate(64);
                 true
             }
             Err(error) => {
@@ -200,7 +202,7 @@ impl JailLink {
     pub(crate) fn next(&mut self) -> Result<Option<FromGuest>> {
         let malformed =
             |error| Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error);
-        match self.decoder.next_frame().map_err(malformed)? {
+        match self.0.next_frame().map_err(malformed)? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some).map_err(malformed),
         }
@@ -208,6 +210,7 @@ impl JailLink {
 
     /// The terminal descriptor that came with `Started`.
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
-        (!self.fds.is_empty()).then(|| self.fds.remove(0))
+        let fds = &mut self.0.socket_mut().fds;
+        (!fds.is_empty()).then(|| fds.remove(0))
     }
 }

@@ -175,7 +175,7 @@ impl MicroVm {
     /// The first connection is the guest's control connection, because nothing else runs inside
     /// yet.
     fn on_connection(&mut self, socket: OwnedFd) {
-        let Ok(mut vsock) = VsockConn::new(socket) else { return };
+        let mut vsock = VsockConn::new(socket);
         if !self.connected {
             self.connected = true;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

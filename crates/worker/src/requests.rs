@@ -22,9 +22,8 @@ pub(crate) const FIRST_INTERNAL_ID: u64 = 1 << 63;
 impl Worker {
     pub(crate) fn accept(&mut self) {
         let flags = rustix::net::SocketFlags::CLOEXEC;
-        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
-            && let Ok(client) = ClientConn::new(socket, ClientRole::New)
-        {
+        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            let client = ClientConn::new(socket, ClientRole::New);
             let id = self.next_client;
             self.clients.insert(id, client);
             self.next_client += 1;
@@ -254,7 +253,7 @@ impl Worker {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
-        let Ok(socket) = client.into_socket() else { return };
+        let Some(socket) = client.into_socket() else { return };
         match &mut self.guest.transport {
             GuestTransport::Jail(jail) => {
                 let stream_request = matches!(
@@ -265,9 +264,8 @@ impl Worker {
                 let kept = kept.iter().map(AsFd::as_fd);
                 let sent = jail.request(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
                 // The client expects a reply of the guest, so it gets the error in that format.
-                if let Err(error) = sent
-                    && let Ok(mut client) = ClientConn::new(socket, ClientRole::Leaving)
-                {
+                if let Err(error) = sent {
+                    let mut client = ClientConn::new(socket, ClientRole::Leaving);
                     match what {
                         ToGuest::Files { .. } => client.refuse_files(error.message()),
                         _ => client.refuse(error),

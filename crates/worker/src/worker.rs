@@ -145,7 +145,7 @@ pub fn run(args: WorkerArgs) -> i32 {
         args;
     let ephemeral = plan.ephemeral;
     let first = last_event.number == 0;
-    let Ok(caller) = ClientConn::new(caller, ClientRole::Owner) else { return 125 };
+    let caller = ClientConn::new(caller, ClientRole::Owner);
     let started = gateway
         .and_then(|gateway| Worker::start(plan, &directory, (last_event, last_exec), gateway));
     let started = match started {

@@ -1,11 +1,11 @@
 //! One Exec over its connection to the worker.
 
 use super::worker_gone;
-use crate::connection::{Connection, FrameWait};
+use crate::connection::{Connection, EventWait};
 use msb_api::{CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::{Error, Exit, Kind, Result, TermSize};
 use msb_wire::record::CommandRecord;
-use msb_wire::{CodeNote, FrameKind, Reply, encode, header};
+use msb_wire::{ClientMessage, CodeNote, FrameKind, WorkerEvent, encode};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::Shutdown;
@@ -43,19 +43,14 @@ pub(super) enum ExecWait {
 /// Waits on an attached connection until the Exec ends or `until` is reached.
 pub(super) fn wait_for_exit(mut connection: Connection, until: Instant) -> Result<ExecWait> {
     loop {
-        let frame = match connection.frame_before(until) {
-            Ok(FrameWait::Frame(frame)) => frame,
-            Ok(FrameWait::TimedOut) => return Ok(ExecWait::TimedOut),
-            Ok(FrameWait::Closed) | Err(_) => return Ok(ExecWait::Unknown),
-        };
-        if frame.kind != FrameKind::Reply {
-            continue;
-        }
-        match frame.value().map_err(worker_gone)? {
-            Reply::Exited(exit) => return Ok(ExecWait::Exited(exit)),
-            Reply::Failed(error) if error.kind() == Kind::NotFound => return Ok(ExecWait::Unknown),
-            Reply::Failed(error) => return Err(error),
-            _ => {}
+        match connection.event_before(until) {
+            Ok(EventWait::Event(WorkerEvent::Exited(exit))) => return Ok(ExecWait::Exited(exit)),
+            Ok(EventWait::Event(_)) => {}
+            Ok(EventWait::Refused(error)) if error.kind() != Kind::NotFound => return Err(error),
+            Ok(EventWait::TimedOut) => return Ok(ExecWait::TimedOut),
+            Ok(EventWait::Refused(_) | EventWait::Closed) | Err(_) => {
+                return Ok(ExecWait::Unknown);
+            }
         }
     }
 }
@@ -67,6 +62,7 @@ pub(super) struct LocalExec {
     id: u64,
     pid: u32,
     early_output: VecDeque<ExecEvent>,
+    started: bool,
     finished: bool,
     role: ExecRole,
 }
@@ -81,6 +77,7 @@ impl LocalExec {
             id: FIRST_EXEC_ID,
             pid: 0,
             early_output: VecDeque::new(),
+            started: false,
             finished: false,
             role: ExecRole::Owner,
         })
@@ -91,50 +88,39 @@ impl LocalExec {
         let mut exec = Self::first(stream)?;
         exec.role = role;
         loop {
-            match exec.read_frame()? {
-                WorkerFrame::Started => return Ok(exec),
-                WorkerFrame::Ready => {}
+            match exec.read_event()? {
+                None if exec.started => return Ok(exec),
+                None => {}
                 // A short command may write output before the guest reports its start.
-                WorkerFrame::Event(event) if exec.early_output.len() < EARLY_LIMIT => {
+                Some(event) if exec.early_output.len() < EARLY_LIMIT => {
                     exec.early_output.push_back(event);
                 }
-                WorkerFrame::Event(_) => {
+                Some(_) => {
                     return Err(worker_gone("it sent output of a command that was never started"));
                 }
             }
         }
     }
 
-    fn read_frame(&mut self) -> Result<WorkerFrame> {
-        let frame = self.connection.next_frame()?;
-        let frame = frame.ok_or_else(|| worker_gone("it closed the connection"))?;
-        match frame.kind {
-            FrameKind::Stdout => Ok(WorkerFrame::Event(ExecEvent::Stdout(frame.payload))),
-            FrameKind::Stderr => Ok(WorkerFrame::Event(ExecEvent::Stderr(frame.payload))),
-            FrameKind::Reply => match frame.value().map_err(worker_gone)? {
-                Reply::Ready => Ok(WorkerFrame::Ready),
-                Reply::Started { id, pid } => {
-                    (self.id, self.pid) = (id, pid);
-                    Ok(WorkerFrame::Started)
-                }
-                Reply::Exited(exit) => {
-                    self.finished = true;
-                    Ok(WorkerFrame::Event(ExecEvent::Exited(exit)))
-                }
-                Reply::Failed(error) => Err(error),
-                _ => Err(worker_gone("it sent an unexpected reply")),
-            },
-            _ => Err(worker_gone("it sent an unexpected reply")),
+    /// Reads one event of the worker; `None` is one about the start, which callers do not see.
+    fn read_event(&mut self) -> Result<Option<ExecEvent>> {
+        let event = self.connection.next_event();
+        let event = event.map_err(|error| error.into_error(|cause| worker_gone(cause)))?;
+        match event.ok_or_else(|| worker_gone("it closed the connection"))? {
+            WorkerEvent::Stdout(bytes) => Ok(Some(ExecEvent::Stdout(bytes))),
+            WorkerEvent::Stderr(bytes) => Ok(Some(ExecEvent::Stderr(bytes))),
+            WorkerEvent::Ready => Ok(None),
+            WorkerEvent::Started { id, pid } => {
+                (self.id, self.pid, self.started) = (id, pid, true);
+                Ok(None)
+            }
+            WorkerEvent::Exited(exit) => {
+                self.finished = true;
+                Ok(Some(ExecEvent::Exited(exit)))
+            }
+            WorkerEvent::Reply(_) => Err(worker_gone("it sent an unexpected reply")),
         }
     }
-}
-
-enum WorkerFrame {
-    /// The sandbox is up.
-    Ready,
-    /// The Exec has started.
-    Started,
-    Event(ExecEvent),
 }
 
 impl Exec for LocalExec {
@@ -154,12 +140,11 @@ impl Exec for LocalExec {
             return Ok(None);
         }
         // For a first Exec, `Ready` and `Started` may come before the first output.
-        for _ in 0..3 {
-            if let WorkerFrame::Event(event) = self.read_frame()? {
+        loop {
+            if let Some(event) = self.read_event()? {
                 return Ok(Some(event));
             }
         }
-        Err(worker_gone("it reported the start of a command twice"))
     }
 
     fn input(&self) -> Arc<dyn ExecInput> {
@@ -192,29 +177,27 @@ impl ExecSender {
 impl ExecInput for ExecSender {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         for piece in bytes.chunks(STDIN_CHUNK) {
-            let mut frame = header(FrameKind::Stdin, piece.len()).to_vec();
-            frame.extend_from_slice(piece);
-            self.send(&frame)?;
+            self.send(&ClientMessage::Stdin(piece).encode())?;
         }
         Ok(())
     }
 
     fn close(&self) -> Result<()> {
         // A command that has ended has no stdin that could be open.
-        let _ = self.send(&header(FrameKind::Stdin, 0));
+        let _ = self.send(&ClientMessage::Stdin(&[]).encode());
         Ok(())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
-        self.send(&encode(FrameKind::Signal, &signal))
+        self.send(&ClientMessage::Signal(signal).encode())
     }
 
     fn resize(&self, size: TermSize) -> Result<()> {
-        self.send(&encode(FrameKind::Resize, &size))
+        self.send(&ClientMessage::Resize(size).encode())
     }
 
     fn detach(&self) -> Result<()> {
-        self.send(&header(FrameKind::Detach, 0))
+        self.send(&ClientMessage::Detach.encode())
     }
 
     fn note(&self, event: &CodeEvent<'_>) -> Result<()> {
