@@ -59,14 +59,14 @@ pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const SEND_BACKLOG: usize = 1 << 20;
 
 impl ClientConn {
-    pub(crate) fn new(socket: OwnedFd, role: ClientRole) -> Self {
+    pub(crate) fn new(socket: OwnedFd, role: ClientRole, now: Instant) -> Self {
         Self {
             frames: FramedSocket::new(socket.into(), MAX_REQUEST),
             deferred: Vec::new(),
             role,
             closed: false,
             disconnect_handled: false,
-            since: Instant::now(),
+            since: now,
         }
     }
 
@@ -109,6 +109,20 @@ impl ClientConn {
 
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         self.frames.next_frame()
+    }
+
+    /// Drops the frames that were received. Bytes that are no frame close the connection.
+    pub(crate) fn discard(&mut self) {
+        loop {
+            match self.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => {
+                    self.closed = true;
+                    return;
+                }
+            }
+        }
     }
 
     /// Buffers a reply that is sent with the next one, which saves a wake-up of the client.

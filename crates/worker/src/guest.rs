@@ -1,26 +1,44 @@
 //! The worker's end of the link to its guest. Everything that arrives on it is untrusted.
 
+use crate::guest_process::GuestProcess;
+use crate::init::InitState;
 use crate::microvm::MicroVm;
-use msb_jail::{GuestEntry, InitEntry, InitHandoff, JailedProcess};
+use crate::open_streams::OpenStreams;
+use crate::pause::PauseRequest;
+use crate::vsock_relay::VsockRelay;
+use msb_jail::{GuestEntry, InitEntry, InitHandoff};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
 use msb_sys::socket::{self, DescriptorSocket};
 use msb_wire::{FrameKind, FramedSocket, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
 use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// A guest that does not read for this long is stopped or compromised.
 const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The guest process of a running sandbox.
+/// The guest of a running sandbox: its process, the link to it, and what it was asked for.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) jailed: JailedProcess,
+    pub(crate) process: Box<dyn GuestProcess>,
     pub(crate) transport: GuestTransport,
     /// Everything in a jail is frozen, or the disk of a microVM is.
     pub(crate) frozen: bool,
     /// Paused on request of a client; only a client can resume it.
     pub(crate) paused_by_user: bool,
+    /// Pauses and resumes in progress, in order.
+    pub(crate) pending_pauses: VecDeque<PauseRequest>,
+    /// Clients that wait for the VMM to pause or resume, in order; `None` is the idle timer.
+    pub(crate) pending_vm_orders: VecDeque<Option<u64>>,
+    /// State of the image's own init.
+    pub(crate) init_state: InitState,
+    /// The guest has reported that no other process is left.
+    pub(crate) no_children_left: bool,
+    /// Relays into a microVM, by number.
+    pub(crate) relays: BTreeMap<u64, VsockRelay>,
+    /// Open streams into a jail.
+    pub(crate) streams: OpenStreams,
 }
 
 /// How the guest is reached.
@@ -47,7 +65,7 @@ impl Guest {
         if plan.isolation == Isolation::Vm {
             let (jailed, vm) = MicroVm::start(plan, directory, link, authority)?;
             let transport = GuestTransport::Vm(Box::new(vm));
-            return Ok(Self { jailed, transport, frozen: false, paused_by_user: false });
+            return Ok(Self::new(Box::new(jailed), transport));
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -66,7 +84,23 @@ impl Guest {
             rustix::io::ioctl_fionbio(console, true).map_err(|error| broken(error.into()))?;
         }
         let transport = GuestTransport::Jail(JailLink::new(ours));
-        Ok(Self { jailed, transport, frozen: false, paused_by_user: false })
+        Ok(Self::new(Box::new(jailed), transport))
+    }
+
+    /// A guest that runs already.
+    pub(crate) fn new(process: Box<dyn GuestProcess>, transport: GuestTransport) -> Self {
+        Self {
+            process,
+            transport,
+            frozen: false,
+            paused_by_user: false,
+            pending_pauses: VecDeque::new(),
+            pending_vm_orders: VecDeque::new(),
+            init_state: InitState::default(),
+            no_children_left: false,
+            relays: BTreeMap::new(),
+            streams: OpenStreams::default(),
+        }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -98,18 +132,14 @@ impl Guest {
     /// Kills the guest, and with it everything in the sandbox. Returns once it is dead.
     pub(crate) fn kill_and_wait(&self) {
         self.send_kill();
-        let _ = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.jailed.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
-        );
+        self.process.wait_exited();
     }
 
     /// Sends SIGKILL to the guest and returns at once.
     pub(crate) fn send_kill(&self) {
-        let kill = rustix::process::Signal::KILL;
-        let _ = rustix::process::pidfd_send_signal(&self.jailed.pidfd, kill);
+        self.process.send_kill();
         // On cgroup v1 a frozen process dies only after it is thawed.
-        if let Some(group) = self.jailed.group.as_ref().filter(|_| self.frozen) {
+        if let Some(group) = self.process.group().filter(|_| self.frozen) {
             group.thaw_for_kill();
         }
     }
