@@ -2,8 +2,8 @@
 //!
 //! A frame is `length (u32, little endian) · kind (u8) · payload`. The length is checked against
 //! the reader's own limit before anything is allocated. One connection is one Exec or one file
-//! operation, so there are no stream ids. [`FramedSocket`] and [`WorkerClient`] are the only readers
-//! of frames. Nothing here opens a socket or waits for one; see `docs/protocol.md`.
+//! operation, so there are no stream ids. [`FramedSocket`] and [`WorkerClient`] are the only
+//! readers of frames. Nothing here opens a socket or waits for one; see `docs/protocol.md`.
 
 mod chain;
 mod client;

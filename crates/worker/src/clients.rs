@@ -11,7 +11,7 @@ pub(crate) const CALLER: u64 = 0;
 /// Bounds the descriptors. Further clients wait in the listen queue.
 const CLIENT_LIMIT: usize = 512;
 
-/// All client connections.
+/// All client connections, by number.
 #[derive(Debug)]
 pub(crate) struct Clients {
     conns: BTreeMap<u64, ClientConn>,
