@@ -236,7 +236,7 @@ def _unsupported(given: Mapping[str, Any]) -> None:
     if "proxy" in given:
         check.member(given["proxy"], OutboundProxy)
         raise unsupported("proxy", "run without an outbound proxy")
-    checks = {
+    checks: dict[str, type[Any]] = {
         "log_level": LogLevel,
         "cpu_placement": CpuPlacement,
         "deployment_profile": DeploymentProfile,

@@ -86,7 +86,8 @@ def start(work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
     Within `blocking`, runs it to its end and gives its result.
     """
     if _mode.sync:
-        return run_blocking(work())  # type: ignore[return-value]
+        done: Any = run_blocking(work())
+        return done  # type: ignore[no-any-return]
     return asyncio.get_running_loop().create_task(work())
 
 
@@ -228,7 +229,7 @@ class Stream:
             else:
                 waiters = []
                 if self._mode == _COLLECT:
-                    if kind == STDOUT or kind == DATA:
+                    if kind in (STDOUT, DATA):
                         self.stdout.append(payload)
                     elif kind == STDERR:
                         self.stderr.append(payload)

@@ -337,10 +337,7 @@ def from_wire(op: str, error: Mapping[str, Any]) -> MicrosandboxError:
     found = _class_of(op, kind, stage, text)
     shown = f"{text} ({hint})" if hint else text
     made: MicrosandboxError
-    if found is UnsupportedError:
-        made = UnsupportedError(shown, op, hint)
-    else:
-        made = found(shown)
+    made = UnsupportedError(shown, op, hint) if found is UnsupportedError else found(shown)
     made.kind, made.stage, made.causes, made.hint = kind, stage, causes, hint
     if isinstance(made, ExecFailedError):
         missing = kind == "command_not_found"

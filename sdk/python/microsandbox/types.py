@@ -367,7 +367,7 @@ class Secret:
         violation_action: ViolationAction | None = None,
         substitution: SecretSubstitution | None = None,
     ) -> SecretEntry:
-        """A secret whose placeholder is in a variable inside; only hosts of `allow` get the value."""
+        """A secret: a variable inside holds its placeholder, hosts of `allow` get the value."""
         if passthrough:
             warnings.warn(
                 "passthrough is deprecated; use allow_placeholder_for",
