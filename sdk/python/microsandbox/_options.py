@@ -167,7 +167,7 @@ def create_request(name: Any, options: Mapping[str, Any]) -> CreateRequest:
     for key in options:
         if key in ("snapshot", "from_snapshot"):
             raise TypeError(
-                f"unexpected keyword argument '{key}'; use Sandbox.restore() to start from a snapshot"
+                f"unexpected keyword argument '{key}'; Sandbox.restore() starts from a snapshot"
             )
         if key not in CreateOptions.__annotations__:
             raise TypeError(f"unexpected keyword argument '{key}'")
@@ -339,7 +339,7 @@ def _mounts(request: CreateRequest, volumes: Any) -> None:
 def mount_lists(
     volumes: Any, needed: list[tuple[str, bool, dict[str, Any]]]
 ) -> tuple[list[str], list[str], list[dict[str, Any]]]:
-    """Mounts, tmpfs and directories as msb reads them. Volumes that have to exist go to `needed`."""
+    """Mounts, tmpfs and directories as msb reads them; volumes to be created go to `needed`."""
     mounts: list[str] = []
     tmpfs: list[str] = []
     patches: list[dict[str, Any]] = []
