@@ -27,7 +27,7 @@ from microsandbox import (
 BY_CODE = {
     each.code: each
     for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, MicrosandboxError)
+    if isinstance(each, type) and issubclass(each, MicrosandboxError) and "code" in vars(each)
 }
 
 
@@ -151,15 +151,19 @@ class ExecCases(SandboxCase):
 
     async def test_stream_resize(self) -> None:
         handle = await self.sandbox.exec_stream(
-            "sh", ["-c", "read x; stty size"], tty=True, stdin=Stdin.pipe()
+            "sh", ["-c", "while read x; do stty size; done"], tty=True, stdin=Stdin.pipe()
         )
         await handle.resize(40, 100)
         sink = handle.take_stdin()
         assert sink is not None
-        # Messages of both kinds go different ways: the size is there once a terminal has it.
-        await asyncio.sleep(0.2)
-        await sink.write(b"x\n")
-        self.assertIn("40 100", (await handle.collect()).stdout_text)
+        seen = b""
+        # Input may overtake the size: ask until the terminal has it.
+        while b"40 100" not in seen:
+            await sink.write(b"x\n")
+            event = await handle.recv()
+            assert event is not None
+            seen += event.data or b""
+        await handle.kill()
 
     async def test_stream_missing_program(self) -> None:
         with self.assertRaises(ExecFailedError) as raised:
@@ -178,9 +182,7 @@ class ExecCases(SandboxCase):
         self.assertTrue((await self.sandbox.exec("true")).success)
 
     async def runs(self, argument: str) -> bool:
-        script = f"grep -lz {argument} /proc/[0-9]*/cmdline | grep -v /$$/ | wc -l"
         jobs = (await self.sandbox.list_jobs()).items
-        self.assertTrue(script)
         return any(argument in " ".join(job.command) for job in jobs)
 
     async def test_stream_slow_reader(self) -> None:
