@@ -353,8 +353,9 @@ class JobAttachment:
         """Leaves the job running."""
 
         async def work() -> None:
+            self._ended = True
             self._stream.control("detach")
-            await self._stream.end()
+            self._stream.discard()
 
         return start(work)
 
