@@ -1,6 +1,6 @@
 """Builds a wheel offline, with the standard library only and the same bytes every time.
 
-    python3 build_wheel.py MSB [--out DIR] [--arch x86_64]
+python3 build_wheel.py MSB [--out DIR] [--arch x86_64]
 """
 
 from __future__ import annotations

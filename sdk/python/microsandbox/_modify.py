@@ -94,9 +94,7 @@ async def apply(
     if request.change:
         change: Any = {**request.change, "dry_run": True}
         changes += [_planned(item) for item in await session.sandbox_modify(name, change)]
-    changes += [
-        _planned({"what": "ports", "to": port, "holds": "now"}) for port in request.publish
-    ]
+    changes += [_planned({"what": "ports", "to": port, "holds": "now"}) for port in request.publish]
     changes += [
         _planned({"what": "ports", "from": _text(port), "holds": "now"})
         for port in request.withdraw

@@ -124,9 +124,7 @@ class SshClient:
 
         return start(work)
 
-    def attach(
-        self, *, term: str | None = None, detach_keys: str | None = None
-    ) -> Awaitable[int]:
+    def attach(self, *, term: str | None = None, detach_keys: str | None = None) -> Awaitable[int]:
         """Runs a shell in this terminal and gives its exit status."""
         check.optional_text("detach_keys", detach_keys)
         env = {"TERM": term} if term else self._env

@@ -291,9 +291,7 @@ def _log_entry(entry: LogEntry) -> JobLogEntry:
 class JobAttachment:
     """A job that this process takes part in. `detach` leaves it running."""
 
-    def __init__(
-        self, job: Job, stream: Stream, read_only: bool, replay_bytes: int | None
-    ) -> None:
+    def __init__(self, job: Job, stream: Stream, read_only: bool, replay_bytes: int | None) -> None:
         self._job = job
         self._stream = stream
         self._read_only = read_only
@@ -314,9 +312,7 @@ class JobAttachment:
                 self._ended = True
                 if (self._stream.result or {}).get("detached"):
                     return None
-                return JobEvent(
-                    "completed", _info(await _entry(self._job._sandbox, self._job._id))
-                )
+                return JobEvent("completed", _info(await _entry(self._job._sandbox, self._job._id)))
             kind, data = frame
             if kind in (STDOUT, STDERR):
                 self._number += 1

@@ -754,6 +754,7 @@ class RegistryAuth:
         """A user name and a password or token."""
         return cls(username, password)
 
+
 __all__ = [
     "Action",
     "BackendKind",

@@ -6,8 +6,6 @@ import asyncio
 import os
 import unittest
 
-from tests.support import CASES, SCRATCH, SandboxCase
-
 from microsandbox import (
     ExecEventType,
     ExecFailedError,
@@ -23,6 +21,7 @@ from microsandbox import (
     UnsupportedError,
     errors,
 )
+from tests.support import CASES, SCRATCH, SandboxCase
 
 BY_CODE = {
     each.code: each

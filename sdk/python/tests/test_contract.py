@@ -1,4 +1,4 @@
-"""The surface: every name exists, takes its arguments and has its defaults. No sandbox is started."""
+"""The surface: every name exists, takes its arguments, has its defaults. Starts no sandbox."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import unittest
 import zipfile
 from pathlib import Path
 
-from tests.support import PACKAGE, SCRATCH
-
 import microsandbox
 from microsandbox import errors, sync
 from microsandbox._options import CreateOptions, RestoreOptions
+from tests.support import PACKAGE, SCRATCH
 
 SURFACE = json.loads((Path(__file__).parent / "surface.json").read_text())
 

@@ -9,8 +9,6 @@ import socket
 import unittest
 import urllib.request
 
-from tests.support import CASES, SCRATCH, SandboxCase, fresh_name, run_program, wait_until
-
 from microsandbox import (
     Image,
     ImageNotFoundError,
@@ -33,6 +31,7 @@ from microsandbox import (
     all_sandbox_metrics,
     sync,
 )
+from tests.support import CASES, SCRATCH, SandboxCase, fresh_name, run_program, wait_until
 
 CREATE = """
 import asyncio, sys, os, signal
