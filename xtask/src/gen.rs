@@ -54,7 +54,7 @@ struct Schema {
     operations: Vec<Operation>,
 }
 
-/// One Operation.
+/// An Operation that has one request and one response.
 struct Operation {
     /// The `op` of a session.
     name: String,

@@ -43,8 +43,8 @@ usage: cargo xtask COMMAND
              licences, duplicates and sources of all crates, as deny.toml has them
   ci         install what is missing, build, check, e2e tests and the lab
   test AREA [FILTER]
-             one area with what it needs: unit sdk vm cli docs escape images mcp network clients
-             ssh dist
+             one area with what it needs: unit sdk sdk-python vm cli docs escape images mcp network
+             clients ssh dist
   lab [--msb MSB] [--cgroups | --nested [FILTER]]
              tests on emulated machines, with MSB or a fresh build: cgroup v2, and with --nested
              the vm tier on a machine with KVM; MSB_KERNEL names the kernel of the microVMs
