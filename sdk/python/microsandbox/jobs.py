@@ -10,7 +10,7 @@ from . import _checks as check
 from . import _exec, _session
 from ._logs import CursorCounter, LogEntry, LogQuery, LogStream, read
 from ._session import STDERR, STDOUT, Stream, start
-from .errors import JobError
+from .errors import JobError, unsupported
 from .types import LogReadSource, StdinMode
 
 if TYPE_CHECKING:
@@ -132,9 +132,14 @@ async def launch(name: str, request: _exec.ExecRequest) -> Job:
         if request.data:
             await stream.send(request.data)
         stream.close_input()
-    stream.control("detach")
-    stream.discard()
+    await _detach(stream)
     return Job(name, str(started["id"]))
+
+
+async def _detach(stream: Stream) -> None:
+    # Its RESPONSE comes after msb has passed on all input that was sent before.
+    stream.control("detach")
+    await stream.end()
 
 
 class Job:
@@ -196,8 +201,7 @@ class Job:
         async def work() -> None:
             stream = await self._attach()
             stream.close_input()
-            stream.control("detach")
-            stream.discard()
+            await _detach(stream)
 
         return start(work)
 
@@ -210,11 +214,13 @@ class Job:
     ) -> Awaitable[JobAttachment]:
         """Takes part in the job: its recent output, then what comes."""
         check.flag("read_only", read_only)
-        check.optional_integer("replay_bytes", replay_bytes)
-        check.optional_text("cursor", cursor)
+        if check.optional_integer("replay_bytes", replay_bytes) is not None:
+            raise unsupported("Job.attach(replay_bytes=…)", "read earlier output with Job.logs")
+        if check.optional_text("cursor", cursor) is not None:
+            raise unsupported("Job.attach(cursor=…)", "use Job.follow_logs(from_cursor=…)")
 
         async def work() -> JobAttachment:
-            return JobAttachment(self, await self._attach(), read_only, replay_bytes)
+            return JobAttachment(self, await self._attach(), read_only)
 
         return start(work)
 
@@ -291,7 +297,7 @@ def _log_entry(entry: LogEntry) -> JobLogEntry:
 class JobAttachment:
     """A job that this process takes part in. `detach` leaves it running."""
 
-    def __init__(self, job: Job, stream: Stream, read_only: bool, replay_bytes: int | None) -> None:
+    def __init__(self, job: Job, stream: Stream, read_only: bool) -> None:
         self._job = job
         self._stream = stream
         self._read_only = read_only
@@ -350,8 +356,8 @@ class JobAttachment:
 
         async def work() -> None:
             self._ended = True
-            self._stream.control("detach")
-            self._stream.discard()
+            if not self._stream.ended:
+                await _detach(self._stream)
 
         return start(work)
 
