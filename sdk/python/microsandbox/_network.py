@@ -158,7 +158,6 @@ def apply(request: CreateRequest, given: Mapping[str, Any]) -> None:
     made: dict[str, Any] = {"ports": ports}
     if network is None:
         made["reach"] = "public"
-        request.default_network = not ports
     else:
         _settings(made, network, ports)
         action = action or network.secret_violation_action
@@ -170,8 +169,6 @@ def apply(request: CreateRequest, given: Mapping[str, Any]) -> None:
     for entry in given.get("secrets") or ():
         request.secrets[entry.env_var] = entry.value
     made["secrets"] = secrets
-    if secrets:
-        request.default_network = False
     is_none = made.get("default") == "deny" and not made.get("rules") and not ports and not secrets
     request.spec["network"] = None if is_none else made
 

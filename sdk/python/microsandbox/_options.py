@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -153,8 +152,6 @@ class CreateRequest:
     ca_certs: list[bytes] = field(default_factory=list)
     # Volumes that have to exist before the sandbox: name, whether a new one is demanded, settings.
     volumes: list[tuple[str, bool, dict[str, Any]]] = field(default_factory=list)
-    # Whether the network is the one of programs that say nothing about it.
-    default_network: bool = False
 
 
 # The default command, for `exec_default` of later handles: msb starts a `command` at once.
@@ -189,8 +186,13 @@ def create_request(name: Any, options: Mapping[str, Any]) -> CreateRequest:
     if "cpus" in given:
         spec["cpus"] = check.integer("cpus", given["cpus"], 1)
     for key, of in (("max_memory", "memory"), ("max_cpus", "cpus")):
-        if key in given and check.integer(key, given[key], 1) < get(of, 0):
+        if key not in given:
+            continue
+        most = check.integer(key, given[key], 1)
+        if most < get(of, 0):
             raise ValueError(f"{key} must not be less than {of}")
+        if most != get(of):
+            raise unsupported(key, f"give {of} alone; `modify` changes it later")
     for key in ("workdir", "shell", "hostname", "user"):
         if key in given:
             spec[key] = check.text(key, given[key])
@@ -225,28 +227,31 @@ def create_request(name: Any, options: Mapping[str, Any]) -> CreateRequest:
         spec["workspace"] = check.path("workspace", given["workspace"])
     if "spawn" in given:
         spec["spawn"] = dict(given["spawn"])
-    _unsupported(given)
+    _unsupported(options)
     _network.apply(request, given)
     return request
 
 
-def _unsupported(given: Mapping[str, Any]) -> None:
+# Settings that msb has not, with the members that ask for what msb does anyway.
+_HINTS: dict[str, tuple[type[Any], tuple[Any, ...]]] = {
+    "log_level": (LogLevel, ()),
+    "cpu_placement": (CpuPlacement, (CpuPlacement.INHERIT,)),
+    "deployment_profile": (DeploymentProfile, (DeploymentProfile.SINGLE_TENANT,)),
+    "placement_profile": (object, ()),
+    "thp": (object, ()),
+}
+
+
+def _unsupported(options: Mapping[str, Any]) -> None:
+    given = {key: value for key, value in options.items() if value is not None}
     if "vsock" in given:
         vsock(given["vsock"])
     if "proxy" in given:
         check.member(given["proxy"], OutboundProxy)
         raise unsupported("proxy", "run without an outbound proxy")
-    checks: dict[str, type[Any]] = {
-        "log_level": LogLevel,
-        "cpu_placement": CpuPlacement,
-        "deployment_profile": DeploymentProfile,
-    }
-    for key in ("log_level", "cpu_placement", "deployment_profile", "placement_profile", "thp"):
-        if key in given:
-            if key in checks:
-                check.member(given[key], checks[key])
-            # Hints for speed and diagnostics: the sandbox does the same without them.
-            warnings.warn(f"msb has no setting {key}; it is not applied", stacklevel=5)
+    for key, (kind, fulfilled) in _HINTS.items():
+        if key in given and check.member(given[key], kind) not in fulfilled:
+            raise unsupported(key, "leave it out")
 
 
 def vsock(value: Any) -> None:
@@ -350,11 +355,14 @@ def mount_lists(
     for guest, config in volumes.items():
         check.text("volumes", guest)
         mount = check.member(config, MountConfig)
-        if mount.noexec:
-            raise unsupported("noexec", "mount it without noexec, or readonly")
-        if mount.stat_virtualization or mount.host_permissions or mount.override_uid is not None:
+        owners = (mount.override_uid, mount.override_gid)
+        if (mount.stat_virtualization, mount.host_permissions, *owners) != (None,) * 4:
             raise unsupported("mount policy", "files of a mount keep their owners and modes")
-        suffix = ":ro" if mount.readonly else ""
+        # Every mount of msb is nosuid and nodev: these two are fulfilled without an option.
+        words = [
+            word for word, is_set in (("ro", mount.readonly), ("noexec", mount.noexec)) if is_set
+        ]
+        suffix = f":{','.join(words)}" if words else ""
         if mount.kind is MountKind.BIND:
             mounts.append(f"{os.path.abspath(mount.bind or '')}:{guest}{suffix}")
         elif mount.kind is MountKind.NAMED:
@@ -369,13 +377,14 @@ def mount_lists(
                 needed.append((name, mount.named_mode is NamedVolumeMode.CREATE, settings))
             mounts.append(f"{name}:{guest}{suffix}")
         elif mount.kind is MountKind.TMPFS:
-            if mount.readonly:
-                raise unsupported("readonly tmpfs", "leave out readonly")
-            size = mount.size_mib
-            tmpfs.append(guest if size is None else f"{guest}:{size}M")
+            if mount.size_mib is not None:
+                words.insert(0, f"{mount.size_mib}M")
+            tmpfs.append(f"{guest}:{','.join(words)}" if words else guest)
         elif mount.kind is MountKind.OWNED:
             if mount.owned_kind is VolumeKind.DISK or mount.quota_mib or mount.readonly:
                 raise unsupported("owned disk", "use Volume.named with size_mib")
+            if mount.noexec or mount.nosuid or mount.nodev:
+                raise unsupported("owned mount options", "use Volume.named or Volume.tmpfs")
             # The writable layer lives and ends with the sandbox, as such a directory does.
             patches.append({"mkdir": {"path": guest}})
         else:
@@ -439,7 +448,9 @@ def restore_changes(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
         changes["user"] = check.text("user", given["user"])
     needed: list[Any] = []
     if "volumes" in given:
-        mounts, tmpfs, _ = mount_lists(given["volumes"], needed)
+        mounts, tmpfs, owned = mount_lists(given["volumes"], needed)
+        if owned:
+            raise unsupported("restore(volumes=Volume.owned())", "make the directory with fs.mkdir")
         changes["mounts"], changes["tmpfs"] = mounts, tmpfs
     if "ports" in given:
         changes["ports"] = _network.published(given["ports"])
@@ -451,7 +462,7 @@ def restore_changes(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
         check.member(given["security"], SecurityProfile)
     if "log_level" in given:
         check.member(given["log_level"], LogLevel)
-        warnings.warn("msb has no setting log_level; it is not applied", stacklevel=4)
+        raise unsupported("log_level", "leave it out")
     if "network_policy" in given:
         check.member(given["network_policy"], NetworkPolicy)
     for key in ("cow_memory", "forked"):

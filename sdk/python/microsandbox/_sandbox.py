@@ -7,7 +7,6 @@ import builtins
 import contextlib
 import json
 import tempfile
-import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -78,9 +77,10 @@ class ForkOutcome:
 BranchOutcome = ForkOutcome
 
 
-async def _make_volumes(request: CreateRequest) -> None:
+async def make_volumes(volumes: list[tuple[str, bool, dict[str, Any]]]) -> None:
+    """Creates volumes: name, whether one that exists is an error, settings."""
     session = _session.current()
-    for name, must_be_new, settings in request.volumes:
+    for name, must_be_new, settings in volumes:
         try:
             await session.volume_create(name, **settings)
         except MicrosandboxError as error:
@@ -129,7 +129,7 @@ class PullSession:
 
     async def _run(self) -> AsyncGenerator[PullEvent, None]:
         request = self._request
-        await _make_volumes(request)
+        await make_volumes(request.volumes)
         await _stop_before_replace(request)
         with contextlib.ExitStack() as files:
             if request.ca_certs and request.registry is not None:
@@ -137,17 +137,8 @@ class PullSession:
                 file.write(b"\n".join(request.ca_certs))
                 file.flush()
                 request.registry["ca"] = file.name
-            try:
-                async for event in self._frames(await self._open()):
-                    yield event
-            except MicrosandboxError as error:
-                if not request.default_network or error.stage != "network":
-                    raise
-                # Nothing was said about a network, and this host cannot make one.
-                warnings.warn(f"the sandbox has no network: {error}", stacklevel=2)
-                request.spec["network"] = None
-                async for event in self._frames(await self._open()):
-                    yield event
+            async for event in self._frames(await self._open()):
+                yield event
         assert self._stream is not None
         summary: Summary = self._stream.result
         if request.secrets:
@@ -237,10 +228,12 @@ class SandboxPage:
 
 async def connect_by_name(name: str) -> Sandbox:
     """An object for a running sandbox."""
-    session = _session.current()
-    summary = await session.sandbox_summary(name)
+    return _connected(await _session.current().sandbox_summary(name))
+
+
+def _connected(summary: Summary) -> Sandbox:
     if summary["status"] in ("stopped", "crashed"):
-        raise SandboxNotRunningError(f"sandbox `{name}` is not running")
+        raise SandboxNotRunningError(f"sandbox `{summary['name']}` is not running")
     return Sandbox._made(summary, None)
 
 
@@ -876,8 +869,9 @@ class SandboxHandle(SandboxOps):
     def __repr__(self) -> str:
         return f"SandboxHandle({self.name!r}, {self.status.value!r})"
 
-    async def _live_summary(self) -> Summary:
-        summary = await _session.current().sandbox_summary(self._sandbox_name)
+    async def _live_summary(self, timeout: float | None = None) -> Summary:
+        args = {"name": self._sandbox_name}
+        summary: Summary = await _session.current().finish("sandbox_summary", args, timeout=timeout)
         if identity(summary) != self._sandbox_id:
             name = self._sandbox_name
             raise SandboxReplacedError(f"the name belongs to another sandbox now: `{name}`")
@@ -957,11 +951,18 @@ class SandboxHandle(SandboxOps):
         return start(work)
 
     def connect(self, timeout: float | None = None) -> Awaitable[Sandbox]:
-        """Connects to the running sandbox. It does not end with this process."""
-        check.seconds("timeout", timeout)
+        """Connects to the running sandbox. It does not end with this process.
+
+        Raises TimeoutError if msb has not answered after `timeout` seconds.
+        """
+        limit = check.seconds("timeout", timeout)
 
         async def work() -> Sandbox:
-            return await connect_by_name(await self._live_name())
+            try:
+                return _connected(await self._live_summary(limit))
+            except TimeoutError:
+                message = f"sandbox `{self._sandbox_name}` did not answer within {limit} s"
+                raise TimeoutError(message) from None
 
         return start(work)
 

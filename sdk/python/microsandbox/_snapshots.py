@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _checks as check
 from . import _options, _runtime, _session
-from ._sandbox import PullSession, Sandbox, connect_by_name
+from ._sandbox import PullSession, Sandbox, connect_by_name, make_volumes
 from ._sandbox_ops import start_sandbox
 from ._session import start
 from ._storage import StorageItemUsage
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._generated import Snapshot as SnapshotInfo
 
 _MEMORY_HINT = "snapshots of msb hold files, not memory"
+_TAR_HINT = "msb has one format of archives: leave it out"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ def restore(
 
     async def work() -> Sandbox:
         session = _session.current()
-        for volume, _, settings in volumes:
-            with contextlib.suppress(MicrosandboxError):
-                await session.volume_create(volume, **settings)
+        await make_volumes(volumes)
         change: Any = changes or None
         await session.snapshot_restore(selector, name, changes=change)
         if modify:
@@ -127,18 +126,28 @@ async def _load(path: str) -> SnapshotHandle:
 def _check_create(name: Any, from_sandbox: Any, full: Any, dest_dir: Any, flush: Any) -> None:
     check.text("name", name)
     check.text("from_sandbox", from_sandbox)
-    check.optional(flush, GuestFlush)
+    if check.optional(flush, GuestFlush) is GuestFlush.SKIP:
+        raise unsupported("guest_flush=GuestFlush.SKIP", "leave it out: files are always complete")
     if check.flag("full", full):
         raise unsupported("Snapshot.create(full=True)", _MEMORY_HINT)
     if dest_dir is not None:
         raise unsupported("Snapshot.create(dest_dir=…)", "use Snapshot.save to write an archive")
 
 
+def _check_marks(operation: str, group: Any, labels: Any) -> None:
+    if check.mapping("labels", labels):
+        raise unsupported(f"{operation}(labels=…)", "name the snapshot")
+    if check.optional_text("group", group) is not None:
+        raise unsupported(f"{operation}(group=…)", "name the snapshot")
+
+
 def _whole(
     with_parents: Any, with_image: Any, plain_tar: Any, since: Any, last_layers: Any
 ) -> bool:
-    check.flag("with_parents", with_parents)
-    check.flag("plain_tar", plain_tar)
+    if check.flag("with_parents", with_parents):
+        raise unsupported("save(with_parents=True)", "save each parent by its own name")
+    if check.flag("plain_tar", plain_tar):
+        raise unsupported("save(plain_tar=True)", _TAR_HINT)
     if since is not None or last_layers is not None:
         raise unsupported("save(since=…, last_layers=…)", "save the whole snapshot")
     return check.flag("with_image", with_image)
@@ -288,10 +297,7 @@ class Snapshot(_Common):
     ) -> Awaitable[Snapshot]:
         """Saves the files of a sandbox, running or not."""
         _check_create(name, from_sandbox, full, dest_dir, guest_flush)
-        if check.mapping("labels", labels):
-            raise unsupported("Snapshot.create(labels=…)", "name the snapshot")
-        if group is not None:
-            raise unsupported("Snapshot.create(group=…)", "name the snapshot")
+        _check_marks("Snapshot.create", group, labels)
 
         async def work() -> Snapshot:
             session = _session.current()
@@ -319,6 +325,9 @@ class Snapshot(_Common):
     ) -> Awaitable[SnapshotArchive]:
         """Saves the files of a sandbox to an archive."""
         _check_create(name, from_sandbox, full, None, guest_flush)
+        _check_marks("Snapshot.create_archive", group, labels)
+        if check.flag("plain_tar", plain_tar):
+            raise unsupported("Snapshot.create_archive(plain_tar=True)", _TAR_HINT)
         path = check.path("archive", archive)
 
         async def work() -> SnapshotArchive:
