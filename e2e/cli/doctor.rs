@@ -1,6 +1,7 @@
 //! `msb doctor`: what this host can do, tier by tier, and how to mend what it cannot.
 
-use msb_e2e::{CmdOutput, Msb};
+use msb_e2e::terminal::Terminal;
+use msb_e2e::{CmdOutput, Msb, gives};
 use std::fs;
 
 #[test]
@@ -60,4 +61,46 @@ fn without_user_namespaces_doctor_and_run_say_what_is_missing() {
         assert!(gave.stderr.contains("user namespaces"), "{gave:?}");
         assert!(gave.stderr.contains("hint: ") && gave.stderr.contains("doctor"), "{gave:?}");
     }
+}
+
+#[test]
+fn lines_at_a_terminal_break_between_words() {
+    let msb = Msb::new();
+    let piped = msb.words("doctor").stdout;
+    let mut command = msb.command(["doctor"]);
+    let (_, shown) = Terminal::start(command.env("NO_COLOR", "1"), 24, 60).ends();
+    // Amounts of free space may differ.
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split_whitespace().filter(|word| !word.contains(char::is_numeric));
+        words.map(str::to_owned).collect()
+    };
+    assert_eq!(words(&shown), words(&piped));
+    // A path may be longer than a line.
+    let too_long = |line: &&str| {
+        let last = line.split_whitespace().last().unwrap_or_default();
+        line.trim_end().chars().count() > 60 && last.chars().count() < 30
+    };
+    assert_eq!(shown.lines().find(too_long), None, "{shown}");
+}
+
+#[test]
+fn colours_follow_the_usual_rules() {
+    let msb = Msb::new();
+    let coloured = |variables: &[(&str, &str)]| {
+        let mut command = msb.command(["doctor"]);
+        command.envs(variables.iter().copied());
+        gives(&mut command).stdout.contains('\u{1b}')
+    };
+    assert!(!coloured(&[]));
+    assert!(coloured(&[("FORCE_COLOR", "1")]));
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!coloured(&[("FORCE_COLOR", "1"), ("NO_COLOR", "1")]));
+    // A terminal has colours, a dumb one has none.
+    let shown = |term: &str| {
+        let mut command = msb.command(["doctor"]);
+        command.env("TERM", term);
+        Terminal::start(&command, 24, 80).ends().1
+    };
+    assert!(shown("xterm").contains("\u{1b}[32mok"));
+    assert!(!shown("dumb").contains('\u{1b}'));
 }

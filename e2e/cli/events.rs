@@ -219,7 +219,7 @@ fn events_of_all_sandboxes_are_shown_by_time_also_of_later_ones() {
         msb.words("create -n other").ok();
         msb.words("exec one -- true").ok();
         let all = events(&msb, "events --json");
-        let times: Vec<u64> = all.iter().map(|it| it["time"].as_u64().unwrap()).collect();
+        let times: Vec<&str> = all.iter().map(|it| it["time"].as_str().unwrap()).collect();
         assert!(times.is_sorted(), "{times:?}");
         let of = |name: &str| all.iter().filter(|it| it["sandbox"] == name).count();
         assert_eq!((of("one"), of("other")), (4, 2));

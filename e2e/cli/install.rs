@@ -2,7 +2,7 @@
 
 use msb_e2e::images::Layout;
 use msb_e2e::registry::Registry;
-use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::terminal::Terminal;
 use msb_e2e::{CmdOutput, Msb, ends};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -299,7 +299,7 @@ fn listings_without_json_are_tables_with_headings() {
             let gave = msb.words(line).ok();
             gave.stdout.lines().next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(headings("ls"), "NAME STATUS IMAGE ISOLATION AGE LABELS");
+        assert_eq!(headings("ls"), "NAME STATUS IMAGE ISOLATION PORTS AGE LABELS");
         assert_eq!(headings("ps"), "NAME STATUS EXECS MEMORY PIDS AGE");
         assert_eq!(headings("ps --execs"), "SANDBOX ID PID STATUS AGE COMMAND");
         assert_eq!(
@@ -344,5 +344,73 @@ fn a_watch_of_metrics_goes_on_until_it_is_ended() {
         for refused in ["metrics -w --interval 99ms box", "metrics --interval 1s box"] {
             assert_ne!(msb.words(refused).code, 0, "{refused}");
         }
+    }
+}
+
+#[test]
+fn a_listing_tells_how_a_sandbox_ended() {
+    for msb in Msb::each() {
+        msb.words("run -n good -- true").ok();
+        msb.run(["run", "-n", "failed", "--", "sh", "-c", "exit 3"]);
+        msb.run(["run", "-n", "late", "--timeout", "100ms", "--", "sleep", "1000"]);
+        msb.words("create -n halted").ok();
+        msb.words("stop -f halted").ok();
+        let rows = msb.json(["ls", "--json"]);
+        let row = |name: &str| {
+            let row = rows.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+            (row["status"].clone(), row["exit_code"].clone(), row["reason"].clone())
+        };
+        let stopped = || json!("stopped");
+        assert_eq!(row("good"), (stopped(), json!(0), json!(null)));
+        assert_eq!(row("failed"), (stopped(), json!(3), json!(null)));
+        assert_eq!(row("halted"), (stopped(), json!(null), json!("it was stopped")));
+        assert_eq!(row("late").2, "its timeout passed");
+        let table = msb.words("ls").ok().stdout;
+        let status = |name: &str| {
+            let line = table.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split("  ").filter(|cell| !cell.is_empty()).nth(1).unwrap().trim().to_owned()
+        };
+        assert_eq!(status("good"), "stopped, exit 0");
+        assert_eq!(status("failed"), "stopped, exit 3");
+        assert_eq!(status("halted"), "stopped");
+        assert!(status("late").ends_with(", its timeout passed"), "{table}");
+    }
+}
+
+#[test]
+fn json_has_what_the_tables_have_and_times_are_texts() {
+    for msb in Msb::each() {
+        msb.words("create -n box --label team=x").ok();
+        let id = msb.words("exec -d box -- sleep 1000").line();
+        let row = msb.json(["ps", "--json"])[0].clone();
+        assert_eq!((&row["name"], &row["status"]), (&json!("box"), &json!("running")));
+        assert_eq!((&row["execs"], &row["labels"]), (&json!(1), &json!({"team": "x"})));
+        assert!(row["memory"].is_u64() && row["pids"].is_u64(), "{row}");
+        let is_time = |value: &serde_json::Value| {
+            value.as_str().is_some_and(|text| text.len() == 24 && text.ends_with('Z'))
+        };
+        assert!(is_time(&row["created"]), "{row}");
+        let listed = msb.json(["ls", "--json"])[0].clone();
+        for (key, value) in listed.as_object().unwrap() {
+            assert_eq!(&row[key], value, "{key}");
+        }
+        let exec = msb.json(["ps", "--execs", "--json"])[0].clone();
+        assert!(
+            exec["id"].as_u64().map(|it| it.to_string()).as_deref() == Some(&id[..])
+                && is_time(&exec["started"]),
+            "{exec}"
+        );
+        let inspected = msb.json(["inspect", "box"]);
+        assert!(is_time(&inspected["plan"]["created"]), "{inspected}");
+        assert!(is_time(&inspected["worker"]["started"]), "{inspected}");
+        msb.words("snapshot create base --from box").ok();
+        msb.words("volume create data").ok();
+        for list in ["snapshot", "volume"] {
+            let listed = msb.json([list, "ls", "--json"]);
+            assert!(is_time(&listed[0]["created"]), "{listed}");
+        }
+        msb.words("stop -f box").ok();
+        let row = msb.json(["ps", "box", "--json"])[0].clone();
+        assert_eq!((&row["status"], &row["memory"]), (&json!("stopped"), &json!(null)));
     }
 }

@@ -244,3 +244,54 @@ fn a_limit_that_only_refuses_is_named_all_the_same() {
     }
     assert!(msb.words("wait full").stdout.contains("the writable layer is full"));
 }
+
+#[test]
+fn a_plain_number_is_mebibytes() {
+    let msb = Msb::new();
+    let limits = |flags: &str| {
+        let plan = msb.words(&format!("run --dry-run --json {flags} -- true")).ok().stdout;
+        serde_json::from_str::<Value>(&plan).unwrap()["limits"].clone()
+    };
+    let plan = limits("--memory 128 --disk 64");
+    assert_eq!(plan["memory"]["value"], (128u64 << 20).to_string());
+    assert_eq!(plan["disk"]["value"], (64u64 << 20).to_string());
+    let file = msb.scratch().join("box.toml");
+    std::fs::write(&file, "memory = 96\ndisk = '32'\n").unwrap();
+    let plan = limits(&format!("--conf {}", file.display()));
+    assert_eq!(plan["memory"]["value"], (96u64 << 20).to_string());
+    assert_eq!(plan["disk"]["value"], (32u64 << 20).to_string());
+    assert_eq!(msb.words("run -m 128 -- echo works").line(), "works");
+    let size = msb.words("run --tmpfs /t:32 -- stat -f -c %b*%S /t").line();
+    let (blocks, block) = size.split_once('*').unwrap();
+    assert_eq!(blocks.parse::<u64>().unwrap() * block.parse::<u64>().unwrap(), 32 << 20);
+
+    msb.words("create -q -n box --memory 128").ok();
+    let changed = msb.json(["modify", "box", "--memory", "64", "--dry-run", "--json"]);
+    let amount =
+        |key: &str| changed[0][key].as_str().unwrap().split(' ').next().unwrap().to_owned();
+    assert_eq!((amount("from"), amount("to")), ("128M".to_owned(), "64M".to_owned()));
+}
+
+#[test]
+fn a_limit_that_cannot_be_is_told_as_what_it_is() {
+    for msb in Msb::each() {
+        msb.words("create -q -n box").ok();
+        let cpus = std::thread::available_parallelism().unwrap();
+        for (flags, message, hint) in [
+            ("--memory 512B", "too little memory for a sandbox: `512B`", "4M is the minimum"),
+            ("--memory 100T", "more memory than this host has: `100T`", "there are "),
+            (
+                "--cpus 999",
+                "more processors than this host has: `999`",
+                &format!("there are {cpus}"),
+            ),
+        ] {
+            for verb in [format!("run {flags} -- true"), format!("modify box {flags}")] {
+                let gave = msb.words(&verb);
+                assert_eq!((gave.code, gave.stdout.as_str()), (125, ""), "{verb}: {gave:?}");
+                assert!(gave.stderr.starts_with(&format!("error: {message}\n")), "{gave:#?}");
+                assert!(gave.stderr.contains(&format!("hint: {hint}")), "{gave:#?}");
+            }
+        }
+    }
+}

@@ -155,3 +155,22 @@ fn numbers_of_execs_go_on_after_a_restart() {
         assert_eq!(msb.words("logs box --exec 2").stdout, "b\n");
     }
 }
+
+#[test]
+fn a_log_that_could_not_be_written_is_told_as_incomplete() {
+    for msb in Msb::each() {
+        msb.words("create -n box").ok();
+        // The worker may write in the directory of its sandbox and nowhere else.
+        let log = msb.home().join("sandboxes/box/output.log");
+        std::os::unix::fs::symlink("/dev/null", &log).unwrap();
+        assert_eq!(msb.words("exec box -- echo lost").line(), "lost");
+        if msb.json(["inspect", "box"])["worker"]["log_failure"].is_null() {
+            return msb_e2e::skip("this kernel has no Landlock");
+        }
+        let gave = msb.words("logs box").ok();
+        assert!(gave.stderr.starts_with("note: the log is incomplete"), "{gave:#?}");
+        assert_eq!(gave.stdout, "");
+        msb.words("create -n fine").ok();
+        assert_eq!(msb.words("logs fine").ok().stderr, "");
+    }
+}

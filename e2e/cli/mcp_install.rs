@@ -1,6 +1,6 @@
 //! `msb mcp install`: an entry in the settings of a client, and nothing else.
 
-use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::terminal::Terminal;
 use msb_e2e::{CmdOutput, Msb, ends, shared};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
@@ -65,7 +65,7 @@ fn begin(msb: &Msb) -> PathBuf {
 fn command(msb: &Msb, line: &str) -> Command {
     let mut command = msb.command(line.split_whitespace());
     let home = msb.scratch().join("user");
-    command.env("HOME", &home).current_dir(&home);
+    command.env("HOME", &home).env_remove("MSB_HOME").current_dir(&home);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -117,6 +117,28 @@ fn every_client_gets_its_own_file_in_its_own_form() {
             let gave = words(&msb, &format!("mcp uninstall {client} -y"));
             assert_eq!(gave.code, 125);
             assert!(gave.stderr.starts_with("error: no `microsandbox` in `"), "{gave:?}");
+        }
+    }
+}
+
+#[test]
+fn the_state_directory_of_the_shell_is_that_of_the_server() {
+    let msb = Msb::new();
+    let home = begin(&msb);
+    for (client, file, project, section, mark) in CLIENTS {
+        let install = |flags: &str| {
+            let mut command = command(&msb, &format!("mcp install {client} -y {flags}"));
+            ends(command.env("MSB_HOME", "state").spawn().unwrap()).ok()
+        };
+        install("");
+        let value: Value = serde_json::from_slice(&fs::read(home.join(file)).unwrap()).unwrap();
+        let mut expected = entry(mark, &["mcp"]);
+        expected["env"] = json!({"MSB_HOME": home.join("state").to_str().unwrap()});
+        assert_eq!(value[section]["microsandbox"], expected, "{client}");
+        if project.is_some() {
+            let gave = install("--project --name shared");
+            assert!(gave.stderr.contains("MSB_HOME is not written"), "{gave:?}");
+            assert!(!gave.stdout.contains("+        \"MSB_HOME"), "{gave:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `msb metrics`: current use, the last hour, Prometheus format, and the view at a terminal.
 
-use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::terminal::Terminal;
 use msb_e2e::{Msb, eventually};
 
 #[test]
@@ -80,4 +80,37 @@ fn a_watch_at_a_terminal_ends_with_a_key_and_leaves_it_as_it_was() {
         terminal.types("\u{3}");
         assert_eq!(terminal.ends().0, 0);
     }
+}
+
+#[test]
+fn a_watch_is_sorted_by_keys_and_has_a_total() {
+    let msb = Msb::new();
+    msb.words("create -n aaa").ok();
+    msb.words("create -n bbb").ok();
+    msb.run(["exec", "-d", "bbb", "--", "sh", "-c", "while :; do :; done"]).ok();
+    let command = msb.command(["metrics", "-w", "--interval", "100ms"]);
+    let mut terminal = Terminal::start(&command, 24, 80);
+    // The screen is drawn over itself; a picture begins at its upper left corner.
+    let is_shown = |terminal: &Terminal, first: &str, last: &str| {
+        let shown = terminal.shown();
+        let (_, picture) = shown.rsplit_once("\u{1b}[H").unwrap_or_default();
+        let at = |text: &str| picture.find(text);
+        let ordered = [at("NAME"), at(first), at(last), at("(total)"), at("q quit")];
+        ordered.iter().all(Option::is_some) && ordered.is_sorted()
+    };
+    eventually("all is shown, by name", || is_shown(&terminal, "aaa", "bbb"));
+    assert!(terminal.shown().contains("\u{1b}[1mNAME"), "{:?}", terminal.shown());
+    terminal.types("c");
+    eventually("the busy one is first", || is_shown(&terminal, "bbb", "aaa"));
+    terminal.types("n");
+    eventually("it is sorted by name again", || is_shown(&terminal, "aaa", "bbb"));
+    terminal.types("q");
+    assert_eq!(terminal.ends().0, 0);
+    let mut command = msb.command(["metrics", "-w", "--interval", "100ms"]);
+    command.env("NO_COLOR", "1");
+    let mut terminal = Terminal::start(&command, 24, 80);
+    eventually("it is drawn without colours", || is_shown(&terminal, "aaa", "bbb"));
+    terminal.types("q");
+    let (_, shown) = terminal.ends();
+    assert!(!shown.contains("\u{1b}[1m"), "{shown:?}");
 }

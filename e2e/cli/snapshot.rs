@@ -1,6 +1,7 @@
 //! Snapshots, clones and resets: their content, and the space that they take.
 
 mod flatten;
+mod start_stop;
 
 use msb_e2e::{Msb, ends, eventually, gives};
 use std::fs;
@@ -179,7 +180,7 @@ fn a_clone_and_what_it_was_made_of_go_their_own_ways() {
         let gave = msb.words("clone box hot");
         assert!(gave.code != 0 && gave.stderr.contains("already exists"), "{gave:#?}");
         msb.words("stop -f box").ok();
-        msb.words("clone box last").ok();
+        msb.words("clone --stopped box last").ok();
         msb.words("rm -f box hot cold").ok();
         msb.words("start -q last").ok();
         assert_eq!(tells(&msb, "last"), before);
@@ -219,7 +220,7 @@ fn a_running_sandbox_is_saved_and_the_pause_is_reported() {
             eventually("it goes on", || count().line() != then);
         }
         let gave = msb.words("snapshot create third --from box").ok();
-        assert!(gave.stderr.contains("was stopped for"), "{gave:#?}");
+        assert!(gave.stderr.contains("was paused for"), "{gave:#?}");
         assert_eq!(msb.json(["ls", "--json"])[0]["status"], "running");
     }
 }
@@ -407,7 +408,7 @@ fn names_of_snapshots_are_given_and_taken() {
             let gave = msb.words(line);
             assert!(gave.code != 0 && gave.stderr.contains(said), "{line}: {gave:#?}");
         }
-        msb.words("restore base --name two").ok();
+        msb.words("restore --stopped base --name two").ok();
         msb.words("snapshot create child --from two").ok();
         msb.words("snapshot rm base").ok();
         let gave = msb.words("snapshot rm stable");
@@ -450,7 +451,7 @@ fn a_killed_snapshot_clone_or_reset_has_done_all_or_nothing() {
             let steps = [
                 "snapshot create s --from box",
                 "rollback box base",
-                "clone box c",
+                "clone --stopped box c",
                 "reset c",
                 "rm c",
             ];
@@ -703,9 +704,9 @@ fn a_clone_has_what_was_changed_in_the_workspace() {
             msb.run(run).ok().stdout
         };
         let inside = seen("box");
-        msb.words("clone box hot").ok();
+        msb.words("clone --stopped box hot").ok();
         msb.words("stop -f box").ok();
-        msb.words("clone box cold").ok();
+        msb.words("clone --stopped box cold").ok();
         for name in ["hot", "cold"] {
             assert_eq!(told(name), before, "{name}");
             msb.words(&format!("start -q {name}")).ok();

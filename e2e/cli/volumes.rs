@@ -163,7 +163,8 @@ fn a_volume_in_use_is_not_removed() {
             let gave = msb.words(&format!("volume rm data {force}"));
             assert_eq!(
                 gave.stderr,
-                "error: volume `data` is used by `box`\nhint: `msb stop box` ends its use\n"
+                "error: volume `data` is used by `box`\nhint: `msb rm -f box` removes what uses \
+                 it; or `msb stop box`, then `msb volume rm -f data`\n"
             );
             assert_eq!(gave.code, 125);
         }

@@ -1,9 +1,12 @@
 //! `--workspace`, `msb diff`, `apply` and `discard`: nothing touches the host before it was meant to.
 
+mod git_patch;
 mod kills;
+mod nameless;
 mod ownership;
 mod random;
 
+use msb_e2e::terminal::Terminal;
 use msb_e2e::{CmdOutput, Msb};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -72,12 +75,54 @@ fn a_run_leaves_the_host_as_it_was_and_says_how_to_go_on() {
         assert!(gave.stderr.contains(&format!("`msb apply {name}`")), "{}", gave.stderr);
         let diff = msb.run(["diff", &name]).ok();
         assert_eq!(diff.stdout, "M  a.txt\nA  new.txt\nD  old/x\n");
-        let started = msb.run(["start", &name]);
-        assert!(started.stderr.contains("only the workspace"), "{}", started.stderr);
+        for verb in [&["start", name.as_str()][..], &["exec", &name, "--", "true"]] {
+            let gave = msb.run(verb);
+            let message = format!("error: sandbox `{name}` has ended; only its changes are kept\n");
+            assert!(gave.stderr.starts_with(&message), "{gave:#?}");
+            assert!(gave.stderr.contains(&format!("hint: `msb diff {name}`")), "{gave:#?}");
+        }
+        assert_eq!(listed[0]["status"], "review");
+        let row = msb.words("ls").ok().stdout.lines().nth(1).unwrap().to_owned();
+        assert!(row.contains("changes to review") && !row.contains("stopped"), "{row}");
         msb.run(["apply", &name]).ok();
         assert_eq!(described(&root), ["/ 755", "a.txt 644 one\\ntwo\\n", "new.txt 644 new\\n"]);
-        assert_eq!(msb.run(["diff", &name]).line(), "");
-        msb.run(["rm", &name]).ok();
+    }
+}
+
+#[test]
+fn what_a_run_leaves_is_gone_when_nothing_is_left_to_review() {
+    for msb in Msb::each() {
+        project(&msb, &[("a", "1"), ("b", "1"), (".gitignore", "out\n")]);
+        let left = |script: &str| {
+            msb.run(["run", "-q", "--workspace", "project", "--", "sh", "-c", script]).ok();
+            msb.words("ls -q").line()
+        };
+        let is_gone = || msb.words("ls -q").line().is_empty();
+        // All of it applied, or discarded.
+        let name = left("echo 2 > a; rm b");
+        let gave = msb.run(["apply", &name]).ok();
+        assert!(gave.stderr.contains("had nothing else and is gone"), "{gave:#?}");
+        assert!(is_gone());
+        let name = left("echo 3 > a");
+        msb.run(["discard", &name]).ok();
+        assert!(is_gone());
+        // Piece by piece.
+        let name = left("echo 4 > a; echo new > c");
+        msb.run(["apply", &name, "--dry-run"]).ok();
+        msb.run(["apply", &name, "--include", "a"]).ok();
+        assert_eq!(msb.run(["diff", &name]).line(), "A  c");
+        msb.run(["discard", &name, "c"]).ok();
+        assert!(is_gone());
+        // What the host ignores was not applied and is not lost.
+        let name = left("echo 5 > a; echo x > out");
+        let gave = msb.run(["apply", &name]).ok();
+        assert!(gave.stderr.contains(&format!("`msb discard {name}` forgets")), "{gave:#?}");
+        msb.run(["apply", &name, "--ignored"]).ok();
+        assert!(is_gone());
+        // A sandbox with a name stays.
+        msb.run(["run", "-q", "-n", "fix", "--workspace", "project", "--", "touch", "d"]).ok();
+        msb.words("apply fix").ok();
+        assert_eq!(msb.json(["ls", "--json"])[0]["status"], "stopped");
     }
 }
 
@@ -221,12 +266,14 @@ fn differences_are_shown_as_they_were_asked_for() {
         .ok();
         inside(&msb, "chmod 755 text; printf x > package.json").ok();
         let patch = msb.words("diff box -p").ok();
-        let shown = "diff --git a/text b/text\nold mode 100644\nnew mode 100755\n\
-                     needs --include: a file that can be executed now\n--- a/text\n+++ b/text\n\
-                     @@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n";
+        let shown = "# needs --include: a file that can be executed now\n\
+                     diff --git a/text b/text\nold mode 100644\nnew mode 100755\n\
+                     index de980441c3ab03a8c07dda1ad27b8a11f39deb1e..";
         assert!(patch.stdout.contains(shown), "{}", patch.stdout);
+        let lines = "--- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n";
+        assert!(patch.stdout.contains(lines), "{}", patch.stdout);
         assert!(patch.stdout.contains("rename from old\nrename to new\n"), "{}", patch.stdout);
-        assert!(patch.stdout.contains("-4 bytes, sha256 "), "{}", patch.stdout);
+        assert!(patch.stdout.contains("GIT binary patch\nliteral 5\n"), "{}", patch.stdout);
         assert!(patch.stderr.contains("2 changes are left out by the host's .gitignore"));
         let stat = msb.words("diff box --stat").ok();
         assert!(stat.stdout.contains("text         | +1 -1\n"), "{}", stat.stdout);
@@ -256,6 +303,39 @@ fn each_file_can_be_asked_about() {
         msb.run_with(["apply", "box", "-i"], b"n\nn\na\n").ok();
         let after = ["/ 755", "a 644 1", "b 644 2\\n", "c 644 2\\n"];
         assert_eq!(described(&root), after);
+    }
+}
+
+#[test]
+fn at_a_terminal_one_key_answers_for_each_file() {
+    for msb in Msb::each() {
+        let root = project(&msb, &[("a", "1"), ("b", "1"), ("c", "1")]);
+        keep(&msb);
+        inside(&msb, "echo 2 > a; echo 2 > b; echo 2 > c").ok();
+        let command = msb.command(["apply", "box", "-i"]);
+        let mut terminal = Terminal::start(&command, 24, 80);
+        terminal.shows("(1/3) apply this [y,n,d,a,q,?]? ");
+        terminal.types("?");
+        terminal.shows("q  apply nothing at all");
+        terminal.types("d");
+        terminal.shows("+2");
+        // An arrow is no answer; what is typed ahead is.
+        terminal.types("\u{1b}[A");
+        terminal.types("yny");
+        terminal.shows("(3/3) apply this");
+        let (code, shown) = terminal.ends();
+        assert_eq!(code, 0, "{shown}");
+        assert!(shown.contains("applied 2 of 3 changes"), "{shown}");
+        assert_eq!(described(&root), ["/ 755", "a 644 2\\n", "b 644 1", "c 644 2\\n"]);
+        for leave in ["q", "\u{3}", "\u{4}"] {
+            let mut terminal = Terminal::start(&command, 24, 80);
+            terminal.shows("(1/1) apply this");
+            terminal.types(leave);
+            let (code, shown) = terminal.ends();
+            assert!(code == 0 && shown.contains("nothing was applied"), "{shown}");
+        }
+        let gave = msb.words("apply box").ok();
+        assert_eq!(gave.stderr, "note: applied 1 of 1 change\n");
     }
 }
 

@@ -38,11 +38,18 @@ fn the_package_has_every_file_and_all_are_roots() {
     let entries: Vec<Vec<&str>> =
         contents.lines().map(|line| line.split_whitespace().collect()).collect();
     assert!(entries.iter().all(|entry| entry[1] == "root/root"), "{contents}");
-    let files: BTreeSet<(&str, &str)> = entries
+    let mut files: BTreeSet<(&str, &str)> = entries
         .iter()
         .filter(|entry| entry[0].starts_with('-'))
         .map(|entry| (entry[0], entry[5]))
         .collect();
+    // Each command has a manual page.
+    let is_page = |(_, name): &(&str, &str)| name.starts_with("./usr/share/man/man1/msb");
+    for page in ["msb", "msb-run", "msb-volume-rm"] {
+        let page = format!("./usr/share/man/man1/{page}.1.gz");
+        assert!(files.contains(&("-rw-r--r--", page.as_str())), "{page}: {contents}");
+    }
+    files.retain(|file| !is_page(file));
     let doc = "./usr/share/doc/msb-sandbox";
     let names = ["NOTICE", "README.md", "THIRD-PARTY-LICENSES.txt.gz", "changelog.Debian.gz"];
     let names = names.iter().chain(&["changelog.gz", "copyright"]);
@@ -81,6 +88,7 @@ fn the_archive_and_the_bare_executable_hold_the_same_msb() {
     for name in ["LICENSE", "NOTICE", "README.md", "THIRD-PARTY-LICENSES.txt", "completions/_msb"] {
         assert!(unpacked.join(name).is_file(), "{name}");
     }
+    assert!(unpacked.join("man/man1/msb-run.1").is_file());
 }
 
 #[test]

@@ -28,7 +28,10 @@ fn requests_without_a_key_are_refused() {
         let again = msb.words("server start --detach");
         assert!(again.stderr.contains("a server runs already"), "{again:#?}");
         drop(server);
-        assert_eq!(msb.words("server status").stdout, "not running\n");
+        for (line, told) in [("server status", "not running"), ("server status --json", "false")] {
+            let gave = msb.words(line);
+            assert!((gave.code, gave.stdout.contains(told)) == (1, true), "{line}: {gave:?}");
+        }
         // A new secret, and every key of before is worth nothing.
         let server = Server::start(&msb, "--reset-key");
         assert_eq!(server.ask("/mcp/core", &[ACCEPT, ("Authorization", &key)], &begin()).0, 401);

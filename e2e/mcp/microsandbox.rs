@@ -1,5 +1,7 @@
 //! Every tool of microsandbox-mcp on a real sandbox.
 
+mod settings;
+
 use msb_e2e::Msb;
 use msb_e2e::mcp::Client;
 use serde_json::{Value, json};

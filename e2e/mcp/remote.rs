@@ -2,7 +2,7 @@
 //!
 //! The client has a state directory of its own, so that anything done there would be seen.
 
-use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::terminal::Terminal;
 use msb_e2e::{CmdOutput, Msb, ends, eventually, signal_pid};
 use serde_json::Value;
 use std::ffi::OsStr;

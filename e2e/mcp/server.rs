@@ -38,3 +38,33 @@ fn an_interpreter_keeps_what_it_knows() {
         assert_eq!(wrong["isError"], true, "{wrong}");
     }
 }
+
+/// Clients of that server expect a microVM and an image of their own.
+#[test]
+fn a_sandbox_that_is_no_microvm_or_has_no_image_says_so() {
+    let msb = Msb::new();
+    let mut command = msb.command(["mcp", "--dialect", "server"]);
+    command.env("MSB_ISOLATION", "auto");
+    let mut client = Client::over(command);
+    let started = text(&client.call("sandbox_start", json!({"sandbox": "one"})));
+    assert!(started.contains("No image was given; `host` is used"), "{started}");
+    let line = json!({"sandbox": "one", "command": "true"});
+    let ran: Value =
+        serde_json::from_str(&text(&client.call("sandbox_run_command", line))).expect("JSON");
+    let metrics = text(&client.call("sandbox_get_metrics", json!({"sandbox": "one"})));
+    let metrics: Value = serde_json::from_str(&metrics).expect("JSON");
+    client.call("sandbox_stop", json!({"sandbox": "one"}));
+    let again = text(&client.call("sandbox_start", json!({"sandbox": "one"})));
+    let plan = msb.words("inspect one --json").ok().stdout;
+    let plan: Value = serde_json::from_str(&plan).expect("JSON");
+    let reason = &plan["plan"]["isolation_reason"];
+    assert_eq!(ran["isolation_reason"], *reason, "{ran}");
+    assert_eq!(metrics["sandboxes"][0]["isolation_reason"], *reason, "{metrics}");
+    for said in [started, again] {
+        match reason.as_str() {
+            Some(reason) => assert!(said.contains(&format!("not a microVM: {reason}")), "{said}"),
+            None => assert!(!said.contains("not a microVM"), "{said}"),
+        }
+    }
+    client.call("sandbox_stop", json!({"sandbox": "one"}));
+}

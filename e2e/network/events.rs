@@ -1,7 +1,7 @@
 //! Reports about flows: events, the table of open flows, and rules that change at run time.
 
 use crate::testnet::TestNet;
-use msb_e2e::eventually;
+use msb_e2e::{ends, eventually};
 use std::io::{BufRead, BufReader};
 
 #[test]
@@ -48,6 +48,44 @@ fn every_decision_is_recorded_with_its_rule() {
         assert!(line.is_some_and(|line| line.ends_with("by allow@public")), "{told}");
         let told = user.run(["events", "--net", "--denied", "net"]).ok().stdout;
         assert!(!told.contains("allow  ") && told.contains("deny@evil.example.net"), "{told}");
+        for line in [
+            "deny   dns  evil.example.net  by deny@evil.example.net; \
+             `--net-rule allow@evil.example.net` allows it\n",
+            "deny   tcp  10.9.9.9 port 80  by default; `--net-rule allow@10.9.9.9:tcp:80` allows it\n",
+        ] {
+            assert!(told.contains(line), "{line}{told}");
+        }
+    }
+}
+
+#[test]
+fn a_run_tells_what_was_refused_and_the_flag_that_allows_it() {
+    for user in TestNet::users() {
+        let run = |flags: &[&str], script: &str| {
+            let args = [&["run"], flags, &["host", "--", "sh", "-c", script]].concat();
+            ends(user.command(args).spawn().expect("msb can be executed"))
+        };
+        let flags = ["--net-rule", "deny@evil.example.net"];
+        let note = "note: the network policy refused evil.example.net; \
+                    `--net-rule allow@evil.example.net` allows it\n";
+        let script = "curl -s http://evil.example.net/ >/dev/null; exit 3";
+        let gave = run(&flags, script);
+        assert_eq!((gave.code, gave.stderr.as_str()), (3, note), "{gave:?}");
+        // As it was told, before the others.
+        let allowed = [&["--net-rule", "allow@evil.example.net"][..], &flags].concat();
+        let gave = run(&allowed, script);
+        assert_eq!((gave.code, gave.stderr.as_str()), (3, ""), "{gave:?}");
+        let quiet = [&["-q"][..], &flags].concat();
+        let gave = run(&quiet, script);
+        assert_eq!((gave.code, gave.stderr.as_str()), (3, ""), "{gave:?}");
+        let script = "for n in 1 2 3 4 5; do curl -s http://n$n.evil.example/; done; \
+                      curl -s http://10.9.9.9/; true";
+        let gave = run(&["--net-default", "deny"], script).ok();
+        let text = "refused n1.evil.example, n2.evil.example, n3.evil.example and 3 more; \
+                    `--net-rule allow@n1.evil.example --net-rule allow@n2.evil.example --net-rule \
+                    allow@n3.evil.example` allows it\n";
+        assert!(gave.stderr.contains(text), "{gave:?}");
+        assert_eq!(gave.stderr.lines().count(), 1, "{gave:?}");
     }
 }
 

@@ -98,6 +98,8 @@ fn ports_are_opened_and_closed_while_it_runs() {
         let url = format!("http://{outside}/");
         eventually("the server inside listens", || curl(user.at_home("curl"), &url).code == 0);
         assert_eq!(user.run(["port", "ls", "web"]).line(), opened);
+        assert_eq!(user.json(["ls", "--json"])[0]["ports"], serde_json::json!([opened]));
+        assert!(user.run(["ls"]).line().contains(&opened));
         let port = outside.rsplit_once(':').unwrap().1;
         user.run(["port", "rm", "web", port]).ok();
         assert_eq!(user.run(["port", "ls", "web"]).line(), "");

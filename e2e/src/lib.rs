@@ -16,7 +16,7 @@ pub mod relay;
 pub mod schema;
 pub mod schema_client;
 pub mod tar;
-pub mod terminal_unsafe;
+pub mod terminal;
 pub mod tokens;
 
 pub use init_rootfs::copy_program;

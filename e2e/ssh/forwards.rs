@@ -115,8 +115,13 @@ fn a_sandbox_cannot_use_up_all_channels() {
     let _master = TermOnDrop(master.stderr(Stdio::null()).spawn().unwrap());
     eventually("the master", || control.exists());
     // It tries more than there are channels, and holds what it gets; the guest allows 128 for each listener.
-    let script = "import socket, time\nheld = []\nfor n in range(300):\n  \
-                  held.append(socket.create_connection(('127.0.0.1', 9000 + n % 5)))\n\
+    // The master may still be asking for the listeners.
+    let script = "import socket, time\n\
+                  def connect(port):\n  \
+                  while True:\n    \
+                  try:\n      return socket.create_connection(('127.0.0.1', port))\n    \
+                  except ConnectionRefusedError:\n      time.sleep(0.05)\n\
+                  held = [connect(9000 + n % 5) for n in range(300)]\n\
                   print('done', flush=True)\ntime.sleep(600)\n";
     let mut crowd = fixture.msb.command(["exec", "box", "--", "python3", "-c", script]);
     let mut crowd = crowd.stdout(Stdio::piped()).spawn().unwrap();

@@ -199,7 +199,7 @@ fn a_host_key_is_one_sandboxs_own() {
     fixture.msb.words("stop box").ok();
     let stopped = fixture.msb.words("ssh serve box --stdio");
     assert!(stopped.code == 125 && stopped.stderr.contains("is not running"), "{stopped:?}");
-    fixture.msb.words("clone box copy").ok();
+    fixture.msb.words("clone --stopped box copy").ok();
     assert!(key("copy").is_err());
     fixture.msb.words("ssh config copy").ok();
     assert_ne!(key("copy").unwrap(), before);

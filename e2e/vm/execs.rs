@@ -8,7 +8,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::lab::{self, SharedSandbox};
-use msb_e2e::terminal_unsafe::Terminal;
+use msb_e2e::terminal::Terminal;
 
 #[test]
 fn run_gives_output_and_exit_code_of_a_kernel_of_its_own() {

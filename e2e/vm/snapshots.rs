@@ -34,9 +34,9 @@ fn machines_start_from_snapshots_and_go_back_to_them() {
         assert!(taken["paused_us"].is_u64() && taken["parent"].is_string(), "{taken}");
         msb.shell_in("box", "echo three > /root/a; sync").ok();
         msb.words("stop -t 5s box").ok();
-        msb.words("clone box copy").ok();
+        msb.words("clone --stopped box copy").ok();
         msb.words("rollback box base").ok();
-        msb.words("restore live --name lively").ok();
+        msb.words("restore --stopped live --name lively").ok();
         for (name, text) in [("box", "one"), ("copy", "three"), ("lively", "two")] {
             msb.run(["start", "-q", name]).ok();
             assert_eq!(msb.shell_in(name, "cat /root/a").line(), text, "{name}");

@@ -40,7 +40,7 @@ fn a_clone_of_a_machine_has_its_changes() {
     msb.lasting("box", ["-m", "128M", "--workspace", &shown]);
     assert_eq!(msb.shell_in("box", "cd /workspace; echo two >> a; echo b > b; sync").code, 0);
     msb.words("stop -t 5s box").ok();
-    msb.words("clone box copy").ok();
+    msb.words("clone --stopped box copy").ok();
     let changed = "M  a\nA  b";
     assert_eq!(msb.words("diff box").line(), changed);
     assert_eq!(msb.words("diff copy").line(), changed);

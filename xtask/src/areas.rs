@@ -22,10 +22,11 @@ pub(crate) fn command(area: &str, filter: Option<&str>) -> Result<ExitCode> {
     let targets: &[&str] = match area {
         "unit" => &["--lib", "--bins", "--tests"],
         "sdk" => &["--bin", "msb", "--test", "sdk", "--example", "hello"],
+        "sdk-python" => &["--bin", "msb"],
         "vm" => VM_TARGETS,
         "clients" => &["--bin", "msb", "--test", "clients", "--example", "conformance"],
         area if E2E.contains(&area) => &["--bin", "msb", "--test", area],
-        _ => bail!("no area `{area}`; there are unit sdk vm {}", E2E.join(" ")),
+        _ => bail!("no area `{area}`; there are unit sdk sdk-python vm {}", E2E.join(" ")),
     };
     let mut report = Report::default();
     let needs = if area == "vm" { &[] } else { ci::NEEDS };
@@ -34,6 +35,7 @@ pub(crate) fn command(area: &str, filter: Option<&str>) -> Result<ExitCode> {
     report.stage("tests", || match area {
         "unit" => unit(&suite, filter),
         "sdk" => sdk(&suite, filter),
+        "sdk-python" => sdk_python(&suite, filter),
         "vm" => lab::nested(&suite, filter),
         area => e2e(&suite, area, filter),
     });
@@ -72,6 +74,18 @@ pub(crate) fn sdk(suite: &Suite, filter: Option<&str>) -> Result<Tally> {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success() && said.contains("Hello!"), "hello said `{said}`");
     Ok(tally)
+}
+
+/// The tests of the Python SDK. A filter is a pattern of `unittest -k`.
+pub(crate) fn sdk_python(suite: &Suite, filter: Option<&str>) -> Result<Tally> {
+    // unittest prints its verdicts to stderr.
+    let mut tests = std::process::Command::new("sh");
+    tests.args(["-c", "exec python3 -m unittest discover \"$@\" 2>&1", "sh"]);
+    tests.args(["-v", "-t", ".", "-s", "tests"]);
+    tests.args(filter.into_iter().flat_map(|filter| ["-k", filter]));
+    tests.current_dir(workspace::root().join("sdk/python"));
+    tests.env("MSB_PATH", suite.program("msb")?);
+    tally::python_unittest(&mut tests)
 }
 
 /// One area of `e2e`.

@@ -127,6 +127,7 @@ fn build_and_test(report: &mut Report) {
         Box::new(|report| {
             report.stage("unit tests", || areas::unit(suite, None));
             report.stage("sdk tests", || areas::sdk(suite, None));
+            report.stage("python sdk tests", || areas::sdk_python(suite, None));
             for area in areas::E2E {
                 report.stage(area, || areas::e2e(suite, area, None));
             }

@@ -13,6 +13,7 @@ mod options;
 mod runtime;
 mod sbom;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,8 @@ struct Contents {
     changelog: String,
     third_party: String,
     completions: Completions,
+    /// Manual pages by the names of their files.
+    manual: BTreeMap<String, String>,
 }
 
 /// Completion scripts, one for each shell.
@@ -162,6 +165,7 @@ fn fill(release: &Release, msb: &Path, notes: &str, work: &Path, files: &Path) -
             zsh: completion("zsh")?,
             fish: completion("fish")?,
         },
+        manual: manual(msb, work)?,
     };
     let stem = release.stem();
     lay_out(&contents, &work.join("archive"), &stem)?;
@@ -190,7 +194,26 @@ fn lay_out(contents: &Contents, root: &Path, stem: &str) -> Result<()> {
     ] {
         put(root, &format!("{stem}/{name}"), text)?;
     }
+    for (name, text) in &contents.manual {
+        put(root, &format!("{stem}/man/man1/{name}"), text)?;
+    }
     Ok(())
+}
+
+/// The manual pages that the executable writes.
+fn manual(msb: &Path, work: &Path) -> Result<BTreeMap<String, String>> {
+    let directory = work.join("man");
+    run_msb(msb, work, &["docs", "--man", &directory.display().to_string()])?;
+    let mut pages = BTreeMap::new();
+    for entry in fs::read_dir(&directory)? {
+        let entry = entry?;
+        pages.insert(
+            entry.file_name().to_string_lossy().into_owned(),
+            fs::read_to_string(entry.path())?,
+        );
+    }
+    ensure!(pages.contains_key("msb.1"), "there is no manual page of msb");
+    Ok(pages)
 }
 
 /// Name of the file with all checksums.

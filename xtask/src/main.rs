@@ -14,6 +14,7 @@ mod check;
 mod ci;
 mod dependencies;
 mod dist;
+mod r#gen;
 mod kernel;
 mod lab;
 mod packages;
@@ -42,13 +43,15 @@ usage: cargo xtask COMMAND
              licences, duplicates and sources of all crates, as deny.toml has them
   ci         install what is missing, build, check, e2e tests and the lab
   test AREA [FILTER]
-             one area with what it needs: unit sdk vm cli docs escape images mcp network clients
-             ssh dist
+             one area with what it needs: unit sdk sdk-python vm cli docs escape images mcp network
+             clients ssh dist
   lab [--msb MSB] [--cgroups | --nested [FILTER]]
              tests on emulated machines, with MSB or a fresh build: cgroup v2, and with --nested
              the vm tier on a machine with KVM; MSB_KERNEL names the kernel of the microVMs
   lab --nested --script FILE | --shell [--with FILE]...
              a script of your own on that machine, or a shell; FILEs lie in /lab/with
+  gen [--check]
+             write the code of the SDKs that follows from docs/openapi.json, or compare it
   kernel     find or build the kernel of microVMs and print its directory
   dist [--msb MSB] [--out DIR] [--tag TAG] [--no-kernel] [--quick]
              what a release ships, in target/dist or DIR, with MSB or a build of the profile dist;
@@ -80,6 +83,7 @@ fn dispatch(arguments: &[&str]) -> Result<ExitCode> {
         ["test", area] => areas::command(area, None),
         ["test", area, filter] => areas::command(area, Some(filter)),
         ["lab", options @ ..] => lab::command(options),
+        ["gen", options @ ..] => r#gen::command(options),
         ["kernel"] => kernel::command(),
         ["dist", options @ ..] => dist::command(options),
         ["bench", options @ ..] => bench::command(options),

@@ -93,6 +93,25 @@ pub(crate) fn test_program(command: &mut Command, name: &str) -> Result<Tally> {
     Ok(tally)
 }
 
+/// Runs `python3 -m unittest -v`, which prints one verdict for each test.
+pub(crate) fn python_unittest(command: &mut Command) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let end = stream::lines(command, TEST_LIMIT, |line| {
+        match line.rsplit_once(" ... ") {
+            Some((_, "ok")) => return tally.pass(),
+            Some((test, "FAIL" | "ERROR")) => tally.fail(test),
+            Some((_, why)) if why.starts_with("skipped") => tally.skip(why),
+            _ => {}
+        }
+        println!("{line}");
+    })?;
+    // An error outside of a test, such as one of a module, has no verdict.
+    if tally.failed == 0 && !matches!(end, End::Exited(status) if status.success()) {
+        tally.fail("python3 -m unittest did not succeed");
+    }
+    Ok(tally)
+}
+
 /// The output of `cargo test`, read line by line.
 #[derive(Default)]
 pub(crate) struct Log {

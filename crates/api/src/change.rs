@@ -123,6 +123,9 @@ pub struct Change {
     /// The difference line by line, where that was asked for and it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<Patch>,
+    /// Its part of a git patch, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitPatch>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it so")]
@@ -165,6 +168,35 @@ pub struct Patch {
     pub removed: u32,
     /// In unified form, without the names; nothing in it disturbs a terminal but tabs and line ends.
     pub text: String,
+}
+
+/// The part of a change in a git patch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GitPatch {
+    /// Sections for `git apply`, each from `diff --git` on. The old path of a rename has an empty
+    /// text.
+    Sections(String),
+    /// A git patch cannot have it.
+    Missing(GitGap),
+}
+
+/// Why a change is in no git patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum GitGap {
+    /// Git knows directories only by the files in them.
+    Directory,
+    /// A pipe, a socket or a device.
+    Special,
+    /// Only permissions have changed that git does not keep.
+    Mode,
+    /// `git apply` refuses every patch with this path, as in `.git/config`.
+    Refused,
+    /// The file is larger than 64 MiB, or all files together are larger than 256 MiB.
+    TooLarge,
 }
 
 impl Change {

@@ -2,7 +2,7 @@
 
 use crate::Watch;
 use crate::operation_types::*;
-use msb_spec::{Command, Error, Exit, Kind, Name, Result, Spec, TermSize};
+use msb_spec::{CallOrigin, Command, Error, Exit, Kind, Name, Result, Spec, TermSize};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,12 @@ pub trait ExecInput: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeEvent<'a> {
     /// It is told to.
-    Began(&'a str),
+    Began {
+        /// The source text of the code.
+        code: &'a str,
+        /// The origin of the call that runs it.
+        origin: &'a CallOrigin,
+    },
     /// The code has ended.
     Ended {
         /// As a shell counts it; none if it had to be interrupted or killed.

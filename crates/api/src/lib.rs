@@ -8,7 +8,6 @@
 mod operations;
 
 mod bytes;
-mod call_origin;
 mod change;
 mod children;
 mod execs;
@@ -34,8 +33,7 @@ pub use msb_wire::{
 };
 
 pub use bytes::{escape_bytes, unescape_bytes};
-pub use call_origin::{current_origin, with_origin};
-pub use change::{Change, Conflict, Item, ItemKind, Patch, Risk, What};
+pub use change::{Change, Conflict, GitGap, GitPatch, Item, ItemKind, Patch, Risk, What};
 pub use children::{Child, ChildListing, ChildSpec, Children};
 pub use execs::{
     CapturedOutput, CodeEvent, Exec, ExecEntry, ExecEvent, ExecInput, Execs, capture, no_exec,

@@ -2,7 +2,7 @@
 
 use crate::operation_types::*;
 use crate::{Api, Registry};
-use msb_spec::{HealthStatus, Modify, Name, Plan, Result, Spec};
+use msb_spec::{CallOrigin, HealthStatus, Modify, Name, Plan, Result, Spec};
 use msb_wire::record::{Event, Source};
 use msb_wire::{DiskTraffic, Head, MachineUsage, NetUsage, Sample, StopResult, WorkerStatus};
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,10 @@ pub trait Sandboxes {
     /// These Operations with the values of Secrets that the caller gives itself, by their
     /// names. They are kept in memory alone.
     fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api>;
+
+    /// These Operations on behalf of a caller. The event log records this origin for everything
+    /// that they start, whatever a command says about its own.
+    fn with_origin(&self, origin: CallOrigin) -> Arc<dyn Api>;
 
     /// What its commands have said.
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>>;

@@ -20,6 +20,8 @@ pub struct Depth {
     pub digests: bool,
     /// The difference of texts, line by line.
     pub patches: bool,
+    /// What `git apply` takes: the whole content of a change, also of binary files and links.
+    pub git: bool,
 }
 
 /// Which changes are to be brought to the host. Empty means all that need not be named.

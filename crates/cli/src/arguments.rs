@@ -5,14 +5,14 @@ use crate::pull_progress::{Bars, FetchArgs};
 use crate::selection::pair;
 use crate::service_arguments::ServiceArgs;
 use crate::target::Target;
-use crate::{listing, output, plan_text, terminal};
+use crate::{host_limits, listing, output, plan_text, terminal};
 use clap::Args;
 use msb_engine::Engine;
 use msb_engine::images::Fetching;
 use msb_spec::{
-    Bytes, CommandStreams, Cpus, Error, Hostname, ImageRef, Init, InitProgram, IsolationChoice,
-    Mount, MountSource, Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, Script,
-    Span, SpawnPolicy, Spec, Stdin, Tmpfs, UserRef, Workspace, env,
+    Bytes, CommandStreams, Cpus, Error, Hostname, ImageRef, Init, InitProgram, Mount, MountSource,
+    Name, Patch, Plan, Platform, Profile, PullWhen, Result, Rlimit, SandboxDefaults, Script, Span,
+    SpawnPolicy, Spec, Stdin, Tmpfs, UserRef, Workspace,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,14 +54,14 @@ pub(crate) struct SandboxArgs {
     /// Processors, as in `2` or `0.5`
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     cpus: Option<Cpus>,
-    /// Memory, as in `512M` [default: 3/4 of the host's, 1G in a microVM]
-    #[arg(long, short, value_name = "SIZE", help_heading = LIMITS)]
+    /// Memory, as in `512M`; a bare number is MiB [default: 3/4 of the host's, 1G in a microVM]
+    #[arg(long, short, value_name = "SIZE", value_parser = Bytes::parse_size, help_heading = LIMITS)]
     memory: Option<Bytes>,
     /// Processes and threads [default: 4096]
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pids: Option<u32>,
-    /// Size of the writable layer
-    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    /// Size of the writable layer, as in `10G`; a bare number is MiB
+    #[arg(long, value_name = "SIZE", value_parser = Bytes::parse_size, help_heading = LIMITS)]
     disk: Option<Bytes>,
     /// Resource limit of every command, as in `nofile=1024:4096`
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", help_heading = LIMITS)]
@@ -110,19 +110,24 @@ pub(crate) struct SandboxArgs {
     /// Host directory shown copy-on-write, for `msb diff` and `apply` [GUEST: /workspace]
     #[arg(long, value_name = "DIR[:GUEST]", help_heading = FILES)]
     pub(crate) workspace: Option<Workspace>,
-    /// Host directory or file (`./here`), or a volume (`name`), shown inside
-    #[arg(long = "volume", short = 'v', value_name = "SOURCE:GUEST[:ro]", help_heading = FILES)]
+    /// Host directory or file (`./here`), or a volume (`name`), shown inside; options: ro, noexec
+    #[arg(long = "volume", short = 'v', value_name = "SOURCE:GUEST[:OPTS]", help_heading = FILES)]
     volumes: Vec<Mount>,
     /// Host file shown inside
     #[arg(
         long,
-        value_name = "HOST:GUEST[:ro]",
+        value_name = "HOST:GUEST[:OPTS]",
         value_parser = Mount::parse_path,
         help_heading = FILES
     )]
     mount_file: Vec<Mount>,
-    /// Memory file system inside
-    #[arg(long, value_name = "PATH[:SIZE]", help_heading = FILES)]
+    /// Memory file system inside [SIZE: 512M]
+    #[arg(
+        long,
+        value_name = "PATH[:SIZE,OPTS]",
+        value_parser = Tmpfs::parse_typed,
+        help_heading = FILES
+    )]
     tmpfs: Vec<Tmpfs>,
     /// Script put on PATH inside
     #[arg(long = "script", value_name = "NAME=BODY", help_heading = FILES)]
@@ -154,8 +159,8 @@ pub(crate) struct SandboxArgs {
     /// Print the Plan and start nothing; an image that is missing is pulled
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print the Plan as JSON
-    #[arg(long, requires = "dry_run")]
+    /// Print the Plan, or the name, as JSON; errors, too
+    #[arg(long)]
     pub(crate) json: bool,
 }
 
@@ -165,6 +170,11 @@ const INSIDE: &str = "Inside";
 const FILES: &str = "Files";
 
 impl SandboxArgs {
+    /// The image as it was typed.
+    pub(crate) fn image(&self) -> Option<&str> {
+        self.image.as_deref()
+    }
+
     /// Shows what was decided.
     pub(crate) fn show(&self, plan: &Plan) {
         if self.json {
@@ -204,9 +214,10 @@ impl SandboxArgs {
 
     /// The Spec that the flags, a file and the environment make together.
     pub(crate) fn spec(&self, target: &Target) -> Result<Spec> {
+        let defaults = msb_engine::conf::defaults()?;
         let mut spec = match &self.conf {
-            Some(path) => from_file(path)?,
-            None => Spec::with_defaults(),
+            Some(path) => from_file(path, &defaults)?,
+            None => defaults.spec(),
         };
         if let Some(name) = &self.name {
             spec.name = Some(Name::parse(name)?);
@@ -219,8 +230,11 @@ impl SandboxArgs {
             spec.platform.clone_from(&self.platform);
         }
         self.isolation(&mut spec)?;
-        spec.network = Some(self.network.network(spec.network.take())?);
+        spec.network = Some(self.network.network(spec.network.take(), &defaults)?);
         self.limits(&mut spec);
+        if matches!(target, Target::Local) {
+            host_limits::check(spec.cpus, spec.memory)?;
+        }
         self.service.add_to(&mut spec)?;
         self.inside(&mut spec)?;
         self.files(&mut spec, target)?;
@@ -228,13 +242,8 @@ impl SandboxArgs {
     }
 
     fn isolation(&self, spec: &mut Spec) -> Result<()> {
-        let from_environment = std::env::var(env::ISOLATION).ok();
-        match (&self.isolation, from_environment) {
-            (Some(tier), _) => spec.isolation = tier.parse()?,
-            (None, Some(tier)) if spec.isolation == IsolationChoice::Auto => {
-                spec.isolation = tier.parse()?;
-            }
-            _ => {}
+        if let Some(tier) = &self.isolation {
+            spec.isolation = tier.parse()?;
         }
         match self.security.as_deref() {
             None => {}
@@ -348,7 +357,10 @@ impl SandboxArgs {
 /// What a command's streams are joined to.
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
-    /// Give the command a terminal
+    /// Connect stdin, which is the default
+    #[arg(long, short, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Give the command a terminal; at a terminal that is the default
     #[arg(long, short, conflicts_with = "no_tty")]
     tty: bool,
     /// Give the command pipes, even at a terminal
@@ -366,6 +378,24 @@ impl StreamArgs {
         let tty = !self.no_tty && !background && (self.tty || terminal::is_there());
         let stdin = if self.no_stdin || background { Stdin::Closed } else { Stdin::Streamed };
         (tty, stdin)
+    }
+
+    /// Whether stdin or a terminal was asked for by a flag.
+    pub(crate) fn is_interactive(&self) -> bool {
+        self.interactive || self.tty
+    }
+
+    /// Refuses flags for stdin and a terminal for a command in the background, which has neither.
+    pub(crate) fn check_background(&self, background: bool, hint: &str) -> Result<()> {
+        let flag = match (self.interactive, self.tty) {
+            _ if !background => return Ok(()),
+            (true, true) => "-it",
+            (true, false) => "-i",
+            (false, true) => "-t",
+            (false, false) => return Ok(()),
+        };
+        let message = format!("a command in the background has no stdin and no terminal: `{flag}`");
+        Err(Error::invalid(message).hint(format!("leave out `{flag}`; {hint}")))
     }
 
     /// The streams of a sandbox's first command.
@@ -407,18 +437,19 @@ pub(crate) fn environment(flags: &[String]) -> Result<BTreeMap<String, String>> 
 
 fn environment_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = read(path)?;
-    let lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
-        .map(|line| match line.split_once('=') {
+        .map(|(number, line)| match line.split_once('=') {
             Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
-            None => Err(about(path, Error::invalid(format!("not `NAME=VALUE`: `{}`", line)))),
+            // The line is not repeated: it may be part of a secret.
+            None => Err(about(path, Error::invalid(format!("line {number} is not `NAME=VALUE`")))),
         })
         .collect()
 }
 
-fn from_file(path: &Path) -> Result<Spec> {
-    msb_engine::conf::spec(&read(path)?).map_err(|error| about(path, error))
+fn from_file(path: &Path, defaults: &SandboxDefaults) -> Result<Spec> {
+    msb_engine::conf::spec_over(&read(path)?, defaults).map_err(|error| about(path, error))
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -1,9 +1,9 @@
 //! Changes of a workspace as people read them. Every name and every line comes from a sandbox.
 
+use crate::colour::{BOLD, CYAN, GREEN, OutputStream, RED, YELLOW};
 use msb_engine::workspace::{Change, Item, ItemKind, RelPath, What};
 use msb_spec::shown;
 use std::collections::BTreeSet;
-use std::io::IsTerminal;
 
 /// The changes that are worth a line: a directory is not, if something in it tells the same.
 pub(crate) fn reportable(changes: &[Change]) -> Vec<&Change> {
@@ -28,19 +28,34 @@ pub(crate) fn reportable(changes: &[Change]) -> Vec<&Change> {
 
 /// One line: a letter, the path, and what else there is to say.
 pub(crate) fn line(change: &Change) -> String {
-    let letter = match change.what {
+    let letter = letter(change);
+    let colour = match letter {
+        'A' => GREEN,
+        'D' | '!' => RED,
+        _ => YELLOW,
+    };
+    let letter = OutputStream::Stdout.paint(&letter.to_string(), colour);
+    format!("{letter}  {}", described(change))
+}
+
+/// The line without colours.
+pub(crate) fn plain_line(change: &Change) -> String {
+    format!("{}  {}", letter(change), described(change))
+}
+
+fn letter(change: &Change) -> char {
+    match change.what {
         _ if change.renamed_from.is_some() => 'R',
         What::Added => 'A',
         What::Changed => 'M',
         What::Deleted => 'D',
         What::Mode => 'P',
         What::Special => '!',
-    };
-    let colour = match letter {
-        'A' => GREEN,
-        'D' | '!' => RED,
-        _ => YELLOW,
-    };
+    }
+}
+
+/// The path of a change, and what else there is to say.
+fn described(change: &Change) -> String {
     let mut remarks: Vec<String> = Vec::new();
     match (&change.before, &change.after) {
         (Some(before), Some(after)) if before.kind != after.kind => {
@@ -68,14 +83,14 @@ pub(crate) fn line(change: &Change) -> String {
     };
     let remarks =
         if remarks.is_empty() { String::new() } else { format!("  ({})", remarks.join(", ")) };
-    format!("{}  {name}{remarks}", paint(&letter.to_string(), colour))
+    format!("{name}{remarks}")
 }
 
 /// The whole difference of one change, as patches are written.
 pub(crate) fn patch(change: &Change) -> String {
     let path = name(&change.path, None);
     let from = change.renamed_from.as_ref().map_or_else(|| path.clone(), |from| name(from, None));
-    let mut text = paint(&format!("diff --git a/{from} b/{path}"), BOLD);
+    let mut text = OutputStream::Stdout.paint(&format!("diff --git a/{from} b/{path}"), BOLD);
     text.push('\n');
     let mut say = |line: String| {
         text.push_str(&line);
@@ -180,8 +195,10 @@ fn kind(kind: ItemKind) -> &'static str {
 
 /// The lines of a difference, each in the colour of its sign.
 fn coloured(patch: &str, text: &mut String) {
-    if !is_coloured() {
-        return text.push_str(patch);
+    // A carriage return at the end of a line would not be seen.
+    let patch = patch.replace("\r\n", "\\r\n");
+    if !OutputStream::Stdout.is_coloured() {
+        return text.push_str(&patch);
     }
     for line in patch.lines() {
         let colour = match line.as_bytes().first() {
@@ -196,19 +213,4 @@ fn coloured(patch: &str, text: &mut String) {
         };
         text.push_str(&format!("\x1b[{colour}m{line}\x1b[0m\n"));
     }
-}
-
-const RED: &str = "31";
-const GREEN: &str = "32";
-const YELLOW: &str = "33";
-const CYAN: &str = "36";
-const BOLD: &str = "1";
-
-fn is_coloured() -> bool {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !plain && std::io::stdout().is_terminal()
-}
-
-fn paint(text: &str, colour: &str) -> String {
-    if is_coloured() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }

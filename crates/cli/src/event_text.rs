@@ -45,14 +45,14 @@ pub(crate) fn what(event: &Event) -> String {
             format!("exec did not begin ({}): {}", word(*reason), command(ran))
         }
         EventKind::ExecEnded { exec, exit, duration_ms } => {
-            format!("exec {exec} ended: {} after {}", end(exit), duration(*duration_ms))
+            format!("exec {exec} ended: {} after {}", end(exit), clock::duration(*duration_ms))
         }
         EventKind::CodeStarted { exec, ran } => {
             format!("code in exec {exec} began: {}", command(ran))
         }
         EventKind::CodeEnded { exec, status, duration_ms } => {
             let how = status.map_or_else(|| "interrupted".to_owned(), |status| status.to_string());
-            format!("code in exec {exec} ended: {how} after {}", duration(*duration_ms))
+            format!("code in exec {exec} ended: {how} after {}", clock::duration(*duration_ms))
         }
     }
 }
@@ -76,7 +76,7 @@ fn command(ran: &CommandRecord) -> String {
 }
 
 /// A word as a shell would take it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -91,15 +91,6 @@ fn end(exit: &Exit) -> String {
         (None, None) => "unknown".to_owned(),
     };
     exit.reason().map_or(how.clone(), |reason| format!("{how} ({reason})"))
-}
-
-/// A duration as `250ms`, `1.2s` or `3m20s`.
-fn duration(ms: u64) -> String {
-    match ms {
-        0..1000 => format!("{ms}ms"),
-        1000..60_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
-        _ => format!("{}m{}s", ms / 60_000, ms % 60_000 / 1000),
-    }
 }
 
 #[cfg(test)]

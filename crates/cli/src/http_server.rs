@@ -8,9 +8,7 @@ use msb_server::{
     Dialect, DialectName, HostPaths, MOST_CALLS, MicrosandboxSettings, SandboxMcpProfile,
     SandboxMcpSettings, ServerConfig, ToolFilter,
 };
-use msb_spec::{
-    CallOrigin, Ceiling, Error, Name, NetworkSpec, Reach, Result, Secret, Spec, Surface, env,
-};
+use msb_spec::{CallOrigin, Ceiling, Error, Name, Reach, Result, Secret, Spec, Surface};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -40,7 +38,7 @@ pub(crate) fn world(host: HostArgs, ceiling: Ceiling) -> Result<ServerConfig> {
     msb_engine::raise_file_limit();
     // This process has threads, so it cannot become a worker by forking.
     let engine = Engine::open(Launcher::Execute("/proc/self/exe".into()))?
-        .with_origin(CallOrigin::new(Surface::Server))
+        .with_default_origin(CallOrigin::new(Surface::Server))
         .for_clients(ceiling);
     tidy_up(&engine);
     let mut settings = MicrosandboxSettings::read(|name| std::env::var(name).ok())?;
@@ -60,7 +58,8 @@ pub(crate) fn world(host: HostArgs, ceiling: Ceiling) -> Result<ServerConfig> {
             .collect(),
         children: engine.settled_children(&Name::parse("default")?, &BTreeMap::new())?,
     };
-    let world = ServerConfig::new(Arc::new(engine), Arc::new(paths), usual_spec()?);
+    let defaults = usual_spec(&engine)?;
+    let world = ServerConfig::new(Arc::new(engine), Arc::new(paths), defaults);
     Ok(ServerConfig { microsandbox: settings, sandbox_mcp, ..world })
 }
 
@@ -104,7 +103,7 @@ pub(crate) fn ceiling(flags: &[String]) -> Result<Ceiling> {
         ceiling = ceiling.with(flag)?;
     }
     // It raises the ceiling and never lowers it: a network may be asked for where none is usual.
-    let usual = std::env::var(env::NET).ok().map(|net| net.parse()).transpose()?;
+    let usual = msb_engine::conf::defaults()?.network;
     if ceiling.reach.is_none() && usual != Some(Reach::None) {
         ceiling.reach = usual;
     }
@@ -116,15 +115,12 @@ fn profile(it: &msb_engine::SandboxProfile) -> SandboxMcpProfile {
     SandboxMcpProfile { cpus: it.cpus, memory: it.memory, virtualization: it.virtualization }
 }
 
-/// What a sandbox is where its client says nothing else.
-fn usual_spec() -> Result<Spec> {
-    let mut spec = Spec::with_defaults();
-    if let Ok(tier) = std::env::var(env::ISOLATION) {
-        spec.isolation = tier.parse()?;
-    }
-    let net = std::env::var(env::NET).ok();
-    spec.network = Some(NetworkSpec::default().or_usual(net.as_deref())?);
-    Ok(spec)
+/// What a sandbox is where its client says nothing else: the defaults of the operator, as far as the
+/// ceiling allows them.
+fn usual_spec(engine: &Engine) -> Result<Spec> {
+    let defaults = msb_engine::conf::defaults()?;
+    let network = Some(defaults.network(defaults.network_base(), false)?);
+    Ok(engine.lowered_to_ceiling(Spec { network, ..defaults.spec() }))
 }
 
 /// A dialect with only the tools that were asked for.

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use msb_engine::images::ImageInspection;
+use msb_spec::Bytes;
 use std::fmt::Write;
 
 /// The image, a line for each thing about it, then its layers, then how it was made.
@@ -16,7 +17,7 @@ pub(crate) fn written(image: &ImageInspection) -> String {
     line("digest", &image.digest.to_string());
     line("index", &image.index.as_ref().map_or_else(String::new, ToString::to_string));
     line("platform", &image.platform);
-    line("size", &format!("{}, {} of it its own", size(image.size), size(image.own)));
+    line("size", &format!("{}, {} of it its own", Bytes(image.size), Bytes(image.own)));
     line("made", &image.created.map_or_else(String::new, clock::written));
     line("pulled", &clock::written(image.pulled));
     line("used", &image.used.map_or_else(String::new, clock::written));
@@ -41,35 +42,11 @@ pub(crate) fn written(image: &ImageInspection) -> String {
             0 => String::new(),
             n => format!(", in {n} other images"),
         };
-        let sizes = format!("{}, {} packed{shared}", size(layer.unpacked), size(layer.size));
+        let sizes = format!("{}, {} packed{shared}", Bytes(layer.unpacked), Bytes(layer.size));
         line("layer", &format!("{}  {sizes}", layer.digest.short()));
     }
     for step in &image.history {
         line("step", step.created_by.as_deref().unwrap_or_default());
     }
     text
-}
-
-/// `12 kB`, `3.4 MB`: as registries count.
-pub(crate) fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "kB", "MB", "GB"] {
-        if value < 999.5 {
-            let digits = usize::from(value < 99.5 && unit != "B");
-            return format!("{value:.digits$} {unit}");
-        }
-        value /= 1000.0;
-    }
-    format!("{value:.1} TB")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_short() {
-        let sizes = [0, 999, 1000, 12_345, 123_456, 3_400_000_000].map(size);
-        assert_eq!(sizes, ["0 B", "999 B", "1.0 kB", "12.3 kB", "123 kB", "3.4 GB"]);
-    }
 }

@@ -1,7 +1,11 @@
 //! Tables for people, JSON for programs.
 
+mod with_times;
+
 use crate::output;
 use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
+use with_times::WithTimes;
 
 /// Columns as wide as they need to be, two spaces between them.
 pub(crate) struct Listing {
@@ -41,11 +45,26 @@ impl Listing {
     }
 }
 
-/// Prints a value for programs.
+/// Prints a value for programs, its times as RFC 3339.
 pub(crate) fn json<T: Serialize>(value: &T) {
-    output::print(safe(
-        &serde_json::to_string_pretty(value).expect("our own types always serialise"),
-    ));
+    json_with_times(value, &[]);
+}
+
+/// Prints a value that has times in further members.
+pub(crate) fn json_with_times<T: Serialize>(value: &T, times: &'static [&'static str]) {
+    output::print(text(value, WithTimes::new(PrettyFormatter::new(), times)));
+}
+
+/// A value for programs in one line, its times as RFC 3339.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> String {
+    text(value, WithTimes::new(CompactFormatter, &[]))
+}
+
+fn text<T: Serialize>(value: &T, formatter: impl Formatter) -> String {
+    let mut json = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut json, formatter);
+    value.serialize(&mut serializer).expect("our own types always serialise");
+    safe(&String::from_utf8_lossy(&json))
 }
 
 /// JSON that is safe on a terminal: control characters are only ever inside strings, where they can

@@ -3,7 +3,7 @@
 use crate::terminal::{self, DetachKeys, Raw, TypedInput};
 use msb_spec::{Error, Exit, Kind, Result, Stdin};
 use msb_sys::signal::{self, Signals};
-use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply, encode, header};
+use msb_wire::{ClientMessage, WorkerClient, WorkerEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io::{Write, stderr, stdin, stdout};
@@ -46,7 +46,7 @@ pub(crate) enum ClosedOutput {
 
 struct LocalAttach {
     stream: UnixStream,
-    decoder: Decoder,
+    client: WorkerClient,
     /// Frames that the worker has not taken yet.
     out: Vec<u8>,
     reads_stdin: bool,
@@ -71,7 +71,7 @@ pub(crate) fn attach(stream: UnixStream, options: AttachOptions) -> Result<Attac
     let _raw = if raw { Some(Raw::enter()?) } else { None };
     let session = LocalAttach {
         stream,
-        decoder: Decoder::new(MAX_REQUEST),
+        client: WorkerClient::default(),
         out: Vec::new(),
         reads_stdin: options.stdin == Stdin::Streamed,
         keys,
@@ -150,36 +150,35 @@ impl LocalAttach {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(_) => return Err(gone()),
         };
-        self.decoder.push(&buffer[..n]);
-        while let Some(frame) = self.decoder.next_frame().map_err(|error| gone().cause(error))? {
-            match frame.kind {
-                FrameKind::Stdout => {
+        self.client.receive(&buffer[..n]);
+        let broken = |cause: &dyn std::fmt::Display| gone().cause(cause);
+        while let Some(event) =
+            self.client.next_event().map_err(|error| error.into_error(broken))?
+        {
+            match event {
+                WorkerEvent::Stdout(bytes) => {
                     let mut out = stdout().lock();
-                    let written = out.write_all(&frame.payload).and_then(|()| out.flush());
+                    let written = out.write_all(&bytes).and_then(|()| out.flush());
                     if written.is_err() && self.broken_pipe(1)? {
                         return Ok(Some(AttachResult::Detached { exec: self.exec }));
                     }
                 }
-                FrameKind::Stderr => {
-                    let written = stderr().lock().write_all(&frame.payload);
+                WorkerEvent::Stderr(bytes) => {
+                    let written = stderr().lock().write_all(&bytes);
                     if written.is_err() && self.broken_pipe(2)? {
                         return Ok(Some(AttachResult::Detached { exec: self.exec }));
                     }
                 }
-                FrameKind::Reply => match frame.value().map_err(|error| gone().cause(error))? {
-                    Reply::Started { id, .. } => {
-                        self.exec = id;
-                        if self.leave_at_once {
-                            return Ok(Some(AttachResult::Detached { exec: id }));
-                        }
-                        // It may have changed since the command was planned.
-                        self.resize();
+                WorkerEvent::Started { id, .. } => {
+                    self.exec = id;
+                    if self.leave_at_once {
+                        return Ok(Some(AttachResult::Detached { exec: id }));
                     }
-                    Reply::Exited(exit) => return Ok(Some(AttachResult::Exited(exit))),
-                    Reply::Failed(error) => return Err(error),
-                    _ => {}
-                },
-                _ => {}
+                    // It may have changed since the command was planned.
+                    self.resize();
+                }
+                WorkerEvent::Exited(exit) => return Ok(Some(AttachResult::Exited(exit))),
+                WorkerEvent::Ready | WorkerEvent::Reply(_) => {}
             }
         }
         Ok(None)
@@ -204,8 +203,7 @@ impl LocalAttach {
             self.reads_stdin = false;
         }
         if n == 0 || !bytes.is_empty() {
-            self.out.extend_from_slice(&header(FrameKind::Stdin, bytes.len()));
-            self.out.extend_from_slice(&bytes);
+            ClientMessage::Stdin(&bytes).append_to(&mut self.out);
         }
         if leaving {
             self.detach()?;
@@ -241,14 +239,14 @@ impl LocalAttach {
             self.end_signals += 1;
             // The third signal kills: the command ignored two.
             let number = if self.end_signals >= 3 { signal::SIGKILL } else { number };
-            self.out.extend_from_slice(&encode(FrameKind::Signal, &number));
+            ClientMessage::Signal(number).append_to(&mut self.out);
         }
         let _ = self.flush();
     }
 
     /// Tells the worker that we detach, after everything that was sent before.
     fn detach(&mut self) -> Result<()> {
-        self.out.extend_from_slice(&header(FrameKind::Detach, 0));
+        ClientMessage::Detach.append_to(&mut self.out);
         self.stream.set_nonblocking(false).map_err(|_| gone())?;
         (&self.stream).write_all(&self.out).map_err(|_| gone())
     }
@@ -260,18 +258,17 @@ impl LocalAttach {
             return self.detach().map(|()| true);
         }
         if self.tty {
-            self.out.extend_from_slice(&encode(FrameKind::Signal, &signal::SIGHUP));
+            ClientMessage::Signal(signal::SIGHUP).append_to(&mut self.out);
             return Ok(false);
         }
-        self.out.extend_from_slice(&header(FrameKind::CloseOutput, 1));
-        self.out.push(stream);
+        ClientMessage::CloseOutput(stream).append_to(&mut self.out);
         let _ = self.flush();
         Ok(false)
     }
 
     fn resize(&mut self) {
         if self.tty {
-            self.out.extend_from_slice(&encode(FrameKind::Resize, &terminal::size()));
+            ClientMessage::Resize(terminal::size()).append_to(&mut self.out);
             let _ = self.flush();
         }
     }

@@ -6,12 +6,19 @@
 mod arguments;
 mod change_text;
 mod clock;
+mod colour;
+mod completion;
 mod event_text;
 mod gateway;
+mod git_patch_text;
+mod habits;
+mod host_limits;
+mod host_programs;
 mod http_server;
 mod image_text;
 mod listing;
 mod local_attach;
+mod loose_command;
 mod net_text;
 mod network_arguments;
 mod output;
@@ -28,6 +35,7 @@ mod target;
 mod terminal;
 mod verb_table;
 mod verbs;
+mod workspace_target;
 
 use msb_engine::images::IMAGE_HELPER_ARGUMENT;
 use msb_engine::snapshots::TIDY_ARGUMENT;
@@ -84,6 +92,11 @@ fn main() -> ExitCode {
         && word == VOLUME_ARGUMENT
     {
         return serve_volume(&letter.to_string_lossy());
+    }
+    if let [word, words @ ..] = rest.as_slice()
+        && word == completion::ARGUMENT
+    {
+        return ExitCode::from(u8::try_from(completion::run(words)).unwrap_or(output::OUR_FAILURE));
     }
     let done = msb_log::init().map_err(Failure::from).and_then(|()| verb_table::dispatch(rest));
     let code = done.unwrap_or_else(|failure| output::report(&failure));

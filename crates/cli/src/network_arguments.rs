@@ -4,7 +4,7 @@ use crate::output;
 use clap::Args;
 use msb_spec::{
     Bytes, Decision, Error, Name, NamePattern, NetworkSpec, PublishedPort, Reach, Resolver, Result,
-    Rule, Secret, SecretPlace, env,
+    Rule, SandboxDefaults, Secret, SecretPlace,
 };
 use std::path::{Path, PathBuf};
 
@@ -72,8 +72,15 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "NAME", help_heading = NETWORK)]
     join: Option<String>,
     /// Trust inside what this host trusts: its CA certificates, those of a company too
-    #[arg(long, help_heading = NETWORK)]
-    trust_host_cas: bool,
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help_heading = NETWORK
+    )]
+    trust_host_cas: Option<bool>,
 }
 
 const NETWORK: &str = "Network";
@@ -81,9 +88,10 @@ const NETWORK: &str = "Network";
 impl EgressArgs {
     /// The network that flags and the environment make together.
     pub(crate) fn network(&self) -> Result<NetworkSpec> {
-        let mut network = NetworkSpec::default();
+        let defaults = msb_engine::conf::defaults()?;
+        let mut network = defaults.network_base();
         self.apply(&mut network)?;
-        usual(network)
+        defaults.network(network, false)
     }
 
     fn apply(&self, network: &mut NetworkSpec) -> Result<()> {
@@ -105,15 +113,14 @@ impl EgressArgs {
     }
 }
 
-/// Fills in the default reach (`MSB_NET`) where no flag and no file set one.
-fn usual(network: NetworkSpec) -> Result<NetworkSpec> {
-    network.or_usual(std::env::var(env::NET).ok().as_deref())
-}
-
 impl NetworkArgs {
-    /// The network that flags, a file and the environment make together.
-    pub(crate) fn network(&self, from_file: Option<NetworkSpec>) -> Result<NetworkSpec> {
-        let mut network = from_file.unwrap_or_default();
+    /// The network that flags, a file and the defaults make together.
+    pub(crate) fn network(
+        &self,
+        from_file: Option<NetworkSpec>,
+        defaults: &SandboxDefaults,
+    ) -> Result<NetworkSpec> {
+        let mut network = from_file.unwrap_or_else(|| defaults.network_base());
         self.egress.apply(&mut network)?;
         network.ports.extend(self.ports.iter().cloned());
         network.secrets.extend(self.secrets()?);
@@ -123,11 +130,18 @@ impl NetworkArgs {
         if let Some(join) = &self.join {
             network.join = Some(Name::parse(join)?);
         }
-        network.trust_host_cas |= self.trust_host_cas;
+        network.trust_host_cas = self.trust_host_cas.unwrap_or(network.trust_host_cas);
         if network.max_connections == Some(0) || network.egress_rate == Some(Bytes(0)) {
             return Err(Error::invalid("a network for nothing").hint("`--no-net` has none"));
         }
-        usual(network)
+        if let Some((secret, host)) = network.bypassed_secret() {
+            return Err(Error::invalid(format!(
+                "`{host}` is not intercepted (bypass) and cannot get the secret `{}`",
+                secret.name
+            ))
+            .hint("leave out `--net-bypass`, or the secret"));
+        }
+        defaults.network(network, self.trust_host_cas == Some(true))
     }
 
     fn secrets(&self) -> Result<Vec<Secret>> {

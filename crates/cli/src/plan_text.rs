@@ -93,7 +93,7 @@ pub(crate) fn written(plan: &Plan) -> String {
         line("joined", format!("the family of {}", network.root));
     }
     for mount in &plan.mounts {
-        let how = if mount.read_only { "read-only" } else { "writable" };
+        let how = mount_text(mount.read_only, mount.no_exec);
         match &mount.volume {
             Some(volume) => line("volume", format!("{} at {}, {how}", volume.name, mount.guest)),
             None => line("mount", format!("{} at {}, {how}", mount.host.display(), mount.guest)),
@@ -104,7 +104,8 @@ pub(crate) fn written(plan: &Plan) -> String {
         line("workspace", format!("{host} at {}, copy-on-write", workspace.guest));
     }
     for tmpfs in &plan.tmpfs {
-        line("tmpfs", format!("{}, {}", tmpfs.guest, tmpfs.size));
+        let how = mount_text(tmpfs.read_only, tmpfs.no_exec);
+        line("tmpfs", format!("{}, {}, {how}", tmpfs.guest, tmpfs.size));
     }
     for (name, value) in &plan.env {
         line("env", format!("{name}={}", quoted(value)));
@@ -115,6 +116,13 @@ pub(crate) fn written(plan: &Plan) -> String {
     text
 }
 
+/// How a mount may be used, in words.
+fn mount_text(read_only: bool, no_exec: bool) -> String {
+    let access = if read_only { "read-only" } else { "writable" };
+    let exec = if no_exec { ", not executable" } else { "" };
+    format!("{access}{exec}")
+}
+
 fn network_lines(network: &Network, line: &mut impl FnMut(&str, String)) {
     for rule in &network.policy.rules {
         line("network", rule.to_string());
@@ -122,6 +130,12 @@ fn network_lines(network: &Network, line: &mut impl FnMut(&str, String)) {
     line("network", format!("{} everything else", network.policy.default));
     for resolver in &network.dns {
         line("dns", resolver.to_string());
+    }
+    if let Some(limit) = network.dns_timeout {
+        line("dns", format!("{limit} for a server to answer"));
+    }
+    if network.dns_private {
+        line("dns", "keeps private addresses in answers".to_owned());
     }
     for port in &network.ports {
         line("port", port.to_string());

@@ -1,11 +1,13 @@
 //! How images are fetched: the flags for it, and what a person sees meanwhile.
 
+use crate::clock;
 use clap::Args;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use msb_api::{Part, Registry, Watch};
 use msb_engine::images::{Mirror, Progress, ProgressEvent, RegistryOptions};
 use msb_spec::{Bytes, Digest, Error, Result};
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -73,9 +75,7 @@ impl Steps {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
-        let style = ProgressStyle::with_template("{spinner} {msg}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-        Self(ProgressBar::new_spinner().with_style(style))
+        Self(ProgressBar::new_spinner().with_style(style("{spinner} {msg}")))
     }
 }
 
@@ -127,7 +127,7 @@ impl Progress for Bars {
                 crate::output::note("preparing the programs of this host for sandboxes, once");
             }
             ProgressEvent::Layer { digest, size } => self.add(digest, size, WAITING),
-            ProgressEvent::Disk { digest, size } => self.add(digest, size, "packing for microVMs"),
+            ProgressEvent::Disk { digest, size } => self.add(digest, size, PACKING),
             ProgressEvent::Bytes { digest, done } => {
                 if let Some(bar) = self.bar(digest) {
                     if bar.message() == WAITING {
@@ -137,7 +137,7 @@ impl Progress for Bars {
                     bar.set_position(done);
                 }
             }
-            ProgressEvent::Waiting { digest } => self.say(digest, "another msb pulls it"),
+            ProgressEvent::Waiting { digest } => self.say(digest, BUSY),
             ProgressEvent::Again { digest } => self.say(digest, "connecting again"),
             ProgressEvent::Unpacking { digest } => self.say(digest, "unpacking"),
             ProgressEvent::Ready { digest } => {
@@ -153,8 +153,7 @@ impl Progress for Bars {
 
 impl Bars {
     fn add(&self, digest: &Digest, size: u64, what: &'static str) {
-        let style = ProgressStyle::with_template(LINE).expect("a constant of ours");
-        let bar = self.all.add(ProgressBar::new(size).with_style(style));
+        let bar = self.all.add(ProgressBar::new(size).with_style(style(LINE)));
         bar.set_prefix(digest.short().to_owned());
         bar.set_message(what);
         self.bars.lock().expect("no holder panics").insert(digest.clone(), bar);
@@ -169,5 +168,91 @@ impl Bars {
 
 /// Shown for a layer that is not fetched yet.
 const WAITING: &str = "waiting";
-/// Which layer, how much of it, how fast, and what is being done.
-const LINE: &str = "{prefix}  {bar:20}  {bytes:>10} of {total_bytes:10} {bytes_per_sec:>12}  {msg}";
+/// Shown while the layers of an image become one disk.
+const PACKING: &str = "packing for microVMs";
+/// Shown for a layer that another process has locked.
+const BUSY: &str = "another msb pulls it";
+/// Which layer, how much of it, how fast, and what is being done: 80 columns with the longest
+/// message.
+const LINE: &str = "{prefix}  {bar:12}  {size:>7} of {total:7} {speed:>9}  {msg}";
+
+/// The style of a progress bar, with sizes and durations as they are written everywhere:
+/// `{size}` of `{total}`, `{speed}`, `{time}`.
+pub(crate) fn style(template: &'static str) -> ProgressStyle {
+    #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "bytes a second")]
+    let speed = |state: &ProgressState| Bytes(state.per_sec().max(0.0) as u64);
+    let ms = |state: &ProgressState| u64::try_from(state.elapsed().as_millis()).unwrap_or(u64::MAX);
+    ProgressStyle::with_template(template)
+        .expect("a constant of ours")
+        .with_key("size", |state: &ProgressState, out: &mut dyn Write| {
+            let _ = write!(out, "{}", Bytes(state.pos()));
+        })
+        .with_key("total", |state: &ProgressState, out: &mut dyn Write| {
+            let _ = write!(out, "{}", Bytes(state.len().unwrap_or(0)));
+        })
+        .with_key("speed", move |state: &ProgressState, out: &mut dyn Write| {
+            let _ = write!(out, "{}/s", speed(state));
+        })
+        .with_key("time", move |state: &ProgressState, out: &mut dyn Write| {
+            let _ = write!(out, "{}", clock::whole_seconds(ms(state)));
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A wide terminal that keeps what is written to it.
+    #[derive(Debug, Clone, Default)]
+    struct Wide(Arc<Mutex<String>>);
+
+    impl indicatif::TermLike for Wide {
+        fn width(&self) -> u16 {
+            200
+        }
+        fn move_cursor_up(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> std::io::Result<()> {
+            self.write_str(&format!("{text}\n"))
+        }
+        fn write_str(&self, text: &str) -> std::io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> std::io::Result<()> {
+            self.write_str("\n")
+        }
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_layer_fits_a_terminal_of_80_columns() {
+        let terminal = Wide::default();
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let most = (1 << 30) - 1;
+        let bar = ProgressBar::with_draw_target(Some(most), target).with_style(style(LINE));
+        bar.set_prefix("0123456789ab");
+        for message in [WAITING, PACKING, BUSY, "connecting again"] {
+            bar.set_position(most);
+            bar.set_message(message);
+            bar.force_draw();
+        }
+        let text = terminal.0.lock().unwrap().clone();
+        let widest = text.lines().map(|line| line.trim_end().chars().count()).max();
+        assert!(text.contains("1024M of 1024M"), "{text}");
+        assert!(widest.is_some_and(|widest| (70..=80).contains(&widest)), "{widest:?}: {text}");
+    }
+}

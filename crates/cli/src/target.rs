@@ -78,6 +78,16 @@ impl Target {
 }
 
 impl RemoteServer {
+    /// The URL of the server as it was named.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether `MSB_REMOTE` named it, and not a flag.
+    pub(crate) fn is_from_environment(&self) -> bool {
+        self.from_environment
+    }
+
     /// The Operations, as the server does them.
     pub(crate) fn api(&self) -> Result<Arc<dyn Api>> {
         Ok(Arc::new(Client::connect(&self.url, std::env::var(env::API_KEY).ok())?))

@@ -2,6 +2,7 @@
 
 use crate::output;
 use msb_spec::{Error, Result, TermSize, env};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::termios::{OptionalActions, Termios};
 use std::io::{BufRead, IsTerminal, Read, stdin, stdout};
 
@@ -42,6 +43,35 @@ pub(crate) fn size() -> TermSize {
     }
 }
 
+/// A text behind a head, broken between words where stdout is a terminal; further lines begin
+/// below the text. Elsewhere it stays one line, so that programs can search it.
+pub(crate) fn wrapped(head: &str, text: &str) -> String {
+    match stdout().is_terminal() {
+        true => wrap(head, text, usize::from(size().cols)),
+        false => format!("{head}{text}"),
+    }
+}
+
+fn wrap(head: &str, text: &str, cols: usize) -> String {
+    /// A column narrower than this is worse to read than a broken word.
+    const NARROWEST: usize = 20;
+    let indent = head.chars().count();
+    let room = cols.saturating_sub(indent).max(NARROWEST);
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let longer = line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && longer > room {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    format!("{head}{}", lines.join(&format!("\n{}", " ".repeat(indent))))
+}
+
 /// Longer than any name or password that a person types.
 const LINE_LIMIT: usize = 4096;
 
@@ -52,6 +82,60 @@ pub(crate) fn line(prompt: &str) -> Result<String> {
     let read = stdin().lock().take(LINE_LIMIT as u64).read_line(&mut text);
     read.map_err(|error| Error::host("cannot read from the terminal", error))?;
     Ok(text.trim().to_owned())
+}
+
+/// Asks for one key, without Enter; none if the answer is to leave: Ctrl-C, Ctrl-D or the end of
+/// what can be typed. A key that is no letter or sign is a space.
+pub(crate) fn key(prompt: &str) -> Result<Option<char>> {
+    const CTRL_C: u8 = 3;
+    const CTRL_D: u8 = 4;
+    const ESCAPE: u8 = 27;
+    output::prompt(prompt);
+    let raw = Raw::enter()?;
+    let typed = byte();
+    if typed == Ok(Some(ESCAPE)) {
+        skip_sequence();
+    }
+    drop(raw);
+    let typed = typed.map_err(|error| Error::host("cannot read from the terminal", error))?;
+    let key = match typed {
+        None | Some(CTRL_C | CTRL_D) => None,
+        Some(byte) if byte.is_ascii_graphic() => Some(char::from(byte.to_ascii_lowercase())),
+        Some(_) => Some(' '),
+    };
+    output::prompt(&format!("{}\n", key.unwrap_or(' ')));
+    Ok(key)
+}
+
+/// One byte that was typed; none at the end.
+fn byte() -> rustix::io::Result<Option<u8>> {
+    let mut byte = [0];
+    loop {
+        match rustix::io::read(stdin(), &mut byte) {
+            Err(rustix::io::Errno::INTR) => {}
+            read => return read.map(|count| (count > 0).then_some(byte[0])),
+        }
+    }
+}
+
+/// Skips the rest of what an arrow or another key sends: `[`, parameters and a final byte, or `O`
+/// and one byte. They arrive together; nothing follows the Escape key itself.
+fn skip_sequence() {
+    let next = || is_more_typed().then(byte).and_then(|read| read.ok().flatten());
+    match next() {
+        Some(b'[') => while next().is_some_and(|byte| !(0x40..=0x7e).contains(&byte)) {},
+        Some(b'O') => {
+            next();
+        }
+        _ => {}
+    }
+}
+
+fn is_more_typed() -> bool {
+    let stdin = stdin();
+    let mut wait = [PollFd::new(&stdin, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut wait, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
 /// Asks for a line that is not shown while it is typed.
@@ -180,6 +264,15 @@ impl DetachKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_continue_below_the_text() {
+        let text = "one two three four five six seven";
+        assert_eq!(wrap("  ok  ", text, 80), format!("  ok  {text}"));
+        assert_eq!(wrap("  ok  ", text, 30), "  ok  one two three four five\n      six seven");
+        let long = "x".repeat(50);
+        assert_eq!(wrap("a ", &format!("b {long} c"), 30), format!("a b\n  {long}\n  c"));
+    }
 
     #[test]
     fn the_keys_leave_and_everything_else_is_typed() {

@@ -2,7 +2,7 @@
 
 use crate::output::{self, Failure, Outcome};
 use crate::target::{self, Target};
-use crate::verbs;
+use crate::{habits, loose_command, verbs};
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use msb_spec::Error;
 use std::ffi::OsString;
@@ -64,6 +64,15 @@ const fn program<T: LocalVerb>(
     Verb { name, group, about, scope: VerbScope::Program, command: T::command, act: act::<T> }
 }
 
+/// A verb about the program itself that tells what it is pointed at.
+const fn about_target<T: TargetVerb>(
+    group: &'static str,
+    name: &'static str,
+    about: &'static str,
+) -> Verb {
+    Verb { name, group, about, scope: VerbScope::Program, command: T::command, act: run_on::<T> }
+}
+
 fn run_on<T: TargetVerb>(matches: &ArgMatches, target: &Target) -> Outcome {
     T::from_arg_matches(matches).map_err(Failure::from)?.run_on(target)
 }
@@ -95,11 +104,16 @@ const LOOK: &str = "Look";
 const IMAGES: &str = "Images";
 const MORE: &str = "More";
 
+/// Verbs whose output is a text for another program, or a protocol.
+const TEXT_ONLY: [&str; 8] =
+    ["api", "completion", "docs", "mcp", "skill show", "ssh config", "ssh serve", "volume cat"];
+
 /// In the order of the help; a group without verbs is left out.
 const GROUPS: [&str; 6] = [RUN, LIFE, STATE, LOOK, IMAGES, MORE];
 
 const TABLE: Table = Table {
     families: &[
+        Family { name: "config", group: MORE, about: "Show and change settings", names: false },
         Family { name: "events", group: LOOK, about: "Show what has happened", names: true },
         Family {
             name: "image",
@@ -355,6 +369,7 @@ const TABLE: Table = Table {
             "doctor",
             "Tell what this host can do, and how to mend it",
         ),
+        local_only::<verbs::api::ApiArgs>(MORE, "api", "Serve sandboxes to a program on its pipes"),
         local_only::<verbs::mcp::McpArgs>(MORE, "mcp", "Serve sandboxes to an MCP client"),
         local_only::<verbs::mcp_install::McpInstallArgs>(
             MORE,
@@ -394,6 +409,16 @@ const TABLE: Table = Table {
             "setup vm",
             "Find or build the kernel of microVMs",
         ),
+        about_target::<verbs::config::ConfigShowArgs>(
+            MORE,
+            "config show",
+            "Show all values and where they come from",
+        ),
+        about_target::<verbs::config::ConfigGetArgs>(MORE, "config get", "Print one value"),
+        program::<verbs::config::ConfigSetArgs>(MORE, "config set", "Change one value"),
+        program::<verbs::config::ConfigUnsetArgs>(MORE, "config unset", "Remove one value"),
+        program::<verbs::config::ConfigEditArgs>(MORE, "config edit", "Open config.toml"),
+        program::<verbs::docs::DocsArgs>(MORE, "docs", "Show a page of the documentation"),
         program::<verbs::completion::CompletionArgs>(
             MORE,
             "completion",
@@ -404,7 +429,9 @@ const TABLE: Table = Table {
 
 /// Runs what the command line asks for.
 pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
+    output::set_json(output::asks_for_json(&rest));
     let before = leading(&mut rest)?;
+    habits::translate(&mut rest);
     let word = |index: usize| {
         rest.get(index).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     };
@@ -439,7 +466,11 @@ pub(crate) fn dispatch(mut rest: Vec<OsString>) -> Outcome {
             if let Some(below) = TABLE.below(verb) {
                 command = command.after_help(below);
             }
-            let matches = command.try_get_matches_from(rest.split_off(words - 1))?;
+            let words = rest.split_off(words - 1);
+            let words = loose_command::separate(&command, verb.name, words)?;
+            let matches = command.try_get_matches_from(words)?;
+            let is_json = matches.try_get_one::<bool>(output::JSON_FLAG);
+            output::set_json(is_json.is_ok_and(|is_json| is_json.is_some_and(|it| *it)));
             let after = matches.get_one::<String>(target::FLAG).cloned();
             if before.is_some() && after.is_some() {
                 return Err(Error::invalid(format!("`--{}` is given twice", target::FLAG)).into());
@@ -477,7 +508,38 @@ fn leading(rest: &mut Vec<OsString>) -> Result<Option<String>, Error> {
     Ok(Some(value))
 }
 
-/// The whole command, for completions.
+/// The words that can follow `msb`, each with what it does.
+pub(crate) fn first_words() -> Vec<(&'static str, &'static str)> {
+    let is_member = |verb: &&Verb| verb.name.contains(' ');
+    let families = TABLE.families.iter().map(|family| (family.name, family.about));
+    let heads = |name: &str| TABLE.families.iter().any(|family| family.name == name);
+    let verbs = TABLE.verbs.iter().filter(|verb| !is_member(verb) && !heads(verb.name));
+    verbs.map(|verb| (verb.name, verb.about)).chain(families).collect()
+}
+
+/// The words that can follow the first word of a family, each with what it does.
+pub(crate) fn second_words(first: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.verbs.iter().filter_map(move |verb| {
+        let (family, word) = verb.name.split_once(' ')?;
+        (family == first).then_some((word, verb.about))
+    })
+}
+
+/// The verb that begins with these words: its name and its command.
+pub(crate) fn command_of(first: &str, second: &str) -> Option<(&'static str, Command)> {
+    match TABLE.find(first, second) {
+        Ok(VerbMatch::Verb(verb)) => Some((verb.name, verb.dressed())),
+        _ => None,
+    }
+}
+
+/// The command of every verb.
+#[cfg(test)]
+pub(crate) fn commands() -> Vec<Command> {
+    TABLE.verbs.iter().map(Verb::dressed).collect()
+}
+
+/// The whole command with every verb below it.
 pub(crate) fn whole() -> Command {
     TABLE.whole()
 }
@@ -496,7 +558,9 @@ impl Verb {
         let command = (self.command)().name(word).bin_name(format!("msb {}", self.name));
         // Those that cannot work elsewhere take the flag as well, to say so.
         let remote = target::flag().hide(self.scope != VerbScope::AnyTarget);
-        command.about(self.about).arg(remote)
+        let has_json = command.get_arguments().any(|arg| arg.get_id() == output::JSON_FLAG);
+        let json = (!has_json && !TEXT_ONLY.contains(&self.name)).then(output::json_flag);
+        command.about(self.about).args(json).arg(remote)
     }
 }
 
@@ -520,9 +584,9 @@ impl Table {
             }
             let found = self.members(family).find(|(word, _)| *word == second);
             return found.map(|(_, verb)| VerbMatch::Verb(verb)).ok_or_else(|| {
-                let near = msb_spec::nearest(second, self.members(family).map(|(word, _)| word));
+                let near = habits::nearest(second, self.members(family).map(|(word, _)| word));
                 let near = near.map(|near| format!("{first} {near}"));
-                unknown(&format!("{first} {second}"), near, &format!("msb {first} --help"))
+                habits::unknown(&format!("{first} {second}"), near, &format!("msb {first} --help"))
             });
         }
         let found = self.verbs.iter().find(|verb| verb.name == first);
@@ -532,8 +596,8 @@ impl Table {
             // Where others have `login`, a member of a family is meant.
             let member = |verb: &&Verb| verb.name.split_once(' ').is_some_and(|(_, w)| w == first);
             let member = self.verbs.iter().find(member).map(|verb| verb.name);
-            let near = member.or_else(|| msb_spec::nearest(first, families.chain(words)));
-            unknown(first, near.map(str::to_owned), "msb --help")
+            let near = member.or_else(|| habits::nearest(first, families.chain(words)));
+            habits::unknown(first, near.map(str::to_owned), "msb --help")
         })
     }
 
@@ -636,14 +700,6 @@ fn offered(command: Command) -> Command {
     Command::new(command.get_name().to_owned()).about(about).args(shown)
 }
 
-fn unknown(typed: &str, near: Option<String>, list: &str) -> Error {
-    let error = Error::invalid(format!("no such command: `{typed}`"));
-    match near {
-        Some(near) => error.hint(format!("did you mean `msb {near}`?")),
-        None => error.hint(format!("`{list}` lists the commands")),
-    }
-}
-
 /// One flag or argument in the tree.
 fn branch(argument: &Arg) -> String {
     let value = argument.get_value_names().map_or(String::new(), |names| {
@@ -663,131 +719,4 @@ fn branch(argument: &Arg) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A small table with a family, whatever families the real one has.
-    const SMALL: Table = Table {
-        families: &[
-            Family { name: "box", group: LOOK, about: "Look at boxes", names: false },
-            Family { name: "lid", group: LOOK, about: "Lift the lid", names: false },
-        ],
-        verbs: &[
-            any_target::<verbs::ps::PsArgs>(LOOK, "lid", "Lift the lid"),
-            any_target::<verbs::ls::LsArgs>(LOOK, "lid ls", "List lids"),
-            any_target::<verbs::ps::PsArgs>(LOOK, "ps", "Show what runs"),
-            any_target::<verbs::ls::LsArgs>(LOOK, "box ls", "List boxes"),
-            any_target::<verbs::pull::PullArgs>(IMAGES, "pull", "Fetch images from a registry"),
-            local_only::<verbs::archive::PushArgs>(IMAGES, "push", "Send an image to a registry"),
-            local_only::<verbs::archive::LoadArgs>(IMAGES, "load", "Read images from a file"),
-            local_only::<verbs::archive::SaveArgs>(IMAGES, "save", "Write images to a file"),
-            any_target::<verbs::image::ImageLsArgs>(IMAGES, "image ls", "List images"),
-            any_target::<verbs::image::ImageInspectArgs>(
-                IMAGES,
-                "image inspect",
-                "Show everything about an image",
-            ),
-            any_target::<verbs::image::ImageRmArgs>(IMAGES, "image rm", "Remove images"),
-            any_target::<verbs::image::ImagePruneArgs>(
-                IMAGES,
-                "image prune",
-                "Remove what nothing needs",
-            ),
-            any_target::<verbs::disk::DfArgs>(MORE, "df", "Show what uses the disk"),
-            local_only::<verbs::disk::PruneArgs>(MORE, "prune", "Give back what nothing needs"),
-            local_only::<verbs::doctor::DoctorArgs>(LOOK, "box heal", "Mend boxes"),
-        ],
-    };
-
-    fn found(first: &str, second: &str) -> Result<&'static str, String> {
-        match SMALL.find(first, second) {
-            Ok(VerbMatch::Verb(verb)) => Ok(verb.name),
-            Ok(VerbMatch::Family(family)) => Ok(family.name),
-            Err(error) => Err(error.advice().unwrap_or_default().to_owned()),
-        }
-    }
-
-    #[test]
-    fn every_command_is_consistent() {
-        whole().debug_assert();
-        SMALL.whole().debug_assert();
-        TABLE.verbs.iter().for_each(|verb| verb.dressed().debug_assert());
-    }
-
-    #[test]
-    fn a_name_of_two_words_belongs_to_a_family() {
-        for verb in TABLE.verbs {
-            let family = verb.name.split_once(' ').map(|(family, _)| family);
-            let known = |name| TABLE.families.iter().any(|family| family.name == name);
-            assert!(family.is_none_or(known), "{}", verb.name);
-        }
-        for family in TABLE.families {
-            assert!(TABLE.members(family).count() > 0, "{}", family.name);
-        }
-    }
-
-    #[test]
-    fn a_member_of_a_family_is_found_by_both_words() {
-        assert_eq!(found("ps", "box"), Ok("ps"));
-        assert_eq!(found("box", "ls"), Ok("box ls"));
-        for asked in ["", "-h", "--help"] {
-            assert_eq!(found("box", asked), Ok("box"), "{asked}");
-        }
-    }
-
-    #[test]
-    fn the_first_word_of_a_family_may_be_a_verb_itself() {
-        for asked in ["", "-q", "--help"] {
-            assert_eq!(found("lid", asked), Ok("lid"), "{asked}");
-        }
-        assert_eq!(found("lid", "ls"), Ok("lid ls"));
-        assert_eq!(found("lid", "sl"), Err("did you mean `msb lid ls`?".to_owned()));
-        assert!(SMALL.help().contains("\n  lid         Lift the lid: ls\n"));
-        assert_eq!(SMALL.help().matches("Lift the lid").count(), 1);
-        let Ok(VerbMatch::Verb(lid)) = SMALL.find("lid", "") else { panic!("no verb") };
-        assert_eq!(SMALL.below(lid).unwrap(), "Commands:\n  ls          List lids\n");
-    }
-
-    #[test]
-    fn a_typing_mistake_is_met_with_the_whole_command() {
-        for (first, second, hint) in [
-            ("bxo", "ls", "did you mean `msb box`?"),
-            ("box", "lst", "did you mean `msb box ls`?"),
-            ("heal", "", "did you mean `msb box heal`?"),
-            ("box", "nonsense", "`msb box --help` lists the commands"),
-            ("nonsense", "", "`msb --help` lists the commands"),
-        ] {
-            assert_eq!(found(first, second), Err(hint.to_owned()), "{first} {second}");
-        }
-    }
-
-    #[test]
-    fn a_server_is_named_before_the_verb_or_after() {
-        let leading = |words: &[&str]| {
-            let mut rest: Vec<OsString> = words.iter().map(OsString::from).collect();
-            let url = super::leading(&mut rest).map_err(|error| error.message().to_owned());
-            (url, rest.len())
-        };
-        let there = || Ok(Some("http://x".to_owned()));
-        assert_eq!(leading(&["--remote", "http://x", "ls"]), (there(), 1));
-        assert_eq!(leading(&["--remote=http://x", "ls"]), (there(), 1));
-        assert_eq!(leading(&["ls", "--remote", "http://x"]), (Ok(None), 3));
-        assert_eq!(leading(&["--remotely", "ls"]), (Ok(None), 2));
-        for nothing in [&["--remote"][..], &["--remote="], &["--remote", "", "ls"]] {
-            assert!(leading(nothing).0.is_err(), "{nothing:?}");
-        }
-        for verb in TABLE.verbs {
-            let flag = verb.dressed();
-            let flag = flag.get_arguments().find(|argument| argument.get_id() == target::FLAG);
-            let hidden = flag.expect("each has it").is_hide_set();
-            assert_eq!(hidden, verb.scope != VerbScope::AnyTarget, "{}", verb.name);
-        }
-    }
-
-    #[test]
-    fn a_family_is_in_the_help_and_the_tree() {
-        assert!(SMALL.help().contains("\n  box         Look at boxes: ls, heal\n"));
-        assert!(SMALL.family_help(&SMALL.families[0]).contains("\n  heal        Mend boxes\n"));
-        assert!(SMALL.tree().contains("\n  box ls  List boxes\n    --label KEY=VALUE"));
-    }
-}
+mod tests;

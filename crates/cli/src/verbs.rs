@@ -1,5 +1,6 @@
 //! One file for each verb: its flags, and the Operations it calls.
 
+pub(crate) mod api;
 pub(crate) mod apply;
 pub(crate) mod archive;
 pub(crate) mod attach;
@@ -7,11 +8,13 @@ pub(crate) mod bootstrap;
 pub(crate) mod build;
 pub(crate) mod children;
 pub(crate) mod completion;
+pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod create;
 pub(crate) mod diff;
 pub(crate) mod discard;
 pub(crate) mod disk;
+pub(crate) mod docs;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exec;
@@ -42,7 +45,7 @@ pub(crate) mod volume;
 
 use crate::output;
 use crate::target::{bare_engine, engine, tidy_up};
-use msb_spec::Exit;
+use msb_spec::{Exit, Name};
 use std::fmt::Display;
 
 /// A fallback to the `process` tier is never silent.
@@ -52,6 +55,11 @@ fn say_isolation(isolation: impl Display, reason: Option<&str>, quiet: bool) {
             "isolation is `{isolation}`, not a microVM: {reason} (`--isolation {isolation}` accepts it)"
         ));
     }
+}
+
+/// How to come back to a command that goes on without us.
+fn say_detached(name: &Name, exec: u64) {
+    output::note(format!("detached; `msb attach {name} {exec}`"));
 }
 
 /// The exit code of a command, and the reason if it did not end by itself.

@@ -6,6 +6,7 @@
 use crate::Client;
 use msb_api::{Attributes, CopyCount, EntryKind, Files, Meta, Place};
 use msb_spec::{Error, Kind, Result};
+use msb_sys::draft_file::DraftFile;
 use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -143,22 +144,14 @@ impl TreePull<'_> {
         let path = OsStr::from_bytes(name);
         match &meta.kind {
             EntryKind::File => {
-                unlink_existing(directory, path).map_err(failure)?;
-                let flags = OFlags::WRONLY
-                    | OFlags::CREATE
-                    | OFlags::EXCL
-                    | OFlags::NOFOLLOW
-                    | OFlags::CLOEXEC;
+                let unwritable = |error| Error::host(format!("cannot write `{shown}`"), error);
+                let parent = directory.try_clone_to_owned().map_err(unwritable)?;
+                let draft =
+                    DraftFile::create(parent, path, Mode::RUSR | Mode::WUSR).map_err(unwritable)?;
+                copied.bytes += self.write_content(draft.file(), from, &shown)?;
                 let mode = Mode::from_raw_mode(meta.mode & 0o777);
-                let file = rustix::fs::openat(directory, path, flags, Mode::RUSR | Mode::WUSR)
-                    .map_err(failure)?;
-                let file = File::from(file);
-                let written = self.write_content(&file, from, &shown);
-                // A partial file is removed: it is of no use and takes space.
-                copied.bytes += written.inspect_err(|_| {
-                    let _ = unlink_existing(directory, path);
-                })?;
-                rustix::fs::fchmod(&file, mode).map_err(failure)?;
+                rustix::fs::fchmod(draft.file(), mode).map_err(failure)?;
+                draft.keep().map_err(unwritable)?;
             }
             EntryKind::Symlink(target) => {
                 unlink_existing(directory, path).map_err(failure)?;

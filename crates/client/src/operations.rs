@@ -15,7 +15,7 @@ use msb_api::{
     LogLine, LogStream, Networks, Sandboxes, Snapshots, Syncs, Volumes, Watch, Workspaces,
     operations,
 };
-use msb_spec::{Command, Error, Result};
+use msb_spec::{CallOrigin, Command, Error, Result};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +55,11 @@ impl Sandboxes for Client {
 
     fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
         Arc::new(Self { secrets: secrets.into(), ..self.clone() })
+    }
+
+    /// The server records the origin that it sees.
+    fn with_origin(&self, _: CallOrigin) -> Arc<dyn Api> {
+        Arc::new(self.clone())
     }
 
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {

@@ -3,6 +3,7 @@
 mod build;
 mod children;
 mod exec;
+mod owned;
 mod path_recheck;
 mod pull_progress;
 mod syncs;
@@ -13,7 +14,7 @@ use crate::images::{Credential, Fetching, PullOptions, RegistryOptions, Secret};
 use crate::logs::Reader;
 use crate::network::Lines;
 use crate::sandboxes::Engine;
-use crate::start::{Launch, LaunchUntil};
+use crate::start::Launch;
 use exec::{ExecRole, ExecWait, LocalExec};
 use msb_api::{
     Api, Attributes, Audit, Changes, ClientScope, CopyCount, Create, DiskUsage, EventStream, Exec,
@@ -22,11 +23,12 @@ use msb_api::{
     SettingChange, Snapshot, Snapshots, Summary, VerifyReport, Volume, Volumes, Watch, no_exec,
 };
 use msb_spec::{
-    Command, CommandStreams, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune, PruneReport,
-    PublishedPort, Reference, Result, Rule, Spec, VolumeName, VolumeSpec,
+    CallOrigin, Command, CommandStreams, Error, Exit, Kind, Modify, Name, Plan, Policy, Prune,
+    PruneReport, PublishedPort, Reference, Result, Rule, Spec, VolumeName, VolumeSpec,
 };
 use msb_wire::record::Event;
 use msb_wire::{FileRequest, Meta, NetRecord, NetTable, Request, StopResult};
+pub use owned::SandboxTie;
 pub(crate) use path_recheck::check as recheck_paths;
 use pull_progress::PullProgress;
 use std::io::{Read, Write};
@@ -43,6 +45,10 @@ impl Sandboxes for Engine {
         Arc::new(Self::with_secrets(self, wiped))
     }
 
+    fn with_origin(&self, origin: CallOrigin) -> Arc<dyn Api> {
+        Arc::new(self.for_origin(origin))
+    }
+
     fn sandbox_plan(&self, spec: &Spec, watch: &dyn Watch) -> Result<Plan> {
         let progress = PullProgress::new(watch);
         let fetching = Fetching { progress: &progress, ..Fetching::default() };
@@ -52,19 +58,7 @@ impl Sandboxes for Engine {
     fn sandbox_create(&self, ask: &Create, watch: &dyn Watch) -> Result<Summary> {
         let mut spec = ask.spec.clone();
         spec.ephemeral = false;
-        let progress = PullProgress::new(watch);
-        let reach = reach(&ask.registry);
-        let fetching = Fetching { reach, progress: &progress };
-        // The caller does not wait for the command, and it outlives the call.
-        let plan = self.checked_plan(&spec, &CommandStreams::in_background(), &fetching)?;
-        watch.step("starting the sandbox", None);
-        let launch = Launch {
-            replace: ask.replace,
-            until: LaunchUntil::CommandStarted,
-            symlinks: SymlinkPolicy::Refuse,
-            while_booting: None,
-        };
-        let plan = self.launch(plan, &launch)?.detach()?;
+        let plan = owned::launch(self, &spec, ask, watch)?.detach()?;
         self.summary(&plan.name)
     }
 
@@ -178,12 +172,12 @@ impl Execs for Engine {
             return Err(Error::invalid("a command needs a program to execute"));
         }
         let connection = self.exec(name, command.clone())?;
-        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Owner)?))
+        Ok(Box::new(LocalExec::begin(self, name, connection.into_stream(), ExecRole::Owner)?))
     }
 
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>> {
         let connection = self.connect(name, &Request::Attach { id })?;
-        Ok(Box::new(LocalExec::begin(connection.into_stream(), ExecRole::Attached)?))
+        Ok(Box::new(LocalExec::begin(self, name, connection.into_stream(), ExecRole::Attached)?))
     }
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
@@ -198,7 +192,8 @@ impl Execs for Engine {
         watch.step("starting the sandbox", None);
         let launch = Launch { symlinks: SymlinkPolicy::Refuse, ..Launch::default() };
         let (plan, stream) = self.launch(plan, &launch)?.into_stream();
-        Ok((plan.name, Box::new(LocalExec::first(stream)?)))
+        let exec = LocalExec::first(self, &plan.name, stream)?;
+        Ok((plan.name, Box::new(exec)))
     }
 
     fn exec_signal(&self, name: &Name, id: u64, signal: i32) -> Result<()> {

@@ -4,7 +4,7 @@ use crate::host::half_of_memory;
 use crate::images::{PullFor, RegistryOptions};
 use crate::sandboxes::Engine;
 use msb_api::ClientScope;
-use msb_spec::{Authority, Bytes, Ceiling, Error, Kind, Name, Result};
+use msb_spec::{Authority, Bytes, Ceiling, Error, Kind, Name, Result, Spec};
 use std::sync::Arc;
 
 impl Engine {
@@ -40,6 +40,17 @@ impl Engine {
     /// The ceiling for clients of a server, from config.toml.
     pub fn ceiling(&self) -> Result<Ceiling> {
         Ok(msb_image::Settings::read(self.home().path())?.server.ceiling)
+    }
+
+    /// A Spec of defaults with limits that clients may have: those above the ceiling are lowered.
+    #[must_use]
+    pub fn lowered_to_ceiling(&self, spec: Spec) -> Spec {
+        let Authority::Client(ceiling) = &self.authority else { return spec };
+        Spec {
+            memory: spec.memory.map(|own| ceiling.memory.map_or(own, |most| own.min(most))),
+            cpus: spec.cpus.map(|own| ceiling.cpus.map_or(own, |most| own.min(most))),
+            ..spec
+        }
     }
 
     /// The registry options with the pull scope of this engine.

@@ -1,9 +1,9 @@
 //! A connection to a running sandbox's worker.
 
-use crate::launch::send_hello;
 use msb_spec::{Error, Kind, Name, Result, state};
 use msb_wire::{
-    Decoder, Frame, FrameError, FrameKind, MAX_CHUNK, MAX_REQUEST, Piece, Reply, Request,
+    ClientError, ClientMessage, Frame, FrameError, FrameKind, MAX_CHUNK, Piece, Reply, Request,
+    WorkerClient, WorkerEvent,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
@@ -12,13 +12,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The result of waiting for a frame.
+/// The result of waiting for an event of the worker.
 #[derive(Debug)]
-pub(crate) enum FrameWait {
-    Frame(Frame),
-    /// The peer has closed the connection.
+pub(crate) enum EventWait {
+    Event(WorkerEvent),
+    /// The worker has refused the request.
+    Refused(Error),
+    /// The worker has closed the connection.
     Closed,
-    /// No frame arrived before the deadline.
+    /// No event arrived before the deadline.
     TimedOut,
 }
 
@@ -30,7 +32,8 @@ const GUEST_SILENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    decoder: Decoder,
+    client: WorkerClient,
+    /// Allocated on first use: callers that take the stream never read here.
     buffer: Vec<u8>,
 }
 
@@ -47,55 +50,89 @@ impl Connection {
             }
         })?;
         let mut stream = UnixStream::from(socket);
-        send_hello(&mut stream, request).map_err(connection_error)?;
+        stream.write_all(&ClientMessage::Hello(request).encode()).map_err(connection_error)?;
         Ok(Self::from_stream(stream))
     }
 
     /// Wraps a socket to a peer that expects no `Hello` frame.
     pub(crate) fn from_stream(stream: UnixStream) -> Self {
-        Self { stream, decoder: Decoder::new(MAX_REQUEST), buffer: Vec::new() }
+        Self { stream, client: WorkerClient::default(), buffer: Vec::new() }
     }
 
-    /// The next frame; `None` when the peer has closed.
+    /// The next frame of a guest; `None` when it has closed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
         loop {
-            let frame = self.decoder.next_frame();
+            let frame = self.client.next_guest_frame();
             if let Some(frame) = frame.map_err(|error| connection_error(io::Error::other(error)))? {
                 return Ok(Some(frame));
             }
-            // Allocated on first use: callers that take the stream never read here.
-            self.buffer.resize(MAX_CHUNK, 0);
-            match self.stream.read(&mut self.buffer) {
-                Ok(0) => return Ok(None),
-                Ok(n) => self.decoder.push(&self.buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(connection_error(error)),
+            if !self.receive(MAX_CHUNK).map_err(connection_error)? {
+                return Ok(None);
             }
         }
     }
 
-    /// The next frame, if it arrives before `until`.
-    pub(crate) fn frame_before(&mut self, until: Instant) -> Result<FrameWait> {
+    /// The next event of the worker; `None` when it has closed.
+    pub(crate) fn next_event(&mut self) -> Result<Option<WorkerEvent>, ClientError> {
+        self.event_by(|_| MAX_CHUNK)
+    }
+
+    /// Like [`Connection::next_event`], without a byte beyond the event: output of the command may
+    /// follow, for another reader.
+    pub(crate) fn next_event_only(&mut self) -> Result<Option<WorkerEvent>, ClientError> {
+        self.event_by(|missing| missing.min(MAX_CHUNK))
+    }
+
+    fn event_by(
+        &mut self,
+        most: impl Fn(usize) -> usize,
+    ) -> Result<Option<WorkerEvent>, ClientError> {
         loop {
-            let frame = self.decoder.next_frame();
-            if let Some(frame) = frame.map_err(|error| connection_error(io::Error::other(error)))? {
-                return Ok(FrameWait::Frame(frame));
+            if let Some(event) = self.client.next_event()? {
+                return Ok(Some(event));
+            }
+            let most = most(self.client.missing()?);
+            if !self.receive(most).map_err(ClientError::Socket)? {
+                return self.client.receive_end().map(|()| None);
+            }
+        }
+    }
+
+    /// The next event of the worker, if it arrives before `until`.
+    pub(crate) fn event_before(&mut self, until: Instant) -> Result<EventWait> {
+        loop {
+            match self.client.next_event() {
+                Ok(Some(event)) => return Ok(EventWait::Event(event)),
+                Ok(None) => {}
+                Err(ClientError::Refused(error)) => return Ok(EventWait::Refused(error)),
+                Err(error) => return Err(client_error(error)),
             }
             let left = until.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).ok();
             let mut there = [PollFd::new(&self.stream, PollFlags::IN)];
             match rustix::event::poll(&mut there, left.as_ref()) {
-                Ok(0) => return Ok(FrameWait::TimedOut),
+                Ok(0) => return Ok(EventWait::TimedOut),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(connection_error(error.into())),
             }
-            self.buffer.resize(MAX_CHUNK, 0);
-            match self.stream.read(&mut self.buffer) {
-                Ok(0) => return Ok(FrameWait::Closed),
-                Ok(n) => self.decoder.push(&self.buffer[..n]),
+            if !self.receive(MAX_CHUNK).map_err(connection_error)? {
+                return Ok(EventWait::Closed);
+            }
+        }
+    }
+
+    /// Reads at most so many bytes; false when the peer has closed.
+    fn receive(&mut self, most: usize) -> io::Result<bool> {
+        self.buffer.resize(MAX_CHUNK, 0);
+        loop {
+            match self.stream.read(&mut self.buffer[..most]) {
+                Ok(n) => {
+                    self.client.receive(&self.buffer[..n]);
+                    return Ok(n > 0);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(connection_error(error)),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -111,7 +148,7 @@ impl Connection {
             stream.read(buffer).map_err(|error| StreamError(connection_error(error)))
         };
         let take = |piece: Piece<'_>| take(piece).map_err(StreamError);
-        self.decoder.stream(left, &mut self.buffer, read, take).map_err(|StreamError(error)| error)
+        self.client.stream(left, &mut self.buffer, read, take).map_err(|StreamError(error)| error)
     }
 
     /// Sends a frame with a payload from a file, by `sendfile(2)`. Returns the bytes sent; fewer
@@ -137,12 +174,8 @@ impl Connection {
 
     /// Reads the reply of the worker; `Reply::Failed` becomes an error.
     pub fn reply(&mut self) -> Result<Reply> {
-        match self.next_frame()? {
-            Some(frame) if frame.kind == FrameKind::Reply => match frame.value() {
-                Ok(Reply::Failed(error)) => Err(error),
-                Ok(reply) => Ok(reply),
-                Err(error) => Err(connection_error(io::Error::other(error))),
-            },
+        match self.next_event().map_err(client_error)? {
+            Some(WorkerEvent::Reply(reply)) => Ok(reply),
             _ => Err(Error::new(Kind::Protocol, "the worker went away")),
         }
     }
@@ -172,7 +205,7 @@ impl Connection {
         self.stream.write_all(frames).map_err(connection_error)
     }
 
-    /// The socket itself. Only valid before the first read.
+    /// The socket itself. Only valid before the first read, or after events that were read alone.
     pub fn into_stream(self) -> UnixStream {
         self.stream
     }
@@ -184,6 +217,14 @@ struct StreamError(Error);
 impl From<FrameError> for StreamError {
     fn from(error: FrameError) -> Self {
         Self(connection_error(io::Error::other(error)))
+    }
+}
+
+fn client_error(error: ClientError) -> Error {
+    match error {
+        ClientError::Refused(error) => error,
+        ClientError::Socket(error) => connection_error(error),
+        error => connection_error(io::Error::other(error)),
     }
 }
 

@@ -5,12 +5,13 @@
 
 use crate::connection::Connection;
 use crate::volumes::VolumeFileServer;
-use crate::{pull, push};
+use crate::{pull, push, relay};
 pub use msb_api::CopyCount;
 use msb_spec::{Error, Kind, Patch, Result};
 use msb_wire::{
     EntryKind, FileReply, FileRequest, FrameKind, HEADER, MAX_CHUNK, Meta, encode, header,
 };
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -231,6 +232,44 @@ impl Files {
         let copied = pull::receive(&mut self.connection, place, from, to, progress)?;
         match self.answer()? {
             FileReply::Done { .. } => Ok(copied),
+            _ => Err(malformed_reply()),
+        }
+    }
+
+    /// Copies a file or tree to another sandbox: to `to`, or below it if that is a directory. The
+    /// bytes pass through this process only.
+    pub fn relay(
+        mut self,
+        from: &[u8],
+        mut target: Self,
+        to: &[u8],
+        progress: Progress<'_>,
+    ) -> Result<CopyCount> {
+        self.ask(&FileRequest::Pull { path: from.to_vec() })?;
+        let name = Path::new(OsStr::from_bytes(from)).file_name();
+        let into = (!from.ends_with(b"/.")).then(|| name.unwrap_or(OsStr::new("root")));
+        let into = into.map(|name| name.as_bytes().to_vec());
+        let place = self.place();
+        let request = FileRequest::Push { path: to.to_vec(), into };
+        let mut is_asked = false;
+        let sent = relay::tree(&mut self.connection, place, progress, &mut |frames| {
+            // Only now is it known that the source exists.
+            if !std::mem::replace(&mut is_asked, true) {
+                target.ask(&request)?;
+            }
+            target.connection.send(frames)
+        });
+        let copied = match sent {
+            Ok(copied) => copied,
+            // The reply of the target says why it stopped reading.
+            Err(relay::RelayError::Target(error)) => {
+                target.answer()?;
+                return Err(error);
+            }
+            Err(relay::RelayError::Source(error)) => return Err(error),
+        };
+        match (self.answer()?, target.answer()?) {
+            (FileReply::Done { .. }, FileReply::Done { .. }) => Ok(copied),
             _ => Err(malformed_reply()),
         }
     }

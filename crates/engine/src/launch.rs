@@ -1,14 +1,15 @@
 //! Starts a worker: by forking (`msb`), or by executing `msb __worker` (SDK programs).
 
+use crate::connection::Connection;
 use crate::secrets::SecretValue;
 use crate::store::LockedSandbox;
 use msb_spec::{Error, Kind, Plan, Result, Stage, env};
 use msb_sys::socket;
-use msb_wire::{Decoder, FrameKind, Head, MAX_REQUEST, Reply, encode};
+use msb_wire::{ClientMessage, Head, WorkerEvent};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -113,10 +114,7 @@ fn lower_file_limit(soft: u64) {
 
 /// The connection to a worker that this process has started.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    stream: UnixStream,
-    decoder: Decoder,
-}
+pub(crate) struct Caller(Connection);
 
 /// Starts a worker; its first reply is read with [`Caller::ready`]. Returns the Plan, and `listener`,
 /// which the worker does not get.
@@ -189,8 +187,8 @@ pub(crate) fn launch(
             request.plan
         }
     };
-    let decoder = Decoder::new(MAX_REQUEST);
-    Ok((Caller { stream: UnixStream::from(ours), decoder }, plan, listener))
+    let caller = Caller(Connection::from_stream(UnixStream::from(ours)));
+    Ok((caller, plan, listener))
 }
 
 /// Sends the start data to an executed worker, as [`receive_start`] reads it.
@@ -255,72 +253,49 @@ pub(crate) fn redirect_stdio_to_null() -> io::Result<()> {
 impl Caller {
     /// Waits until the guest runs; the error says why it does not.
     pub(crate) fn ready(&mut self) -> Result<()> {
-        match self.next_reply()? {
-            Reply::Ready => {
+        match self.next_event()? {
+            WorkerEvent::Ready => {
                 tracing::debug!("the guest runs");
                 Ok(())
             }
-            Reply::Failed(error) => Err(error),
             other => Err(Error::new(Kind::Protocol, format!("the worker answered {other:?}"))),
         }
     }
 
     /// Waits until the first command has started; the error says why it has not.
     pub(crate) fn started(&mut self) -> Result<()> {
-        match self.next_reply()? {
-            Reply::Started { .. } => Ok(()),
-            Reply::Failed(error) => Err(error),
+        match self.next_event()? {
+            WorkerEvent::Started { .. } => Ok(()),
             other => Err(Error::new(Kind::Protocol, format!("the worker answered {other:?}"))),
         }
     }
 
     /// Lets the first command start, after patches were applied.
     pub(crate) fn go(&mut self) -> Result<()> {
-        self.stream
-            .write_all(&msb_wire::header(FrameKind::Go, 0))
-            .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
+        self.0.send(&ClientMessage::Go.encode())
     }
 
     /// Detaches: the sandbox outlives this connection.
     pub(crate) fn detach(&mut self) -> Result<()> {
-        self.stream
-            .write_all(&msb_wire::header(FrameKind::Detach, 0))
-            .map_err(|error| Error::new(Kind::Protocol, "the worker went away").cause(error))
+        self.0.send(&ClientMessage::Detach.encode())
     }
 
-    /// Reads the next reply of the worker.
-    pub(crate) fn next_reply(&mut self) -> Result<Reply> {
+    /// Reads the next event of the worker, and nothing beyond it.
+    fn next_event(&mut self) -> Result<WorkerEvent> {
         let gone = |cause: &dyn std::fmt::Display| {
             Error::new(Kind::Protocol, "the worker went away").cause(cause)
         };
-        loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(|error| gone(&error))? {
-                return frame.value().map_err(|error| gone(&error));
-            }
-            // Reads no byte beyond the frame: output of the command may follow, for another reader.
-            let missing = self.decoder.missing().map_err(|error| gone(&error))?.min(4096);
-            let mut buffer = [0u8; 4096];
-            match self.stream.read(&mut buffer[..missing]) {
-                Ok(0) => return Err(gone(&"it closed the connection")),
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(gone(&error)),
-            }
-        }
+        let event = self.0.next_event_only().map_err(|error| error.into_error(gone))?;
+        event.ok_or_else(|| gone(&"it closed the connection"))
     }
 
-    /// The socket, which carries the frames of the first command.
-    pub(crate) fn stream(&mut self) -> &mut UnixStream {
-        &mut self.stream
+    /// The connection, which carries the frames of the first command.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.0
     }
 
     /// The socket, which carries the frames of the first command from here on.
     pub(crate) fn into_stream(self) -> UnixStream {
-        self.stream
+        self.0.into_stream()
     }
-}
-
-/// Sends the `Hello` frame with the request on a new connection.
-pub(crate) fn send_hello(stream: &mut UnixStream, request: &msb_wire::Request) -> io::Result<()> {
-    stream.write_all(&encode(FrameKind::Hello, &msb_wire::Hello::new(request.clone())))
 }

@@ -32,6 +32,7 @@ mod planning;
 mod pull;
 mod push;
 pub mod registries;
+mod relay;
 mod rename;
 mod repair;
 mod sandboxes;
@@ -44,6 +45,7 @@ mod sync;
 mod volumes;
 pub mod workspace;
 
+pub use api::SandboxTie;
 pub use children::ChildSandboxes;
 pub use connection::Connection;
 pub use ctl::{CTL_ARGUMENT, serve_ctl};

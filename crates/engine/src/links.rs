@@ -5,7 +5,8 @@ use crate::sandboxes::Engine;
 use msb_api::{AcceptedConn, LinkListener, Links};
 use msb_spec::{Error, Kind, Name, Result, UserRef};
 use msb_wire::{
-    Decoder, FrameKind, LinkFailure, LinkReply, MAX_FROM_GUEST, Reply, Request, Target, decode,
+    FrameError, FrameKind, FramedSocket, LinkFailure, LinkReply, MAX_FROM_GUEST, Reply, Request,
+    Target, decode,
 };
 use std::io::{self, Read};
 use std::net::{IpAddr, Shutdown};
@@ -232,14 +233,28 @@ impl From<Error> for LinkReplyError {
 
 /// A connection on which an untrusted guest sends frames before it becomes a stream.
 #[derive(Debug)]
-struct LinkConnection {
+struct LinkConnection(FramedSocket<DeadlineStream>);
+
+/// A socket with a deadline for all reads together: a guest may send byte by byte.
+#[derive(Debug)]
+struct DeadlineStream {
     stream: UnixStream,
-    decoder: Decoder,
+    until: Option<Instant>,
+}
+
+impl Read for DeadlineStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.map(|until| {
+            until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+        });
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(buffer)
+    }
 }
 
 impl LinkConnection {
     fn on(stream: UnixStream) -> Self {
-        Self { stream, decoder: Decoder::new(MAX_FROM_GUEST) }
+        Self(FramedSocket::new(DeadlineStream { stream, until: None }, MAX_FROM_GUEST))
     }
 
     /// The next reply, waiting at most `limit`.
@@ -257,40 +272,39 @@ impl LinkConnection {
         &mut self,
         until: Option<Instant>,
     ) -> std::result::Result<Option<LinkReply>, LinkReplyError> {
-        let malformed =
-            |error| Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error);
-        let mut buffer = [0; 512];
-        loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(malformed)? {
-                return match frame.kind {
-                    FrameKind::Link => Ok(decode(&frame.payload).map(Some).map_err(malformed)?),
-                    FrameKind::Reply => match decode(&frame.payload) {
-                        Ok(Reply::Failed(error)) => Err(LinkReplyError::Refused(error.kind())),
-                        _ => Err(malformed(msb_wire::FrameError::Payload).into()),
-                    },
-                    _ => Err(malformed(msb_wire::FrameError::Payload).into()),
-                };
+        let malformed = |error: &dyn std::fmt::Display| {
+            Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error)
+        };
+        self.0.socket_mut().until = until;
+        let frame = match self.0.read_frame_only(&mut [0; 512]) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                return Err(LinkReplyError::Failed(match error.kind() {
+                    io::ErrorKind::InvalidData => malformed(&error),
+                    io::ErrorKind::WouldBlock => {
+                        Error::new(Kind::Timeout, "the guest does not answer")
+                    }
+                    _ => gone(error),
+                }));
             }
-            let limit = until.map(|until| {
-                until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
-            });
-            self.stream.set_read_timeout(limit).map_err(gone)?;
-            let wanted = self.decoder.missing().map_err(malformed)?.min(buffer.len());
-            match self.stream.read(&mut buffer[..wanted]) {
-                Ok(0) => return Ok(None),
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(Error::new(Kind::Timeout, "the guest does not answer").into());
-                }
-                Err(error) => return Err(gone(error).into()),
+        };
+        match frame.kind {
+            FrameKind::Link => {
+                Ok(decode(&frame.payload).map(Some).map_err(|error| malformed(&error))?)
             }
+            FrameKind::Reply => match decode(&frame.payload) {
+                Ok(Reply::Failed(error)) => Err(LinkReplyError::Refused(error.kind())),
+                _ => Err(malformed(&FrameError::Payload).into()),
+            },
+            _ => Err(malformed(&FrameError::Payload).into()),
         }
     }
 
     fn into_stream(self) -> Result<UnixStream> {
-        self.stream.set_read_timeout(None).map_err(gone)?;
-        Ok(self.stream)
+        let socket = self.0.into_socket().expect("replies are read without what follows them");
+        socket.stream.set_read_timeout(None).map_err(gone)?;
+        Ok(socket.stream)
     }
 }
 
@@ -351,8 +365,10 @@ impl LinkListener for GuestListener {
     }
 
     fn stopper(&self) -> Box<dyn Fn() + Send + Sync> {
-        let stream =
-            self.connection.as_ref().and_then(|connection| connection.stream.try_clone().ok());
+        let stream = self
+            .connection
+            .as_ref()
+            .and_then(|connection| connection.0.socket().stream.try_clone().ok());
         let stream = Arc::new(stream);
         Box::new(move || {
             if let Some(stream) = stream.as_ref() {

@@ -129,6 +129,14 @@ impl<T: DeserializeOwned> Lines<T> {
         Self { path: directory.join(name), file: None, pending: Vec::new(), what: PhantomData }
     }
 
+    /// Creates the file, and opens it for reading: its entries can be read even when it is removed.
+    pub(crate) fn create(directory: &Path, name: &str) -> Option<Self> {
+        let mut lines = Self::new(directory, name);
+        let opened = File::options().read(true).append(true).create(true).open(&lines.path);
+        lines.file = Some(opened.ok()?);
+        Some(lines)
+    }
+
     /// All entries so far, from the rotated file first.
     pub fn all(&mut self) -> Result<Vec<T>> {
         let mut older = self.path.clone().into_os_string();

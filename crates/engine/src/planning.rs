@@ -383,13 +383,14 @@ fn check_min_disk(value: Bytes) -> Result<Bytes> {
 
 pub(crate) fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<Vec<PlannedMount>> {
     let find = |mount: &Mount| {
-        let (guest, read_only) = (mount.guest.as_str().to_owned(), mount.read_only);
+        let guest = mount.guest.as_str().to_owned();
+        let (read_only, no_exec) = (mount.read_only, mount.no_exec);
         let path = match &mount.source {
             MountSource::Path(path) => path,
             MountSource::Volume(name) => {
                 let (host, volume) = volumes::planned(home, name, isolation)?;
                 let volume = Some(volume);
-                return Ok(PlannedMount { host, guest, read_only, file: false, volume });
+                return Ok(PlannedMount { host, guest, read_only, no_exec, file: false, volume });
             }
         };
         let shown = path.display();
@@ -400,7 +401,8 @@ pub(crate) fn mounts(home: &Home, spec: &Spec, isolation: Isolation) -> Result<V
             return Err(Error::invalid(format!("neither a directory nor a file: `{shown}`"))
                 .at(Stage::Plan));
         }
-        Ok(PlannedMount { host, guest, read_only, file: meta.is_file(), volume: None })
+        let file = meta.is_file();
+        Ok(PlannedMount { host, guest, read_only, no_exec, file, volume: None })
     };
     let mut mounts = spec.mounts.iter().map(find).collect::<Result<Vec<_>>>()?;
     let disks = mounts.iter().filter_map(|mount| mount.volume.as_ref());

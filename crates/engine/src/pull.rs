@@ -1,7 +1,7 @@
 //! Writes a tree that a guest sends, which is untrusted.
 //!
 //! Every path is checked, every directory is opened below the target without following symlinks,
-//! files are created anew, and setuid and setgid bits are dropped. Holes stay holes. A guest that
+//! files are created anew beside their names, and setuid and setgid bits are dropped. Holes stay holes. A guest that
 //! sends more than the file system has space for gets an error.
 
 use crate::connection::Connection;
@@ -10,6 +10,7 @@ use crate::files::{
     understand_in,
 };
 use msb_spec::{Error, Kind, Result};
+use msb_sys::draft_file::DraftFile;
 use msb_sys::sparse::{Budget, OverBudget, SparseWriter};
 use msb_wire::{Entry, EntryKind, FrameKind, Piece};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
@@ -21,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The most entries of a tree; a hostile guest would send an endless one.
-const ENTRY_LIMIT: u64 = 10_000_000;
+pub(crate) const ENTRY_LIMIT: u64 = 10_000_000;
 
 pub(crate) fn receive(
     connection: &mut Connection,
@@ -63,11 +64,11 @@ pub(crate) fn receive(
             EntryKind::Directory => tree.directory(&entry)?,
             EntryKind::Symlink(target) => tree.link(&entry, target)?,
             EntryKind::File => {
-                let file = tree.file(&entry)?;
-                let taken = take_bytes(connection, &entry, (&file, &mut budget), progress);
-                // A partial file is removed, to free its space.
-                copied.bytes += taken.inspect_err(|_| tree.remove(&entry))?;
-                set_time(&file, &entry);
+                let draft = tree.file(&entry)?;
+                let target = (draft.file(), &mut budget);
+                copied.bytes += take_bytes(connection, &entry, target, progress)?;
+                set_time(draft.file(), &entry);
+                draft.keep().map_err(|error| failed(&entry.path, error))?;
             }
             EntryKind::Other => copied.left_out += 1,
             EntryKind::End => {}
@@ -184,27 +185,18 @@ impl TargetTree {
             .map_err(|error| failed(&entry.path, error.into()))
     }
 
-    fn file(&self, entry: &Entry) -> Result<File> {
+    /// Creates a file beside its name: an existing one could be a hard link or a FIFO, and a copy
+    /// that is killed leaves no half of a file under that name.
+    fn file(&self, entry: &Entry) -> Result<DraftFile> {
         let (parent, name) = self.parent_of(entry)?;
-        // Created anew: an existing file could be a hard link or a FIFO.
-        clear(&parent, &name);
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777 | 0o200);
-        let file = rustix::fs::openat(&parent, &name, flags, mode)
-            .map_err(|error| failed(&entry.path, error.into()))?;
+        let draft = DraftFile::create(parent, name.as_os_str(), mode)
+            .map_err(|error| failed(&entry.path, error))?;
         msb_log::debug_on_failure!(
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(entry.mode & 0o777)),
+            rustix::fs::fchmod(draft.file(), Mode::from_raw_mode(entry.mode & 0o777)),
             "cannot set the mode of a copied file"
         );
-        Ok(File::from(file))
-    }
-
-    /// Removes a file that could not be written completely.
-    fn remove(&self, entry: &Entry) {
-        if let Ok((parent, name)) = self.parent_of(entry) {
-            clear(&parent, &name);
-        }
+        Ok(draft)
     }
 
     fn finish(self) {

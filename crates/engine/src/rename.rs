@@ -55,7 +55,7 @@ impl Engine {
                 return Err(match error {
                     Errno::EXIST => {
                         Error::new(Kind::Exists, format!("sandbox `{to}` already exists"))
-                            .hint(format!("`msb rm {to}` removes it"))
+                            .hint("choose another name")
                     }
                     error => Error::host("its directory cannot be renamed", error),
                 });

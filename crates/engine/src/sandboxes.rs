@@ -1,15 +1,15 @@
 //! The Operations on sandboxes. CLI, server and SDK call these and decide nothing themselves.
 
-use crate::connection::{Connection, FrameWait};
+use crate::connection::{Connection, EventWait};
 use crate::files::Files;
 use crate::host::HostUser;
 use crate::images::{Fetching, PullFor};
 use crate::inspect::last_stop;
 use crate::launch::Launcher;
 use crate::logs::{Filter, Reader};
-use crate::secrets::SecretValue;
+use crate::secrets::{self, GivenValues, SecretValue};
 use crate::store::{Home, LockedSandbox};
-use crate::{audit, planning, repair};
+use crate::{audit, planning, repair, workspace};
 use msb_api::ExecEntry;
 use msb_image::{EnsureOptions, Owners, PreparedImage, Store};
 use msb_spec::{
@@ -17,7 +17,7 @@ use msb_spec::{
     MachineBase, Name, Plan, Result, SpawnPolicy, Spec, Surface, Upper, WithinCeiling, state,
 };
 use msb_wire::record::{EventKind, ExecRecord};
-use msb_wire::{ExecStatus, Reply, Request, StopResult};
+use msb_wire::{ExecStatus, Reply, Request, StopResult, WorkerEvent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -31,8 +31,12 @@ pub struct Engine {
     pub(crate) launcher: Launcher,
     /// Values of Secrets that the calling program provides, by name.
     given_secrets: Vec<(String, SecretValue)>,
+    /// Those that it provided in earlier calls.
+    remembered_secrets: GivenValues,
     /// The origin recorded for commands where the caller does not name one.
-    origin: CallOrigin,
+    default_origin: CallOrigin,
+    /// The origin recorded for all commands, whatever the caller names.
+    origin: Option<CallOrigin>,
     /// Selects the registries and credentials for pulls: those of the operator or of a client.
     pub(crate) pull_for: PullFor,
     /// The authority of the caller, which limits what may be requested.
@@ -68,7 +72,9 @@ impl Engine {
             home,
             launcher,
             given_secrets: Vec::new(),
-            origin: CallOrigin::new(surface),
+            default_origin: CallOrigin::new(surface),
+            origin: None,
+            remembered_secrets: GivenValues::default(),
             pull_for: PullFor::Operator,
             authority: Authority::Operator,
             #[cfg(feature = "fixture")]
@@ -78,13 +84,18 @@ impl Engine {
 
     /// Sets the origin that is recorded for commands without one.
     #[must_use]
-    pub fn with_origin(self, origin: CallOrigin) -> Self {
-        Self { origin, ..self }
+    pub fn with_default_origin(self, default_origin: CallOrigin) -> Self {
+        Self { default_origin, ..self }
     }
 
-    /// The origin of a command: that of the calling thread, then `given`, then the default.
+    /// Sets the origin that is recorded for all commands.
+    pub(crate) fn for_origin(&self, origin: CallOrigin) -> Self {
+        Self { origin: Some(origin), ..self.clone() }
+    }
+
+    /// The origin of a command: that of this engine, then `given`, then the default.
     pub(crate) fn origin_of(&self, given: Option<CallOrigin>) -> Option<CallOrigin> {
-        msb_api::current_origin().or(given).or_else(|| Some(self.origin.clone()))
+        self.origin.clone().or(given).or_else(|| Some(self.default_origin.clone()))
     }
 
     /// An engine that takes the values of Secrets from `given_secrets`, by name.
@@ -93,8 +104,9 @@ impl Engine {
         Self { given_secrets, ..self.clone() }
     }
 
-    pub(crate) fn given_secrets(&self) -> &[(String, SecretValue)] {
-        &self.given_secrets
+    /// The values of a Plan's Secrets, for a start of its sandbox.
+    pub(crate) fn read_secrets(&self, plan: &Plan) -> Result<Vec<SecretValue>> {
+        secrets::read(plan, &self.given_secrets, &self.remembered_secrets)
     }
 
     /// The state directory of one dialect of the server.
@@ -340,6 +352,7 @@ impl Engine {
             Err(error) => return Err(error),
         };
         if let Ok(plan) = &plan {
+            self.remembered_secrets.forget(plan);
             repair::remove_cgroup(plan);
             // Files of other users than root belong to ids that exist only in a user namespace.
             if let Ids::Subordinate { uid, gid, uids, gids } = plan.ids {
@@ -431,15 +444,13 @@ impl Engine {
         if self.home.is_running(name) {
             let until = Instant::now() + limit;
             let worker = self.connect(name, &Request::Wait);
-            match worker.and_then(|mut worker| worker.frame_before(until)) {
-                Ok(FrameWait::TimedOut) => return Ok(None),
-                Ok(FrameWait::Frame(frame)) => {
-                    if let Ok(Reply::Stopped(stopped)) = frame.value() {
-                        return Ok(Some(stopped));
-                    }
+            match worker.and_then(|mut worker| worker.event_before(until)) {
+                Ok(EventWait::TimedOut) => return Ok(None),
+                Ok(EventWait::Event(WorkerEvent::Reply(Reply::Stopped(stopped)))) => {
+                    return Ok(Some(stopped));
                 }
                 // The worker is ending.
-                Ok(FrameWait::Closed) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         self.wait(name).map(Some)
@@ -535,7 +546,13 @@ impl Engine {
                 return Err(self.home.unknown(name));
             }
             // The worker lives but does not listen yet: it is starting.
-            if !self.home.is_running(name) || since.elapsed() > START_LIMIT {
+            if !self.home.is_running(name) {
+                return Err(match self.existing(name) {
+                    Ok(plan) if plan.ephemeral => workspace::not_startable(&plan),
+                    _ => error,
+                });
+            }
+            if since.elapsed() > START_LIMIT {
                 return Err(error);
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -1,11 +1,16 @@
-//! Reads the values of Secrets at each start of a sandbox. They are not stored: the caller passes
+//! Reads the values of Secrets at each start of a sandbox. None is stored on disk: the caller passes
 //! them to the gateway, and memory is wiped afterwards.
+//!
+//! A value that the calling program gave stays in the memory of this process, so that it can start
+//! the sandbox again. It is wiped when the sandbox is removed.
 
-use msb_spec::{Error, Kind, Network, Plan, Result, Secret, SecretSource, Stage};
+use msb_spec::{Error, Kind, Network, Plan, PlannedSecret, Result, Secret, SecretSource, Stage};
+use std::fmt;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// The value of a Secret, wiped on drop.
@@ -18,12 +23,76 @@ const MAX_LENGTH: usize = 64 << 10;
 /// masked there.
 const MIN_LENGTH: usize = 8;
 
+/// Given values that one process remembers; the oldest is wiped for a new one.
+const MAX_REMEMBERED: usize = 1024;
+
+/// Values that callers of this process gave, by the placeholder of their Secret. A placeholder is
+/// random: it belongs to one sandbox, whatever the name of that becomes.
+#[derive(Clone, Default)]
+pub(crate) struct GivenValues(Arc<Mutex<Vec<(String, SecretValue)>>>);
+
+impl fmt::Debug for GivenValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GivenValues")
+    }
+}
+
+impl GivenValues {
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<(String, SecretValue)>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn remember(&self, placeholder: &str, value: &SecretValue) {
+        self.with(|values| {
+            values.retain(|(other, _)| other != placeholder);
+            if values.len() >= MAX_REMEMBERED {
+                values.remove(0);
+            }
+            values.push((placeholder.to_owned(), value.clone()));
+        });
+    }
+
+    fn find(&self, placeholder: &str) -> Option<SecretValue> {
+        self.with(|values| {
+            let found = values.iter().find(|(other, _)| other == placeholder);
+            found.map(|(_, value)| value.clone())
+        })
+    }
+
+    /// Wipes the values of a sandbox that is removed.
+    pub(crate) fn forget(&self, plan: &Plan) {
+        for planned in planned(plan) {
+            self.with(|values| values.retain(|(other, _)| *other != planned.placeholder));
+        }
+    }
+}
+
+fn planned(plan: &Plan) -> &[PlannedSecret] {
+    plan.network.as_ref().map(|network: &Network| network.secrets.as_slice()).unwrap_or_default()
+}
+
 /// The values of all Secrets of a Plan, in its order. `given` are those that the calling program
-/// provides.
-pub(crate) fn read(plan: &Plan, given: &[(String, SecretValue)]) -> Result<Vec<SecretValue>> {
-    let secrets = plan.network.as_ref().map(|network: &Network| network.secrets.as_slice());
-    let values = secrets.unwrap_or_default().iter().map(|secret| value_of(&secret.secret, given));
-    values.collect()
+/// provides now, `remembered` those that it provided before.
+pub(crate) fn read(
+    plan: &Plan,
+    given: &[(String, SecretValue)],
+    remembered: &GivenValues,
+) -> Result<Vec<SecretValue>> {
+    let value = |planned: &PlannedSecret| {
+        let (secret, placeholder) = (&planned.secret, planned.placeholder.as_str());
+        if secret.source != SecretSource::Given || plan.ephemeral {
+            return value_of(secret, given);
+        }
+        if given.iter().all(|(name, _)| *name != secret.name)
+            && let Some(value) = remembered.find(placeholder)
+        {
+            return Ok(value);
+        }
+        let value = value_of(secret, given)?;
+        remembered.remember(placeholder, &value);
+        Ok(value)
+    };
+    planned(plan).iter().map(value).collect()
 }
 
 /// The value of one Secret. A client of a server uses it to send the value along.

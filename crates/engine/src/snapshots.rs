@@ -155,7 +155,7 @@ impl SnapshotStore<'_> {
     pub fn clone_sandbox(&self, of: &Name, name: &Name) -> Result<Plan> {
         if self.engine.home().has(name) {
             return Err(Error::new(Kind::Exists, format!("sandbox `{name}` already exists"))
-                .hint(format!("`msb rm {name}` removes it")));
+                .hint("choose another name for the copy"));
         }
         let source = self.engine.existing(of)?;
         let ids = self.new_ids_like(source.ids)?;
@@ -251,7 +251,7 @@ impl SnapshotStore<'_> {
     fn lock_not_running(&self, name: &Name) -> Result<LockedSandbox> {
         self.lock_if_stopped(name)?.ok_or_else(|| {
             Error::new(Kind::State, format!("sandbox `{name}` is running"))
-                .hint(format!("`msb stop {name}` ends it"))
+                .hint(format!("`-f` stops it and starts it again; `msb stop {name}` ends it"))
         })
     }
 

@@ -10,15 +10,16 @@ use crate::failpoint::LaunchStep;
 use crate::files::SymlinkPolicy;
 use crate::launch::{Caller, launch};
 use crate::layers;
+use crate::network::Lines;
 use crate::repair;
 use crate::sandboxes::Engine;
-use crate::secrets::{self, SecretValue};
+use crate::secrets::SecretValue;
 use crate::store::{Home, LockedSandbox};
 use crate::volumes;
 use crate::workspace;
-use msb_spec::{Kind, Name, Plan, Restart, Result, Stage, Stdin};
+use msb_spec::{Kind, Name, Plan, Restart, Result, Stage, Stdin, state};
 use msb_sys::lock::LockGuard;
-use msb_wire::Head;
+use msb_wire::{Head, NetRecord};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -106,6 +107,8 @@ impl Drop for NewDirectory<'_> {
 #[derive(Debug)]
 pub struct RunningSandbox<'a> {
     plan: Plan,
+    /// The network log of an ephemeral sandbox, which is removed with it.
+    net_log: Option<Lines<NetRecord>>,
     // Closed before the guard acts: the worker of a sandbox without a command ends with it.
     caller: Caller,
     guard: StartGuard<'a>,
@@ -175,6 +178,12 @@ impl RunningSandbox<'_> {
         &self.plan
     }
 
+    /// The network log of an ephemeral sandbox, to be read when the sandbox has gone. `None` if it
+    /// has no network, and for sandboxes that stay.
+    pub fn take_net_log(&mut self) -> Option<Lines<NetRecord>> {
+        self.net_log.take()
+    }
+
     /// Leaves the sandbox to itself: it outlives this process.
     pub fn detach(mut self) -> Result<Plan> {
         // A short command, or a service without restarts left, may have ended with its sandbox.
@@ -187,7 +196,7 @@ impl RunningSandbox<'_> {
     /// Hands the connection over, which carries the frames of the first command. The sandbox ends
     /// when it is closed.
     pub fn into_stream(self) -> (Plan, UnixStream) {
-        let Self { plan, caller, guard } = self;
+        let Self { plan, net_log: _, caller, guard } = self;
         guard.disarm();
         (plan, caller.into_stream())
     }
@@ -206,8 +215,8 @@ impl RunningSandbox<'_> {
     }
 
     /// The connection, with the frames of the first command.
-    pub(crate) fn stream(&mut self) -> &mut UnixStream {
-        self.caller.stream()
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.caller.connection()
     }
 
     /// Waits for the guest, applies the patches of the Plan and lets the first command start.
@@ -215,7 +224,7 @@ impl RunningSandbox<'_> {
         if let Some(work) = launch.while_booting {
             work();
         }
-        let Self { plan, caller, guard: StartGuard { engine, .. } } = self;
+        let Self { plan, caller, guard: StartGuard { engine, .. }, .. } = self;
         let name = &plan.name;
         let wait = launch.until == LaunchUntil::CommandStarted;
         if plan.patches.is_empty() && !wait {
@@ -279,7 +288,7 @@ impl Engine {
 
     /// Creates the directory of a sandbox without starting its worker.
     pub(crate) fn make_sandbox(&self, mut plan: Plan) -> Result<NewSandbox<'_>> {
-        let secrets = secrets::read(&plan, self.given_secrets())?;
+        let secrets = self.read_secrets(&plan)?;
         self.reached(LaunchStep::Secrets)?;
         let volume_locks = volumes::lock_for_worker(self.home(), &mut plan)?;
         self.reached(LaunchStep::VolumeLocks)?;
@@ -314,6 +323,11 @@ impl Engine {
         let locked = claim.as_ref().expect("a claim is taken once, below");
         let listener = Self::bind_ctl_socket(&plan, locked)?;
         self.reached(LaunchStep::CtlSocket)?;
+        // Before the worker exists, which may have removed the directory by the time it is opened.
+        let net_log = match plan.ephemeral && plan.network.is_some() {
+            true => Lines::create(&locked.directory, state::NETWORK),
+            false => None,
+        };
         let WorkerValues { last, secrets, volume_locks } = values;
         let (caller, plan, listener) =
             launch(&self.launcher, plan, locked, last, secrets, volume_locks, listener)?;
@@ -321,7 +335,7 @@ impl Engine {
         let directory = rustix::fs::open(&locked.directory, flags, Mode::empty()).ok();
         let name = plan.name.clone();
         let guard = StartGuard { engine: self, name, directory, undo };
-        let running = RunningSandbox { plan, caller, guard };
+        let running = RunningSandbox { plan, net_log, caller, guard };
         drop(claim.take());
         self.reached(LaunchStep::WorkerForked)?;
         if let Some(listener) = listener {
@@ -379,7 +393,7 @@ impl Engine {
         }
         mode.reduce(&mut plan);
         let last = (audit::head(&claim.directory), repair::last_exec(&claim.directory));
-        let secrets = secrets::read(&plan, self.given_secrets())?;
+        let secrets = self.read_secrets(&plan)?;
         let volume_locks = volumes::lock_for_worker(self.home(), &mut plan)
             .map_err(|error| error.under(format!("cannot start sandbox `{name}`")))?;
         let values = WorkerValues { last, secrets, volume_locks };

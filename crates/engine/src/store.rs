@@ -45,17 +45,19 @@ pub(crate) fn id_range_taken() -> Error {
 impl Home {
     /// Opens `MSB_HOME` or `~/.msb`, and creates it with mode 0700 if it is missing.
     pub fn open() -> Result<Self> {
-        let root = match std::env::var_os(env::HOME) {
-            Some(path) if !path.is_empty() => PathBuf::from(path),
+        Self::at(&Self::chosen_path()?)
+    }
+
+    /// The path of `MSB_HOME` or `~/.msb`, whether or not it exists.
+    pub fn chosen_path() -> Result<PathBuf> {
+        match std::env::var_os(env::HOME) {
+            Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
             _ => match std::env::var_os("HOME") {
-                Some(home) if !home.is_empty() => PathBuf::from(home).join(".msb"),
-                _ => {
-                    return Err(Error::invalid("no state directory: HOME is not set")
-                        .hint(format!("set {} to a directory of your own", env::HOME)));
-                }
+                Some(home) if !home.is_empty() => Ok(PathBuf::from(home).join(".msb")),
+                _ => Err(Error::invalid("no state directory: HOME is not set")
+                    .hint(format!("set {} to a directory of your own", env::HOME))),
             },
-        };
-        Self::at(&root)
+        }
     }
 
     /// Opens the state directory at this path. Fails if another user owns or can enter it.

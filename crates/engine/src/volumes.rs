@@ -127,16 +127,21 @@ impl VolumeStore {
             let running = running_users(&self.home, name);
             return Err(match running.is_empty() {
                 true => Error::new(Kind::State, format!("volume `{name}` is being used")),
-                false => used(name, &running)
-                    .hint(format!("`msb stop {}` ends its use", running.join(" "))),
+                false => used(name, &running).hint(format!(
+                    "`msb rm -f {0}` removes what uses it; or `msb stop {0}`, then \
+                     `msb volume rm -f {name}`",
+                    running.join(" ")
+                )),
             });
         };
         let users = users(&self.home, name);
         if !force && !users.is_empty() {
             let users: Vec<String> = users.iter().map(Name::to_string).collect();
-            return Err(used(name, &users).hint(
-                "`msb rm` removes sandboxes; `-f` removes the volume, and then they cannot start",
-            ));
+            return Err(used(name, &users).hint(format!(
+                "`msb rm {}` removes what uses it; `msb volume rm -f {name}` removes the volume, \
+                 and then that cannot start",
+                users.join(" ")
+            )));
         }
         self.discard(name)
     }

@@ -33,7 +33,8 @@ impl Engine {
         }
     }
 
-    /// Applies changes to the host. With `dry_run` nothing is written.
+    /// Applies changes to the host. With `dry_run` nothing is written. A sandbox that was only kept
+    /// for its changes is removed when none is left.
     pub fn apply(&self, name: &Name, selection: &Selection, dry_run: bool) -> Result<ApplyReport> {
         let (plan, workspace) = self.workspace(name)?;
         let task = ReviewTask::Apply { selection: selection.clone(), dry_run };
@@ -41,23 +42,47 @@ impl Engine {
             error.under(format!("cannot apply the changes of sandbox `{name}`"))
         })?;
         match answer {
-            ReviewReply::Applied(applied) => Ok(applied),
+            ReviewReply::Applied(applied) => {
+                if !dry_run {
+                    self.end_review(&plan);
+                }
+                Ok(applied)
+            }
             _ => Err(Error::new(Kind::Protocol, "the review process sent an unexpected reply")),
         }
     }
 
     /// Discards changes of a stopped sandbox, at and below these paths or all. Returns their
-    /// number.
+    /// number. A sandbox that was only kept for its changes is removed when none is left.
     pub fn discard(&self, name: &Name, paths: &[RelPath]) -> Result<usize> {
         let (plan, workspace) = self.workspace(name)?;
         // The lock keeps the sandbox from being started meanwhile.
-        let Some(_claim) = self.home().lock(name)? else {
+        let Some(claim) = self.home().lock(name)? else {
             return Err(Error::new(Kind::State, format!("sandbox `{name}` is running"))
                 .hint(format!("`msb stop {name}` ends it; what it changed stays until then")));
         };
         match self.review(&plan, workspace, ReviewTask::Discard { paths: paths.to_vec() })? {
-            ReviewReply::Discarded(count) => Ok(count),
+            ReviewReply::Discarded(count) => {
+                drop(claim);
+                self.end_review(&plan);
+                Ok(count)
+            }
             _ => Err(Error::new(Kind::Protocol, "the review process sent an unexpected reply")),
+        }
+    }
+
+    /// Removes an ephemeral sandbox whose last change was applied or discarded. If that fails it
+    /// stays for `msb rm`; the review itself is done.
+    fn end_review(&self, plan: &Plan) {
+        if !plan.ephemeral || self.is_running(&plan.name) {
+            return;
+        }
+        let reviewed = self.diff(&plan.name, &[], Depth::default());
+        if reviewed.is_ok_and(|changes| changes.is_empty()) {
+            msb_log::warn_on_failure!(
+                self.remove(&plan.name, false),
+                "cannot remove a sandbox whose changes were reviewed"
+            );
         }
     }
 
@@ -153,7 +178,12 @@ pub(crate) fn not_startable(plan: &Plan) -> Error {
     let name = &plan.name;
     match plan.workspace {
         None => Error::new(Kind::State, format!("sandbox `{name}` is ephemeral")),
-        Some(_) => Error::new(Kind::State, format!("only the workspace of `{name}` was kept"))
-            .hint(format!("`msb diff {name}`, `msb apply {name}`, then `msb rm {name}`")),
+        Some(_) => {
+            let message = format!("sandbox `{name}` has ended; only its changes are kept");
+            Error::new(Kind::State, message).hint(format!(
+                "`msb diff {name}` shows them, `msb apply {name}` brings them here, \
+                 `msb discard {name}` forgets them; `msb run` starts a new sandbox"
+            ))
+        }
     }
 }

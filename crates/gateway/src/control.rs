@@ -1,8 +1,7 @@
 //! The control socket to the worker: requests come in, replies and events go out.
 
-use msb_wire::{Decoder, FrameKind, FromGateway, MAX_REQUEST, ToGateway, encode};
-use rustix::io::Errno;
-use rustix::net::SendFlags;
+use msb_sys::socket::NonblockingSocket;
+use msb_wire::{FrameKind, FramedSocket, FromGateway, MAX_REQUEST, ToGateway, encode};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,17 +11,11 @@ const MAX_QUEUED_BYTES: usize = 1 << 20;
 
 /// The socket to the worker, with partial frames in both directions.
 #[derive(Debug)]
-pub(crate) struct ControlSocket {
-    socket: OwnedFd,
-    decoder: Decoder,
-    out: Vec<u8>,
-}
+pub(crate) struct ControlSocket(FramedSocket<NonblockingSocket>);
 
 impl ControlSocket {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let flags = rustix::fs::fcntl_getfl(&socket)?;
-        rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
-        Ok(Self { socket, decoder: Decoder::new(MAX_REQUEST), out: Vec::new() })
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self(FramedSocket::new(socket.into(), MAX_REQUEST))
     }
 
     /// The requests that arrived since the last call. An error means that the worker closed the
@@ -31,53 +24,41 @@ impl ControlSocket {
         let mut requests = Vec::new();
         let mut buffer = [0; 4096];
         loop {
-            match rustix::io::read(&self.socket, &mut buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(Errno::AGAIN) => return Ok(requests),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let frame = match self.0.read_frame(&mut buffer) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(requests),
+                Err(error) => return Err(error),
+            };
             let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
-            while let Some(frame) = self.decoder.next_frame().map_err(invalid)? {
-                if frame.kind != FrameKind::Control {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                requests.push(frame.value().map_err(invalid)?);
+            if frame.kind != FrameKind::Control {
+                return Err(io::ErrorKind::InvalidData.into());
             }
+            requests.push(frame.value().map_err(invalid)?);
         }
     }
 
     /// Whether less than [`MAX_QUEUED_BYTES`] is queued.
     pub(crate) fn has_room(&self) -> bool {
-        self.out.len() < MAX_QUEUED_BYTES
+        self.0.unsent() < MAX_QUEUED_BYTES
     }
 
     /// Queues a message; [`ControlSocket::flush`] writes it.
     pub(crate) fn send(&mut self, message: &FromGateway) {
-        self.out.extend_from_slice(&encode(FrameKind::Control, message));
+        self.0.enqueue(&encode(FrameKind::Control, message));
     }
 
     /// Writes queued bytes; returns whether some are left.
     pub(crate) fn flush(&mut self) -> bool {
-        let mut at = 0;
-        while at < self.out.len() {
-            match rustix::net::send(&self.socket, &self.out[at..], SendFlags::NOSIGNAL) {
-                Ok(n) => at += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                // The socket is closed; the next read reports it.
-                Err(_) => at = self.out.len(),
-            }
-        }
-        self.out.drain(..at);
-        !self.out.is_empty()
+        // If the socket is closed, the next read reports it.
+        let _ = self.0.flush();
+        self.0.unsent() > 0
     }
 }
 
 impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.socket().as_fd()
     }
 }
 
@@ -88,7 +69,7 @@ mod tests {
     #[test]
     fn requests_come_whole_and_answers_leave_whole() {
         let (ours, theirs) = msb_sys::socket::pair().unwrap();
-        let mut control = ControlSocket::new(ours).unwrap();
+        let mut control = ControlSocket::new(ours);
         let bytes = encode(FrameKind::Control, &ToGateway::Table);
         rustix::io::write(&theirs, &bytes[..3]).unwrap();
         assert_eq!(control.read().unwrap(), []);
@@ -106,7 +87,7 @@ mod tests {
     #[test]
     fn nonsense_ends_it() {
         let (ours, theirs) = msb_sys::socket::pair().unwrap();
-        let mut control = ControlSocket::new(ours).unwrap();
+        let mut control = ControlSocket::new(ours);
         rustix::io::write(&theirs, &encode(FrameKind::Stdin, &1u8)).unwrap();
         assert!(control.read().is_err());
     }

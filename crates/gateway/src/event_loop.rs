@@ -81,7 +81,7 @@ pub(crate) struct Gateway {
 /// process.
 pub(crate) fn run(start: Start) -> i32 {
     let Start { network, values, resolvers, host_addresses, proxy, roots, link, .. } = start;
-    let Ok(mut control) = ControlSocket::new(start.control) else { return 1 };
+    let mut control = ControlSocket::new(start.control);
     let proxy = proxy.map(Arc::new);
     let budget = MemoryBudget::new(network.gateway_memory.0);
     let mut intercept_settings = Some(InterceptSettings {
@@ -158,7 +158,11 @@ pub(crate) fn run(start: Start) -> i32 {
         bucket: TokenBucket::new(network.egress_rate),
         tcp: TcpFlows::new(host_socket::random(), link_kind),
         udp: UdpFlows::default(),
-        dns: DnsForwarder::new(resolvers),
+        dns: DnsForwarder::new(
+            resolvers,
+            network.dns_timeout.map(|limit| limit.0),
+            network.dns_private,
+        ),
         published: Slab::default(),
         peers,
         interceptor,

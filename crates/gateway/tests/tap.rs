@@ -67,6 +67,8 @@ fn start(link: OwnedFd, control: OwnedFd) -> Start {
         network: Network {
             policy: Policy { rules, default: Decision::Deny },
             dns: Vec::new(),
+            dns_timeout: None,
+            dns_private: false,
             ports: Vec::new(),
             secrets: Vec::new(),
             bypass: Vec::new(),

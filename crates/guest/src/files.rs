@@ -9,8 +9,8 @@ use crate::{mirror_dir, tree, users};
 use msb_spec::UserRef;
 use msb_sys::process::Fork;
 use msb_wire::{
-    Decoder, EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameError, FrameKind, HEADER,
-    MAX_CHUNK, MAX_REQUEST, Meta, Piece, encode, header,
+    EntryKind, FileFailure, FileReply, FileRequest, Frame, FrameError, FrameKind, FramedSocket,
+    HEADER, MAX_CHUNK, MAX_REQUEST, Meta, Piece, encode, header,
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -96,7 +96,8 @@ fn fork_vm_child(
         // Values that own a descriptor must not be dropped from here on.
         if let Ok(socket) = msb_sys::process::keep_only(socket.as_fd()) {
             let mut stream = answer(socket);
-            while stream.socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
+            let socket = stream.socket.socket_mut();
+            while socket.read(&mut stream.buffer).is_ok_and(|n| n > 0) {}
         }
         msb_sys::process::leave(0);
     }
@@ -401,8 +402,7 @@ pub(crate) fn protocol(doing: &str) -> FileError {
 
 /// Frames on a connection, buffered so that many small files need few writes.
 pub(crate) struct FrameStream {
-    socket: File,
-    decoder: Decoder,
+    socket: FramedSocket<File>,
     out: Vec<u8>,
     buffer: Vec<u8>,
     /// Bytes that the connection takes in one write.
@@ -413,8 +413,7 @@ impl FrameStream {
     pub(crate) fn new(socket: OwnedFd, max_write: usize) -> Self {
         Self {
             max_write,
-            socket: File::from(socket),
-            decoder: Decoder::new(MAX_REQUEST),
+            socket: FramedSocket::new(File::from(socket), MAX_REQUEST),
             out: Vec::with_capacity(MAX_CHUNK + HEADER),
             buffer: vec![0; MAX_CHUNK],
         }
@@ -432,16 +431,12 @@ impl FrameStream {
     }
 
     pub(crate) fn next(&mut self) -> FileResult<Frame> {
-        loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(|_| protocol("read a frame"))? {
-                return Ok(frame);
+        match self.socket.read_frame(&mut self.buffer) {
+            Ok(frame) => frame.ok_or_else(|| protocol("read from the client")),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(protocol("read a frame"))
             }
-            let n =
-                self.socket.read(&mut self.buffer).doing("read from", Path::new("the client"))?;
-            if n == 0 {
-                return Err(protocol("read from the client"));
-            }
-            self.decoder.push(&self.buffer[..n]);
+            Err(error) => Err(error).doing("read from", Path::new("the client")),
         }
     }
 
@@ -451,10 +446,8 @@ impl FrameStream {
         left: u64,
         take: impl FnMut(Piece<'_>) -> FileResult<()>,
     ) -> FileResult<()> {
-        let socket = &mut self.socket;
-        let read =
-            |buffer: &mut [u8]| socket.read(buffer).doing("read from", Path::new("the client"));
-        self.decoder.stream(left, &mut self.buffer, read, take)
+        let failed = |error| FileError { doing: "read from `the client`".to_owned(), error };
+        self.socket.stream(left, &mut self.buffer, failed, take)
     }
 
     /// Sends bytes of a file by sendfile(2). Returns how many there were.
@@ -463,8 +456,8 @@ impl FrameStream {
         self.flush()?;
         let mut sent = 0;
         while sent < length {
-            match rustix::fs::sendfile(&self.socket, file, None, self.max_write.min(length - sent))
-            {
+            let most = self.max_write.min(length - sent);
+            match rustix::fs::sendfile(self.socket.socket(), file, None, most) {
                 Ok(0) => break,
                 Ok(n) => sent += n,
                 Err(rustix::io::Errno::INTR) => {}
@@ -505,7 +498,7 @@ impl FrameStream {
 
     pub(crate) fn flush(&mut self) -> FileResult<()> {
         let mut pieces = self.out.chunks(self.max_write);
-        let sent = pieces.try_for_each(|piece| self.socket.write_all(piece));
+        let sent = pieces.try_for_each(|piece| self.socket.socket_mut().write_all(piece));
         self.out.clear();
         sent.doing("write to", Path::new("the client"))
     }

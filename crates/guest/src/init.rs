@@ -10,7 +10,7 @@ use msb_spec::InitProgram;
 use msb_sys::process::{c_string, c_strings};
 use msb_sys::signal::{self, SIGTERM, SIGUSR2};
 use msb_sys::spawn::{Spawn, Step};
-use msb_wire::{Decoder, FrameKind, Handover, InitFailure, MAX_FROM_GUEST, ToGuest, encode};
+use msb_wire::{FrameKind, FramedSocket, Handover, InitFailure, MAX_FROM_GUEST, ToGuest, encode};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::io::{self, Read};
@@ -80,15 +80,12 @@ impl InitProcess {
             return gone;
         }
         // The process closes the socket by execve, or sends why that has failed.
-        let mut reply = Vec::new();
-        let limit = MAX_FROM_GUEST as u64;
-        let read = UnixStream::from(start_pipe).take(limit).read_to_end(&mut reply);
-        if read.is_ok() && reply.is_empty() {
-            return None;
+        let mut reply = FramedSocket::new(UnixStream::from(start_pipe), MAX_FROM_GUEST);
+        match reply.read_frame(&mut [0; 4096]) {
+            Ok(None) => None,
+            Ok(Some(frame)) => frame.value().ok().or(gone),
+            Err(_) => gone,
         }
-        let mut decoder = Decoder::new(MAX_FROM_GUEST);
-        decoder.push(&reply);
-        decoder.next_frame().ok().flatten().and_then(|frame| frame.value().ok()).or(gone)
     }
 
     /// Whether it has executed the image's program.
@@ -153,7 +150,7 @@ pub fn become_init(start_pipe: OwnedFd, console: &OwnedFd) -> i32 {
         Err(failure) => failure,
     };
     let reply = encode(FrameKind::Control, &failure);
-    let _ = msb_sys::socket::send_all(link.socket().as_fd(), &reply, &[]);
+    let _ = msb_sys::socket::send_all(link.socket(), &reply, &[]);
     126
 }
 

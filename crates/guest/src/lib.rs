@@ -61,7 +61,7 @@ pub fn run(worker_link: OwnedFd, restricted: bool, pending_init: Option<PendingI
     let mut listeners = Listeners::default();
     loop {
         let mut waits = [
-            PollFd::new(worker_link.socket(), PollFlags::IN),
+            PollFd::from_borrowed_fd(worker_link.socket(), PollFlags::IN),
             PollFd::new(signals.fd(), PollFlags::IN),
         ];
         match poll(&mut waits, None) {

@@ -94,11 +94,7 @@ fn put_directory(path: &Path, entry: &Entry) -> FileResult<()> {
 /// outer error is that of the connection, the inner one that of this file.
 fn put_file(stream: &mut FrameStream, root: &Path, entry: &Entry) -> FileResult<FileResult<()>> {
     let path = root.join(as_path(&entry.path));
-    let make = |draft: &Path| -> io::Result<File> {
-        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags).open(draft)
-    };
-    let mut made = TempEntry::make(&path, make).doing("write", &path);
+    let mut made = TempEntry::file(&path).doing("write", &path);
     loop {
         let frame = stream.next()?;
         if frame.kind != FrameKind::Bytes {
@@ -192,12 +188,25 @@ fn with_writable_parent<T>(path: &Path, act: impl Fn() -> io::Result<T>) -> io::
 }
 
 /// A temporary file or symlink beside its path; removed unless it is kept.
-struct TempEntry {
+pub(crate) struct TempEntry {
     /// Empty once it is kept.
     path: PathBuf,
 }
 
 impl TempEntry {
+    /// Creates an empty file, private until its permissions are set.
+    pub(crate) fn file(path: &Path) -> io::Result<(Self, File)> {
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600).custom_flags(flags);
+        Self::make(path, |draft| options.open(draft))
+    }
+
+    /// The path until it is kept.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Creates it under an unused name.
     fn make<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Self, T)> {
         let pid = std::process::id();
@@ -214,7 +223,7 @@ impl TempEntry {
         }
     }
 
-    fn keep(mut self, path: &Path) -> io::Result<()> {
+    pub(crate) fn keep(mut self, path: &Path) -> io::Result<()> {
         let put = || fs::rename(&self.path, path);
         let put = match with_writable_parent(path, put) {
             // An empty directory is replaced; one with files of the sandbox is not.

@@ -4,9 +4,10 @@ use crate::files::{
     FileResult, FrameStream, WithContext, as_path, create, kind_of, make_parents, open_regular,
     protocol,
 };
+use crate::mirror_dir::TempEntry;
 use msb_sys::sparse::{self, Run};
 use msb_wire::{Entry, EntryKind, FrameKind, MAX_CHUNK, Piece};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, Timespec, Timestamps};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -80,8 +81,51 @@ pub(crate) fn target_path(path: &Path, into: Option<&[u8]>) -> PathBuf {
     }
 }
 
+/// Receives a file beside its path and renames it, so that a client that is killed leaves no half
+/// of it under that name.
 fn receive_file(stream: &mut FrameStream, entry_path: &Path, entry: &Entry) -> FileResult<u64> {
-    let mut file = create(entry_path, entry.mode, false)?;
+    let Some((draft, file)) = draft_of(entry_path) else {
+        let file = create(entry_path, entry.mode, false)?;
+        return receive_content(stream, file, entry_path, entry_path, entry);
+    };
+    let size = receive_content(stream, file, draft.path(), entry_path, entry)?;
+    draft.keep(entry_path).doing("write", entry_path)?;
+    Ok(size)
+}
+
+/// A new file beside a path that is free, or has a regular file with no other name. Everything
+/// else is written in place: links are followed, mounts and hard links stay. So is a file in a
+/// directory that the user cannot write to.
+fn draft_of(entry_path: &Path) -> Option<(TempEntry, File)> {
+    let old = match fs::symlink_metadata(entry_path) {
+        Ok(meta) if meta.is_file() && meta.nlink() == 1 && !is_mounted(entry_path) => Some(meta),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        _ => return None,
+    };
+    rustix::fs::access(entry_path.parent()?, Access::WRITE_OK | Access::EXEC_OK).ok()?;
+    let (draft, file) = TempEntry::file(entry_path).ok()?;
+    if let Some(old) = old {
+        let new = file.metadata().ok()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid())).ok()?;
+        }
+    }
+    Some((draft, file))
+}
+
+/// Whether a path is a mount of its own, as /etc/resolv.conf is, which nothing can replace.
+fn is_mounted(path: &Path) -> bool {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    stat.is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+fn receive_content(
+    stream: &mut FrameStream,
+    mut file: File,
+    written_path: &Path,
+    entry_path: &Path,
+    entry: &Entry,
+) -> FileResult<u64> {
     let mut has_holes = false;
     stream.stream(entry.size, |piece| {
         let written = match piece {
@@ -98,7 +142,7 @@ fn receive_file(stream: &mut FrameStream, entry_path: &Path, entry: &Entry) -> F
         // A hole at the end must be added by its length.
         file.set_len(entry.size).doing("write", entry_path)?;
     }
-    finish(entry_path, entry.mode, entry.modified)?;
+    finish(written_path, entry.mode, entry.modified)?;
     Ok(entry.size)
 }
 

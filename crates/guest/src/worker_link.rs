@@ -1,40 +1,26 @@
 //! The connection to the worker: frames with descriptors.
 
-use msb_sys::socket;
-use msb_wire::{Decoder, FrameKind, FromGuest, MAX_REQUEST, ToGuest, encode};
-use std::os::fd::{AsFd, OwnedFd};
+use msb_sys::socket::{self, DescriptorSocket};
+use msb_wire::{FrameKind, FramedSocket, FromGuest, MAX_REQUEST, ToGuest, encode};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-pub(crate) struct WorkerLink {
-    socket: OwnedFd,
-    decoder: Decoder,
-}
+pub(crate) struct WorkerLink(FramedSocket<DescriptorSocket>);
 
 impl WorkerLink {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, decoder: Decoder::new(MAX_REQUEST) }
+        Self(FramedSocket::new(socket.into(), MAX_REQUEST))
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.0.socket().as_fd()
     }
 
     /// The next request and its descriptors; none when the worker has closed the connection.
     pub(crate) fn next(&mut self) -> Option<(ToGuest, Vec<OwnedFd>)> {
-        let mut fds = Vec::new();
-        let mut buffer = [0u8; 4096];
-        loop {
-            if let Some(frame) = self.decoder.next_frame().ok()? {
-                return Some((frame.value().ok()?, fds));
-            }
-            // Stops at the end of a frame: descriptors of the next one must stay with it.
-            let wanted = self.decoder.missing().ok()?.min(buffer.len());
-            match socket::receive(self.socket.as_fd(), &mut buffer[..wanted], &mut fds) {
-                Ok(0) => return None,
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
-        }
+        // Stops at the end of a frame: descriptors of the next one must stay with it.
+        let frame = self.0.read_frame_only(&mut [0; 4096]).ok()??;
+        let fds = std::mem::take(&mut self.0.socket_mut().fds);
+        Some((frame.value().ok()?, fds))
     }
 
     /// Sends a message. A failure means that the connection is closed, which the next read reports.
@@ -43,9 +29,9 @@ impl WorkerLink {
     pub(crate) fn send(&mut self, what: &FromGuest, fds: &[OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let frame = encode(FrameKind::Control, what);
-        let sent = socket::send_or_tell(self.socket.as_fd(), &frame, &fds);
+        let sent = socket::send_or_tell(self.socket(), &frame, &fds);
         if !fds.is_empty() && sent.is_err_and(|unsent| unsent.is_shortage()) {
-            let _ = socket::send_all(self.socket.as_fd(), &frame, &[]);
+            let _ = socket::send_all(self.socket(), &frame, &[]);
         }
     }
 }

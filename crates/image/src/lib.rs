@@ -28,6 +28,7 @@ mod settings;
 mod sparse_digest;
 mod squash;
 mod store;
+mod toml_sizes;
 mod tree_digest;
 pub mod unpack;
 
@@ -46,11 +47,12 @@ pub use prune::{InUse, Share};
 pub use pull::PullOptions;
 pub use registry::{PullFor, RegistryOptions, check_login};
 pub use settings::{
-    ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile, ServerSettings,
-    Settings,
+    FILE as SETTINGS_FILE, ImageLimits, Mirror, NAMESPACE_LABEL, RegistrySettings, SandboxProfile,
+    ServerSettings, Settings,
 };
 pub use sparse_digest::digest_of_sparse;
 pub use store::{AddLock, Image, Layer, Store, digest_of};
+pub use toml_sizes::{parse_toml, plain_sizes_are_mib};
 pub use tree_digest::{FileDigest, TreeDigest, digest_tree};
 
 use msb_spec::{Digest, Error, ImageRef, Kind, Lower, MachineBase, Overlay, Result, Stage};

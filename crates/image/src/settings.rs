@@ -1,10 +1,12 @@
-//! `config.toml` in the state directory: image aliases, registries, image limits, spawn policies,
-//! sandbox profiles and server limits.
+//! `config.toml` in the state directory: defaults of sandboxes, image aliases, registries, image
+//! limits, spawn policies, sandbox profiles and server limits.
 //!
 //! The file is parsed completely when it is read. An error names its line. A missing file means the
 //! defaults; an unknown key is an error.
 
-use msb_spec::{Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SpawnPolicy};
+use msb_spec::{
+    Bytes, Ceiling, Cpus, Error, Name, Reference, Result, SandboxDefaults, SpawnPolicy,
+};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -19,6 +21,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
+    /// Defaults for new sandboxes.
+    pub defaults: SandboxDefaults,
     #[serde(deserialize_with = "unique_keys")]
     aliases: BTreeMap<Alias, Reference>,
     #[serde(deserialize_with = "unique_keys")]
@@ -48,7 +52,7 @@ pub struct ServerSettings {
 pub struct SandboxProfile {
     /// Number of CPUs, possibly fractional.
     pub cpus: Option<Cpus>,
-    /// Memory limit in bytes.
+    /// Memory limit; in the file a number without a unit is MiB.
     pub memory: Option<Bytes>,
     /// Whether it must be a microVM.
     pub virtualization: bool,
@@ -229,6 +233,29 @@ impl<'de> Deserialize<'de> for SpawnSubject {
     }
 }
 
+/// Adds `M` to sizes of memory and disk without a unit. Limits of images stay bytes: they are
+/// measured in bytes, and a manifest has some kilobytes.
+fn add_units(table: &mut toml::Table) {
+    const SIZES: [&str; 3] = ["memory", "disk", "child_memory"];
+    for section in ["profile", "spawn"] {
+        let tables = table.get_mut(section).and_then(toml::Value::as_table_mut);
+        let tables = tables.into_iter().flat_map(toml::Table::iter_mut);
+        for (_, value) in tables {
+            if let Some(table) = value.as_table_mut() {
+                crate::plain_sizes_are_mib(table, &SIZES);
+            }
+        }
+    }
+    if let Some(defaults) = table.get_mut("defaults").and_then(toml::Value::as_table_mut) {
+        crate::plain_sizes_are_mib(defaults, &SIZES);
+    }
+    let server = table.get_mut("server").and_then(toml::Value::as_table_mut);
+    let ceiling = server.and_then(|server| server.get_mut("ceiling"));
+    if let Some(ceiling) = ceiling.and_then(toml::Value::as_table_mut) {
+        crate::plain_sizes_are_mib(ceiling, &SIZES);
+    }
+}
+
 /// A table without equivalent keys. TOML refuses only identical keys; of `docker.io` and
 /// `index.docker.io` one would silently win.
 fn unique_keys<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
@@ -265,7 +292,7 @@ where
 pub const NAMESPACE_LABEL: &str = "msb.namespace";
 
 /// File name in the state directory.
-const FILE: &str = "config.toml";
+pub const FILE: &str = "config.toml";
 
 /// Largest settings file that is read.
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -279,9 +306,7 @@ impl Settings {
             return Ok(Self::default());
         };
         let mut settings = Self::parse(&text).map_err(about)?;
-        for (subject, policy) in &settings.spawn {
-            policy.check().map_err(|error| about(error.under(format!("spawn.{subject}"))))?;
-        }
+        settings.check().map_err(about)?;
         for registry in settings.registries.values_mut() {
             registry.ca = registry.ca.take().map(|ca| home.join(ca));
         }
@@ -290,11 +315,19 @@ impl Settings {
 
     /// Parses settings from TOML text.
     pub fn parse(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|error| {
+        crate::parse_toml(text, add_units).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            Error::invalid(format!("line {line}: {}", error.message().trim()))
+            msb_spec::file_mistake(line, error.message())
         })
+    }
+
+    /// Checks what no single field can check.
+    pub fn check(&self) -> Result<()> {
+        for (subject, policy) in &self.spawn {
+            policy.check().map_err(|error| error.under(format!("spawn.{subject}")))?;
+        }
+        self.defaults.spec().validate().map_err(|error| error.under("defaults"))
     }
 
     /// The spawn policy of a sandbox of a client. Clients choose their labels, so only the
@@ -391,6 +424,20 @@ manifest = 4096
         assert_eq!(settings.profile[&Name::parse("heavy").unwrap()], heavy);
         assert_eq!(settings.profile[&Name::parse("b").unwrap()], SandboxProfile::default());
         assert!(Settings::parse("[profile.a]\ncolour = 1").is_err());
+    }
+
+    #[test]
+    fn a_size_without_a_unit_is_mebibytes() {
+        let text = "[profile.a]\nmemory = 512\n[spawn.lead]\nmemory = '1024'\n\
+                    [server.ceiling]\nmemory = 2048\ndisk = 4096\n";
+        let settings = Settings::parse(text).unwrap();
+        assert_eq!(settings.profile[&Name::parse("a").unwrap()].memory, Some(Bytes::mib(512)));
+        let lead = settings.spawn(&Name::parse("lead").unwrap(), &BTreeMap::new()).unwrap();
+        assert_eq!(lead.memory, Bytes::mib(1024));
+        let ceiling = settings.server.ceiling;
+        assert_eq!(ceiling.memory.zip(ceiling.disk), Some((Bytes::mib(2048), Bytes::mib(4096))));
+        let wrong = Settings::parse("[profile.a]\ncpus = 1\nmemory = 'much'").unwrap_err();
+        assert!(wrong.message().starts_with("line 3: "), "{wrong:?}");
     }
 
     #[test]

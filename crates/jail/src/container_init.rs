@@ -18,7 +18,7 @@ use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::process;
 use msb_sys::root_dir::RootDir;
 use msb_sys::socket;
-use rustix::mount::MountPropagationFlags;
+use rustix::mount::{MountAttrFlags, MountPropagationFlags};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -242,7 +242,10 @@ impl PendingMounts {
         for tmpfs in &plan.tmpfs {
             let size = tmpfs.size.0.to_string();
             let options = [("mode", "1777"), ("size", &size)];
-            let mount = rootfs::new_mount("tmpfs", &options, rootfs::NOSUID_NODEV)?;
+            let mut attributes = rootfs::NOSUID_NODEV;
+            attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, tmpfs.read_only);
+            attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, tmpfs.no_exec);
+            let mount = rootfs::new_mount("tmpfs", &options, attributes)?;
             let mount_point = rootfs::make_mount_point(&root, tmpfs.guest.as_str(), false)?;
             rootfs::attach(mount.as_fd(), &mount_point, tmpfs.guest.as_str())?;
             if is_watched(plan) {
@@ -397,6 +400,7 @@ fn mounts(plan: &Plan, outside: &OwnedFd) -> Result<Vec<OwnedFd>> {
         let tree = rootfs::detach_fd(&rootfs::open_no_symlinks(&mount.host)?, true)?;
         let attributes = Attributes {
             read_only: mount.read_only,
+            no_exec: mount.no_exec,
             no_suid: true,
             no_dev: true,
             recursive: true,

@@ -336,12 +336,12 @@ pub(crate) fn shifted_tree(
     let tree = rootfs::detach_fd(source, true)?;
     let attributes = Attributes {
         read_only: mount.read_only,
+        no_exec: mount.no_exec,
         no_suid: true,
         no_dev: true,
         private: true,
         recursive: true,
         id_map: Some(namespace.as_fd()),
-        ..Attributes::default()
     };
     set_attributes(tree.as_fd(), &attributes).map_err(|error| {
         about(error).hint("the file system must support idmapped mounts (ext4, xfs, btrfs, tmpfs)")

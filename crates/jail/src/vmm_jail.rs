@@ -124,6 +124,7 @@ fn open_shifted(mount: &VmmMount, range: IdRange, namespace: BorrowedFd<'_>) -> 
         host: mount.host.clone(),
         guest: String::new(),
         read_only: mount.read_only,
+        no_exec: false,
         file: mount.file,
         volume: mount.volume.clone(),
     };

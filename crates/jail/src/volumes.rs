@@ -31,7 +31,7 @@ pub(crate) fn mount_shifted(
     let tree = open_tree(&mount.host, volume.stored, mount.read_only, stored)?;
     let ids = (stored.start, range.start, stored.count.min(range.count));
     let namespace = idmap::mapping_namespace(ids, ids)?;
-    let attributes = Attributes { id_map: Some(namespace.as_fd()), ..closed(mount.read_only) };
+    let attributes = Attributes { id_map: Some(namespace.as_fd()), ..closed(mount) };
     set_attributes(tree.as_fd(), &attributes).map_err(|error| {
         mount_error(volume, error)
             .hint("the file system must support idmapped mounts (ext4, xfs, btrfs)")
@@ -46,8 +46,7 @@ pub(crate) fn mount_unshifted(mount: &PlannedMount, volume: &PlannedVolume) -> R
         return Err(needs_root(volume));
     }
     let tree = rootfs::detach_nofollow(&mount.host)?;
-    set_attributes(tree.as_fd(), &closed(mount.read_only))
-        .map_err(|error| mount_error(volume, error))?;
+    set_attributes(tree.as_fd(), &closed(mount)).map_err(|error| mount_error(volume, error))?;
     Ok(tree)
 }
 
@@ -59,8 +58,15 @@ fn mount_error(volume: &PlannedVolume, error: io::Error) -> Error {
     Error::host(format!("cannot mount volume `{}`", volume.name), error)
 }
 
-fn closed(read_only: bool) -> Attributes<'static> {
-    Attributes { read_only, no_suid: true, no_dev: true, private: true, ..Attributes::default() }
+fn closed(mount: &PlannedMount) -> Attributes<'static> {
+    Attributes {
+        read_only: mount.read_only,
+        no_exec: mount.no_exec,
+        no_suid: true,
+        no_dev: true,
+        private: true,
+        ..Attributes::default()
+    }
 }
 
 /// Opens a volume as a detached mount with its stored ids.
@@ -193,7 +199,13 @@ fn enter(ids: &Ids, path: &Path, outside: &OwnedFd) -> Result<()> {
         Ids::Shifted { .. } => container_init::receive(outside)?.1,
         _ => rootfs::detach_nofollow(path)?,
     };
-    let attributes = Attributes { no_exec: true, ..closed(false) };
+    let attributes = Attributes {
+        no_exec: true,
+        no_suid: true,
+        no_dev: true,
+        private: true,
+        ..Attributes::default()
+    };
     set_attributes(tree.as_fd(), &attributes)
         .map_err(|error| Error::host("cannot set the mount attributes of the volume", error))?;
     let stage = rootfs::make_stage("1m")?;

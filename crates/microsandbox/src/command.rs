@@ -170,7 +170,9 @@ impl Command {
         if let Some((name, _)) =
             self.command.env.iter().find(|(name, _)| name.is_empty() || name.contains('='))
         {
-            let message = format!("not a variable name: `{}`", name);
+            // Behind `=` may be the value of a secret.
+            let shown = name.split('=').next().unwrap_or_default();
+            let message = format!("not a variable name: `{shown}`");
             return Err(Error::invalid(message));
         }
         let stdin = self.stdin.unwrap_or(unsaid);

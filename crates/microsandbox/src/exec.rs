@@ -5,7 +5,7 @@ use crate::output::Output;
 use crate::worker::{Link, Socket, Worker, gone};
 use msb_spec::{Error, Exit, Kind, Result, TermSize};
 use msb_sys::signal::SIGKILL;
-use msb_wire::{FrameKind, Reply, Request, encode, header};
+use msb_wire::{FrameKind, Request, WorkerEvent, encode, header};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -187,11 +187,11 @@ impl Exec {
     /// The next event from the worker, while what it reads is sent.
     async fn hear(&mut self) -> Result<ExecEvent> {
         loop {
-            let frame = if self.feeding {
+            let event = if self.feeding {
                 let socket = Arc::clone(&self.link.socket);
                 tokio::select! {
                     biased;
-                    frame = self.link.next_frame() => frame,
+                    event = self.link.next_event() => event,
                     // A command that reads no more says so by its end.
                     _ = socket.flush() => {
                         self.feeding = false;
@@ -199,27 +199,22 @@ impl Exec {
                     }
                 }
             } else {
-                self.link.next_frame().await
+                self.link.next_event().await
             };
-            let frame = match frame {
-                Ok(Some(frame)) => frame,
+            let event = match event {
+                Ok(Some(event)) => event,
                 Ok(None) => return self.lost("it closed the connection"),
                 Err(error) => return self.failed(error),
             };
-            match frame.kind {
-                FrameKind::Stdout => return Ok(ExecEvent::Stdout(frame.payload)),
-                FrameKind::Stderr => return Ok(ExecEvent::Stderr(frame.payload)),
-                FrameKind::Reply => match frame.value() {
-                    Ok(Reply::Started { id, pid }) => return Ok(ExecEvent::Started { id, pid }),
-                    Ok(Reply::Exited(exit)) => {
-                        self.finish();
-                        return Ok(ExecEvent::Exited(exit));
-                    }
-                    Ok(Reply::Failed(error)) => return self.failed(error),
-                    Ok(_) => {}
-                    Err(error) => return self.lost(error),
-                },
-                _ => {}
+            match event {
+                WorkerEvent::Stdout(bytes) => return Ok(ExecEvent::Stdout(bytes)),
+                WorkerEvent::Stderr(bytes) => return Ok(ExecEvent::Stderr(bytes)),
+                WorkerEvent::Started { id, pid } => return Ok(ExecEvent::Started { id, pid }),
+                WorkerEvent::Exited(exit) => {
+                    self.finish();
+                    return Ok(ExecEvent::Exited(exit));
+                }
+                WorkerEvent::Ready | WorkerEvent::Reply(_) => {}
             }
         }
     }

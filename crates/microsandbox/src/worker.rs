@@ -4,7 +4,7 @@
 
 use msb_engine::Engine;
 use msb_spec::{Error, Kind, Name, Result};
-use msb_wire::{Decoder, Frame, FrameKind, MAX_REQUEST, Reply, Request};
+use msb_wire::{Frame, Reply, Request, WorkerClient, WorkerEvent};
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
@@ -65,7 +65,7 @@ impl Worker {
         };
         Ok(Link {
             socket: Arc::new(socket),
-            decoder: Decoder::new(MAX_REQUEST),
+            client: WorkerClient::default(),
             buffer: Vec::with_capacity(FIRST_BUFFER),
         })
     }
@@ -97,7 +97,7 @@ fn size(request: &Request) -> usize {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: Arc<Socket>,
-    decoder: Decoder,
+    client: WorkerClient,
     buffer: Vec<u8>,
 }
 
@@ -106,26 +106,49 @@ const FIRST_BUFFER: usize = 4 << 10;
 const LARGEST_BUFFER: usize = 256 << 10;
 
 impl Link {
-    /// The next frame; none when the other side has closed.
+    /// The next frame of a guest; none when it has closed.
     pub(crate) async fn next_frame(&mut self) -> Result<Option<Frame>> {
         poll_fn(|cx| self.poll_frame(cx)).await
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame>>> {
         loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(gone)? {
+            if let Some(frame) = self.client.next_guest_frame().map_err(gone)? {
                 return Poll::Ready(Ok(Some(frame)));
             }
+            if !ready!(self.poll_receive(cx))? {
+                return Poll::Ready(Ok(None));
+            }
+        }
+    }
+
+    /// The next event of the worker; none when it has closed.
+    pub(crate) async fn next_event(&mut self) -> Result<Option<WorkerEvent>> {
+        loop {
+            let event = self.client.next_event();
+            if let Some(event) = event.map_err(|error| error.into_error(|cause| gone(cause)))? {
+                return Ok(Some(event));
+            }
+            if !poll_fn(|cx| self.poll_receive(cx)).await? {
+                return self.client.receive_end().map(|()| None).map_err(gone);
+            }
+        }
+    }
+
+    /// Receives some bytes; false when the other side has closed.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool>> {
+        loop {
             let stream = &self.socket.stream;
             ready!(stream.poll_read_ready(cx)).map_err(gone)?;
             self.buffer.clear();
             match stream.try_read_buf(&mut self.buffer) {
-                Ok(0) => return Poll::Ready(Ok(None)),
+                Ok(0) => return Poll::Ready(Ok(false)),
                 Ok(n) => {
-                    self.decoder.push(&self.buffer);
+                    self.client.receive(&self.buffer);
                     if n == self.buffer.capacity() && n < LARGEST_BUFFER {
                         self.buffer.reserve(n * 4);
                     }
+                    return Poll::Ready(Ok(true));
                 }
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Poll::Ready(Err(gone(error))),
@@ -135,11 +158,8 @@ impl Link {
 
     /// The worker's answer; a failure is an error.
     pub(crate) async fn reply(&mut self) -> Result<Reply> {
-        match self.next_frame().await? {
-            Some(frame) if frame.kind == FrameKind::Reply => match frame.value().map_err(gone)? {
-                Reply::Failed(error) => Err(error),
-                reply => Ok(reply),
-            },
+        match self.next_event().await? {
+            Some(WorkerEvent::Reply(reply)) => Ok(reply),
             _ => Err(gone("it closed the connection")),
         }
     }

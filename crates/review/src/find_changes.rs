@@ -371,6 +371,7 @@ fn change(path: RelPath, before: Option<Item>, after: Option<Item>) -> Change {
         conflict: None,
         stripped: 0,
         patch: None,
+        git: None,
     }
 }
 

@@ -12,6 +12,7 @@ mod dir_fd;
 mod discard;
 mod failpoint;
 mod find_changes;
+mod git_patch;
 mod gitignore;
 mod journal;
 mod patch;

@@ -6,6 +6,11 @@ use std::fmt::{self, Write};
 
 /// A unified diff of two texts.
 pub fn between(before: &[u8], after: &[u8]) -> Patch {
+    unified(before, after).0
+}
+
+/// A unified diff of two texts, and whether its lines are those of the texts: none was escaped.
+pub(crate) fn unified(before: &[u8], after: &[u8]) -> (Patch, bool) {
     let mut input: InternedInput<&[u8]> = InternedInput::default();
     input.update_before(lines(before));
     input.update_after(lines(after));
@@ -17,7 +22,15 @@ pub fn between(before: &[u8], after: &[u8]) -> Patch {
         // Writing to a String never fails.
         let _ = piece(&mut text, &input, near);
     }
-    Patch { added: diff.count_additions(), removed: diff.count_removals(), text }
+    let is_exact = hunks.iter().all(|hunk| {
+        let part = |lines: &[Token], range: std::ops::Range<u32>| {
+            let context = range.start.saturating_sub(CONTEXT) as usize;
+            let end = (range.end.saturating_add(CONTEXT) as usize).min(lines.len());
+            lines[context..end].iter().all(|token| is_plain(input.interner[*token]))
+        };
+        part(&input.before, hunk.before.clone()) && part(&input.after, hunk.after.clone())
+    });
+    (Patch { added: diff.count_additions(), removed: diff.count_removals(), text }, is_exact)
 }
 
 /// Context lines around a change.
@@ -60,9 +73,22 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
 
-/// Writes one line with its sign. Control and bidi characters are escaped, except tabs.
+/// Whether a line is written as it is. The carriage return of a line end is, too.
+fn is_plain(line: &[u8]) -> bool {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let text = std::str::from_utf8(line);
+    text.is_ok_and(|text| !text.contains(|c| c != '\t' && msb_spec::disturbs(c)))
+}
+
+/// Writes one line with its sign. Control and bidi characters are escaped, except tabs and the
+/// carriage return of a line end.
 fn line(out: &mut String, sign: char, line: &[u8]) -> fmt::Result {
     let (line, ended) = match line.strip_suffix(b"\n") {
+        Some(line) => (line, true),
+        None => (line, false),
+    };
+    let (line, returns) = match line.strip_suffix(b"\r") {
         Some(line) => (line, true),
         None => (line, false),
     };
@@ -78,6 +104,9 @@ fn line(out: &mut String, sign: char, line: &[u8]) -> fmt::Result {
         for byte in chunk.invalid() {
             write!(out, "\\x{byte:02x}")?;
         }
+    }
+    if returns {
+        out.push('\r');
     }
     out.push_str(if ended { "\n" } else { "\n\\ No newline at end of file\n" });
     Ok(())
@@ -123,5 +152,17 @@ mod tests {
     fn nothing_in_a_difference_disturbs_a_terminal() {
         let text = between(b"", b"\x1b[2J\x9b\xc2\x9b\r\xe2\x80\xae\x00z\n").text;
         assert!(text.chars().all(|c| c == '\n' || !msb_spec::disturbs(c)), "{text:?}");
+    }
+
+    #[test]
+    fn a_difference_is_exact_if_no_line_of_it_was_escaped() {
+        assert!(unified(b"a\r\n\tb", b"a\r\nb\r").1);
+        assert_eq!(between(b"", b"a\r\n").text, "@@ -0,0 +1,1 @@\n+a\r\n");
+        for other in [&b"\x1b[2J\n"[..], b"a\rb\n", b"\xff\n", b"a\r\r\n"] {
+            assert!(!unified(b"x\n", other).1, "{other:?}");
+        }
+        // One that is only near the change, and one that is far from it.
+        assert!(!unified(b"\x07\nb\n", b"\x07\nc\n").1);
+        assert!(unified(b"\x07\n1\n2\n3\n4\n5\n", b"\x07\n1\n2\n3\n4\n6\n").1);
     }
 }

@@ -143,6 +143,9 @@ impl LockedWorkspace<'_> {
         if depth.patches {
             trees.add_patches(&mut changes)?;
         }
+        if depth.git {
+            trees.add_git_patches(&mut changes)?;
+        }
         Ok(changes)
     }
 }
@@ -164,7 +167,7 @@ pub(crate) struct TreePair<'a> {
 }
 
 impl TreePair<'_> {
-    fn file(root: &DirFd, path: &RelPath) -> Result<Option<File>> {
+    pub(crate) fn file(root: &DirFd, path: &RelPath) -> Result<Option<File>> {
         let parent = root.below(path.parent().as_ref())?;
         parent.map(|parent| parent.file(path.name().as_bytes())).transpose().map(Option::flatten)
     }
@@ -235,16 +238,18 @@ impl TreePair<'_> {
                 continue;
             }
             left -= all;
-            let mut gone: HashMap<String, Vec<usize>> = HashMap::new();
-            // Equal files are paired in the order of their paths.
+            let mut gone: HashMap<(String, bool), Vec<usize>> = HashMap::new();
+            // Equal files are paired in the order of their paths. One that .gitignore leaves out is
+            // not paired with another, so that no listing hides half of a rename.
             for index in deleted.into_iter().rev() {
                 if let Some(digest) = self.one_digest(&mut changes[index])? {
-                    gone.entry(digest).or_default().push(index);
+                    gone.entry((digest, changes[index].ignored)).or_default().push(index);
                 }
             }
             for index in added {
                 let Some(digest) = self.one_digest(&mut changes[index])? else { continue };
-                let Some(old) = gone.get_mut(&digest).and_then(Vec::pop) else { continue };
+                let key = (digest, changes[index].ignored);
+                let Some(old) = gone.get_mut(&key).and_then(Vec::pop) else { continue };
                 changes[index].renamed_from = Some(changes[old].path.clone());
                 // The host never had a file with this name.
                 let conflict = changes[index].conflict;

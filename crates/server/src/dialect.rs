@@ -2,9 +2,10 @@
 
 use crate::cancel::Cancel;
 use crate::content::{ContentPart, ResourceContent};
+use crate::dialects::DialectName;
 use crate::namespace::Scope;
 use msb_api::{Part, Watch};
-use msb_spec::Error;
+use msb_spec::{CallOrigin, Error};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -161,6 +162,11 @@ impl ToolCall {
         }
     }
 
+    /// The origin of the call, for the event log.
+    pub(crate) fn origin(&self, dialect: DialectName) -> CallOrigin {
+        self.caller.origin(CallOrigin::mcp(dialect.as_str()))
+    }
+
     /// Reports progress; `share` is between 0 and 1.
     pub fn tell(&self, what: &str, share: f64) {
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "in 0..=1000")]
@@ -182,6 +188,20 @@ pub struct Caller {
     pub key: Option<String>,
     /// The namespaces that the key grants.
     pub scope: Scope,
+}
+
+impl Caller {
+    /// Adds the caller's key and namespace to an origin.
+    pub(crate) fn origin(&self, surface: CallOrigin) -> CallOrigin {
+        let origin = match &self.key {
+            Some(key) => surface.with_key(key),
+            None => surface,
+        };
+        match &self.scope {
+            Scope::All => origin,
+            Scope::One(namespace) => origin.in_namespace(namespace.as_str()),
+        }
+    }
 }
 
 /// The result of a tool call.

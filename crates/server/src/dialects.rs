@@ -10,8 +10,7 @@ pub use opensandbox::{OpenSandboxRemote, OpenSandboxSettings};
 pub use sandbox_mcp::{SandboxMcpProfile, SandboxMcpSettings};
 pub use server::Server;
 
-use crate::audited_dialect::AuditedDialect;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, ToolCall};
 use crate::paths::HostPaths;
 pub use microsandbox::MicrosandboxSettings;
 use msb_api::Api;
@@ -42,6 +41,11 @@ impl ServerConfig {
         let opensandbox = OpenSandboxSettings::default();
         let sandbox_mcp = SandboxMcpSettings::default();
         Self { api, paths, defaults, microsandbox, opensandbox, sandbox_mcp }
+    }
+
+    /// The configuration for one call of a dialect: the event log records its caller.
+    pub(crate) fn for_call(&self, dialect: DialectName, call: &ToolCall) -> Self {
+        Self { api: self.api.with_origin(call.origin(dialect)), ..self.clone() }
     }
 }
 
@@ -84,7 +88,7 @@ impl DialectName {
 
     /// Creates an instance of the dialect.
     pub fn dialect(self, config: ServerConfig) -> Arc<dyn Dialect> {
-        let dialect: Arc<dyn Dialect> = match self {
+        match self {
             Self::Core => Arc::new(core::Core::new(config)),
             Self::Microsandbox => {
                 let settings = config.microsandbox.clone();
@@ -96,8 +100,7 @@ impl DialectName {
                 Arc::new(opensandbox::OpenSandbox::new(config, &settings))
             }
             Self::SandboxMcp => Arc::new(sandbox_mcp::SandboxMcp::new(config)),
-        };
-        Arc::new(AuditedDialect::new(dialect, self))
+        }
     }
 }
 
@@ -111,5 +114,36 @@ impl std::str::FromStr for DialectName {
             Error::invalid(format!("no dialect `{text}`"))
                 .hint(format!("there are {}", all.join(", ")))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::Caller;
+    use crate::recorder::FakeSandboxes;
+    use msb_spec::CallOrigin;
+
+    #[test]
+    fn every_dialect_acts_for_its_caller() {
+        for name in DialectName::ALL {
+            let tool = match name {
+                DialectName::Server => "sandbox_get_metrics",
+                DialectName::SandboxMcp => "list_all",
+                DialectName::Core | DialectName::Microsandbox | DialectName::OpenSandbox => {
+                    "sandbox_list"
+                }
+            };
+            let fake = FakeSandboxes::new(&["web"]);
+            let paths = Arc::new(HostPaths::below([], "the test"));
+            let dialect = name.dialect(ServerConfig::new(fake.api(), paths, Spec::default()));
+            let caller = Caller { key: Some("0123".to_owned()), ..Caller::default() };
+            let call = ToolCall { caller, ..ToolCall::new(tool, serde_json::Map::new()) };
+            let answer = dialect.call(&call);
+            let origins: Vec<_> = fake.calls().into_iter().map(|call| call.origin).collect();
+            let origin = CallOrigin::mcp(name.as_str()).with_key("0123");
+            assert_eq!(origins.first(), Some(&Some(origin.clone())), "{answer:?}");
+            assert!(origins.iter().all(|it| it.as_ref() == Some(&origin)), "{name:?}: {origins:?}");
+        }
     }
 }

@@ -10,9 +10,9 @@ use crate::dialect::{
     ToolResult,
 };
 use crate::dialects::{DialectName, ServerConfig};
-use crate::fake::FakeApi;
 use crate::http_state::{AuthMode, HttpState};
 use crate::paths::HostPaths;
+use crate::recorder::Recorder;
 use crate::tool_list;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use std::time::Duration;
 /// The state of a listener that serves the fixture instead of `named`, without sandboxes.
 pub fn state(name: DialectName) -> HttpState {
     let paths = Arc::new(HostPaths::below([], "the fixture"));
-    let config =
-        ServerConfig::new(Arc::new(FakeApi::default()), paths, msb_spec::Spec::with_defaults());
+    let api = Arc::new(Recorder::default());
+    let config = ServerConfig::new(api, paths, msb_spec::Spec::with_defaults());
     HttpState::new(config, AuthMode::Open).with_dialect(name, Arc::new(Fixture::default()))
 }
 

@@ -28,8 +28,8 @@ use bodies::{BodyBudget, BodyWithGuard};
 use connections::{Connection, Connections};
 use cross_site::{CheckedRequest, CrossSiteGuard};
 use msb_api::http::streams;
-use msb_api::{prometheus, with_origin};
-use msb_spec::{CallOrigin, Error, Kind, Result, Surface};
+use msb_api::prometheus;
+use msb_spec::{Error, Kind, Result};
 use request_log::LoggedRequest;
 pub use request_log::{RequestLog, RequestLogFormat};
 use serde_json::json;
@@ -173,8 +173,7 @@ async fn rpc_call(State(state): State<Arc<HttpState>>, request: Request) -> Resp
     };
     let called = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let origin = caller.origin(CallOrigin::new(Surface::Rpc));
-        with_origin(Some(origin), || rpc::rpc(state.server(), &body, &caller, &cancel))
+        rpc::rpc(state.server(), &body, &caller, &cancel)
     });
     let reply = called.await;
     drop(on_disconnect);

@@ -1,6 +1,5 @@
 //! The state of the HTTP listener: dialects by scope, authentication, sessions and limits.
 
-use crate::audited_dialect::AuditedDialect;
 use crate::dialect::{Caller, Dialect};
 use crate::dialects::{DialectName, Server, ServerConfig};
 use crate::http::{RequestLog, tls};
@@ -153,9 +152,7 @@ impl HttpState {
                 config.api = Arc::new(scoped.with_host_paths(Arc::clone(&config.paths)));
             }
             let dialect: Arc<dyn Dialect> = match name {
-                DialectName::Server => {
-                    Arc::new(AuditedDialect::new(Arc::clone(&self.server) as _, name))
-                }
+                DialectName::Server => Arc::clone(&self.server) as Arc<dyn Dialect>,
                 _ => name.dialect(config),
             };
             match ToolFilter::new(Arc::clone(&dialect), &self.tools) {
@@ -168,14 +165,14 @@ impl HttpState {
 
     /// The Api for the REST handlers: the caller's namespaces, and only the allowed host paths.
     pub(crate) fn rest_api(&self, caller: &Caller) -> Arc<dyn Api> {
-        let api = Arc::clone(&self.config.api);
+        let origin = caller.origin(CallOrigin::new(Surface::Rest));
+        let api = self.config.api.with_origin(origin);
         let paths = &self.config.paths;
-        let scoped = match &caller.scope {
+        Arc::new(match &caller.scope {
             Scope::All => ScopedApi::all(api).with_host_paths(Arc::clone(paths)),
             Scope::One(namespace) => ScopedApi::new(api, namespace.clone())
                 .with_host_paths(Arc::new(paths.of_namespace(namespace))),
-        };
-        Arc::new(scoped.with_origin(caller.origin(CallOrigin::new(Surface::Rest))))
+        })
     }
 
     /// The dialect with all namespaces, for its name and its instructions.

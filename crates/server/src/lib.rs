@@ -4,15 +4,11 @@
 //! [`msb_api::Api`] and back. It makes no decisions of its own: see [`Dialect`].
 
 mod arguments;
-mod audited_dialect;
 mod cancel;
 mod content;
 mod dialect;
 mod dialects;
 mod exec;
-#[cfg(any(test, feature = "fixture"))]
-#[cfg_attr(not(test), expect(dead_code, reason = "the fixture calls none of its Operations"))]
-mod fake;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod http;
@@ -23,11 +19,15 @@ mod mcp_sessions;
 mod namespace;
 mod paths;
 mod quota;
+#[cfg(any(test, feature = "fixture"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the fixture calls none of its Operations"))]
+mod recorder;
 mod repl;
 mod rest;
 mod rpc;
 mod schema;
 mod scoped_api;
+mod session;
 mod state_dir;
 mod tool_filter;
 mod tool_list;
@@ -57,4 +57,5 @@ pub use repl::{
 pub use rest::document as openapi;
 pub use rpc::{Reply, health, refused, rpc};
 pub use scoped_api::ScopedApi;
+pub use session::{OwnedSandbox, SandboxOwner, Session};
 pub use tool_filter::ToolFilter;

@@ -20,7 +20,7 @@ use crate::cancel::Cancel;
 use crate::namespace::{Namespace, Scope};
 use interpreter::{CodeJob, OwnerMessage};
 use msb_api::Api;
-use msb_spec::{Error, Kind, Name, Result};
+use msb_spec::{CallOrigin, Error, Kind, Name, Result};
 use std::collections::HashMap;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,6 +79,8 @@ pub struct CodeRequest<'a> {
     pub limit: Option<Duration>,
     /// Cancelled when the client no longer waits.
     pub cancel: &'a Cancel,
+    /// The origin of the call, for the event log.
+    pub origin: &'a CallOrigin,
 }
 
 /// How the code of a call ended.
@@ -146,7 +148,7 @@ impl Interpreters {
                 code: ask.code.to_owned(),
                 limit: ask.limit.unwrap_or(USUAL_LIMIT).min(LONGEST_LIMIT),
                 cancel: ask.cancel.clone(),
-                origin: msb_api::current_origin(),
+                origin: ask.origin.clone(),
                 result_sender,
             };
             let hooked = owner.clone();

@@ -9,7 +9,9 @@ mod sse;
 mod streams;
 mod websocket;
 
+pub(crate) use command_stream::{CommandStart, RunningCommand};
 pub use openapi::document;
+pub(crate) use request_args::member_error;
 
 use crate::dialect::Caller;
 use crate::http_state::HttpState;
@@ -26,6 +28,7 @@ use msb_api::{Api, Watch};
 use msb_spec::{Error, Kind, Result};
 use request_args::{RequestArgs, RequestMembers};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use sse::{SseEvent, SseSender};
 use std::sync::{Arc, OnceLock};
 
@@ -87,15 +90,24 @@ struct RestOperation {
 }
 
 /// A call of the Api that returns its response as JSON.
-type OperationCall = Box<dyn FnOnce(&dyn Api, &dyn Watch) -> Result<String> + Send>;
+pub(crate) type OperationCall = Box<dyn FnOnce(&dyn Api, &dyn Watch) -> Result<String> + Send>;
 
 fn read<R: HttpRequest>(members: RequestMembers) -> Result<OperationCall> {
-    let request: R = members.read()?;
-    Ok(Box::new(move |api, watch| {
+    Ok(operation_call::<R>(members.read()?))
+}
+
+/// Deserializes the members of a request from a JSON object.
+pub(crate) fn read_members<R: HttpRequest>(members: &Map<String, Value>) -> Result<OperationCall> {
+    let request = crate::arguments::object(members).map_err(member_error)?;
+    Ok(operation_call::<R>(request))
+}
+
+fn operation_call<R: HttpRequest>(request: R) -> OperationCall {
+    Box::new(move |api, watch| {
         let response = request.call(api, watch)?;
         serde_json::to_string(&response)
             .map_err(|error| Error::host("cannot encode the response", error))
-    }))
+    })
 }
 
 /// Handles a request for one Operation.

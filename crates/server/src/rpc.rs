@@ -7,7 +7,7 @@ use crate::cancel::Cancel;
 use crate::dialect::Caller;
 use crate::dialects::server::{CallContext, Server};
 use crate::keys::KeyError;
-use msb_spec::{Error, Kind, Result};
+use msb_spec::{CallOrigin, Error, Kind, Result, Surface};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -107,7 +107,8 @@ pub fn rpc(server: &Server, body: &[u8], caller: &Caller, cancel: &Cancel) -> Re
     let Some(method) = request.method.as_ref().and_then(Value::as_str) else {
         return invalid(&id, "Invalid request: the method is missing");
     };
-    let context = CallContext { caller, cancel, watch: Arc::new(msb_api::NoProgress) };
+    let origin = caller.origin(CallOrigin::new(Surface::Rpc));
+    let context = CallContext { caller, cancel, watch: Arc::new(msb_api::NoProgress), origin };
     let result = match method {
         "sandbox.start" => with(request.params, |it| server.start(&context, it).map(Value::from)),
         "sandbox.stop" => with(request.params, |it| server.stop(&context, it).map(Value::from)),

@@ -23,7 +23,7 @@ mod to_visible;
 use crate::namespace::Namespace;
 use crate::paths::HostPaths;
 use msb_api::{Api, ClientScope};
-use msb_spec::{CallOrigin, Error, Kind, Result};
+use msb_spec::{Error, Kind, Result};
 use std::sync::Arc;
 use to_visible::ToVisible;
 
@@ -37,8 +37,6 @@ pub struct ScopedApi {
     /// The namespace; none means all.
     namespace: Option<Namespace>,
     paths: Option<Arc<HostPaths>>,
-    /// The audit origin of its Operations; none keeps the one of the thread.
-    origin: Option<CallOrigin>,
 }
 
 impl std::fmt::Debug for ScopedApi {
@@ -51,30 +49,19 @@ impl ScopedApi {
     /// One namespace, without access to host files.
     pub fn new(api: Arc<dyn Api>, namespace: Namespace) -> Self {
         let api = api.for_client(ClientScope::OneNamespace);
-        Self { api, namespace: Some(namespace), paths: None, origin: None }
+        Self { api, namespace: Some(namespace), paths: None }
     }
 
     /// All namespaces, without access to host files.
     pub fn all(api: Arc<dyn Api>) -> Self {
         let api = api.for_client(ClientScope::AllNamespaces);
-        Self { api, namespace: None, paths: None, origin: None }
+        Self { api, namespace: None, paths: None }
     }
 
     /// Allows these host paths.
     #[must_use]
     pub fn with_host_paths(self, paths: Arc<HostPaths>) -> Self {
         Self { paths: Some(paths), ..self }
-    }
-
-    /// Sets the audit origin of everything that this `Api` starts.
-    #[must_use]
-    pub fn with_origin(self, origin: CallOrigin) -> Self {
-        Self { origin: Some(origin), ..self }
-    }
-
-    /// Runs an Operation that starts commands, under the audit origin.
-    fn audited<T>(&self, act: impl FnOnce() -> T) -> T {
-        msb_api::with_origin(self.origin.clone(), act)
     }
 
     /// The namespace, if it is only one.

@@ -89,9 +89,9 @@ impl Ceiling {
                 ("bind", _) => self.bind.push(value.parse().map_err(|_| invalid())?),
                 ("lowest-port", _) => self.lowest_port = value.parse().map_err(|_| invalid())?,
                 ("cpus", _) => self.cpus = Some(Cpus::parse(value)?),
-                ("memory", _) => self.memory = Some(Bytes::parse(value)?),
+                ("memory", _) => self.memory = Some(Bytes::parse_size(value)?),
                 ("pids", _) => self.pids = number()?,
-                ("disk", _) => self.disk = Some(Bytes::parse(value)?),
+                ("disk", _) => self.disk = Some(Bytes::parse_size(value)?),
                 ("sandboxes", _) => self.sandboxes = number()?,
                 ("userns", "") => self.allow_userns = true,
                 _ => {

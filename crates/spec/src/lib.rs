@@ -34,6 +34,7 @@ pub mod encoding;
 pub mod env;
 mod error;
 mod exec;
+mod file_mistake;
 mod ids;
 mod image;
 mod image_record;
@@ -52,6 +53,7 @@ mod public_address;
 mod quantity;
 mod reference;
 mod rule;
+mod sandbox_defaults;
 mod service;
 mod spawn;
 mod spec;
@@ -66,6 +68,7 @@ pub use exec::{
     Command, CommandStreams, Ending, Exit, LimitReached, Rlimit, RlimitName, Stdin, TermSize,
     UserRef,
 };
+pub use file_mistake::file_mistake;
 pub use ids::{IdRange, Ids};
 pub use image::ImageRef;
 pub use image_record::{History, Prune, PruneReport, RunConfig, Space};
@@ -92,6 +95,7 @@ pub use rule::{
     Decision, Direction, DomainName, Group, NamePattern, Policy, Ports, Range, Rule, Target,
     Traffic, addresses,
 };
+pub use sandbox_defaults::SandboxDefaults;
 pub use service::{Health, HealthStatus, Restart};
 pub use spawn::{DEEPEST, Family, FamilyNetwork, Peers, SpawnPolicy, WayOut};
 pub use spec::{IsolationChoice, Profile, Spec, check_env};

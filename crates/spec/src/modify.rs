@@ -1,6 +1,6 @@
 //! Changes to an existing sandbox: as requested, and as decided.
 
-use crate::spec::{check_env, check_idle_pause, check_labels};
+use crate::spec::{check_env, check_idle_pause, check_labels, check_memory};
 use crate::{Bytes, Cgroup, Cpus, Error, Limit, Plan, Restart, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,6 +40,7 @@ impl Modify {
         check_env(&self.env)?;
         check_labels(&self.labels)?;
         check_idle_pause(self.idle_pause.filter(|span| !span.0.is_zero()))?;
+        check_memory(self.memory)?;
         if self.pids == Some(0) {
             return Err(Error::invalid("a sandbox needs at least one process"));
         }

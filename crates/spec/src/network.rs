@@ -1,8 +1,8 @@
 //! The network of a sandbox: as requested, and as decided.
 
 use crate::{
-    Bytes, Decision, Direction, Error, Group, Name, NamePattern, Policy, Result, Rule, Target,
-    Traffic,
+    Bytes, Decision, Direction, Error, Group, Name, NamePattern, Policy, Result, Rule, Span,
+    Target, Traffic,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -38,6 +38,12 @@ impl Reach {
         ("host", Self::Host),
         ("all", Self::All),
     ];
+
+    /// The name, as it is written in flags and files.
+    pub fn as_str(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, reach)| *reach == self);
+        found.map_or("none", |(name, _)| name)
+    }
 
     /// Rules that this preset stands for.
     fn rules(self) -> Vec<Rule> {
@@ -223,6 +229,9 @@ pub struct Secret {
 impl Secret {
     /// Parses `NAME@HOST[,HOST…]`: the value is in the variable of that name.
     pub fn parse(text: &str) -> Result<Self> {
+        if text.contains('=') {
+            return Err(value_on_command_line(text));
+        }
         let (name, hosts) = text.rsplit_once('@').ok_or_else(|| invalid_secret(text))?;
         Self::of(text, name, hosts, SecretSource::Variable(name.to_owned()))
     }
@@ -272,6 +281,16 @@ impl Secret {
     }
 }
 
+/// The error for `NAME=VALUE@HOST`. The value is not repeated.
+fn value_on_command_line(text: &str) -> Error {
+    let name = crate::shown(text.split(['@', '=']).next().unwrap_or_default());
+    let host = text.rsplit_once('@').map(|(_, host)| host);
+    let host = host.filter(|host| !host.contains('=') && NamePattern::parse(host).is_ok());
+    let host = host.unwrap_or("HOST");
+    Error::invalid(format!("the value of a secret is not given on the command line: `{name}`"))
+        .hint(format!("export {name}, then `--secret {name}@{host}`"))
+}
+
 fn invalid_secret(text: &str) -> Error {
     // The text may contain the value itself, by mistake: only its name is repeated.
     let name = text.split(['@', '=']).next().unwrap_or_default();
@@ -292,11 +311,15 @@ pub struct NetworkSpec {
     pub default: Option<Decision>,
     /// DNS servers, in place of the host's.
     pub dns: Vec<Resolver>,
+    /// Time that a DNS server has to answer before the next is asked; default 2 s.
+    pub dns_timeout: Option<Span>,
+    /// Whether DNS answers keep private addresses. Rules decide about connections to them.
+    pub dns_private: bool,
     /// Ports of the host that are published.
     pub ports: Vec<PublishedPort>,
     /// Secrets, of which only placeholders are inside.
     pub secrets: Vec<Secret>,
-    /// Domain names that are never intercepted.
+    /// Domain names that are never intercepted, and so get no secret.
     pub bypass: Vec<NamePattern>,
     /// Limit of concurrent flows; default 4096.
     pub max_connections: Option<u32>,
@@ -362,15 +385,21 @@ impl NetworkSpec {
             if !names.insert(&secret.name) {
                 return Err(Error::invalid(format!("two secrets named `{}`", secret.name)));
             }
-            let is_bypassed = |name: &NamePattern| self.bypass.contains(name);
-            if let Some(host) = secret.hosts.iter().find(|host| is_bypassed(host)) {
-                return Err(Error::invalid(format!(
-                    "`{host}` is not intercepted (bypass) and cannot get the secret `{}`",
-                    secret.name
-                )));
-            }
+        }
+        if self.dns_timeout.is_some_and(|limit| limit.0.is_zero()) {
+            return Err(Error::invalid("a DNS server needs time to answer")
+                .hint("set `dns_timeout` to at least `1ms`"));
         }
         Ok(())
+    }
+
+    /// The first secret with a host that is not intercepted (bypass), so that it gets a placeholder
+    /// in place of the value.
+    pub fn bypassed_secret(&self) -> Option<(&Secret, &NamePattern)> {
+        self.secrets.iter().find_map(|secret| {
+            let host = secret.hosts.iter().find(|host| self.bypass.contains(host))?;
+            Some((secret, host))
+        })
     }
 
     /// All rules: the requested ones, then those of the reach.
@@ -442,6 +471,12 @@ pub struct Network {
     pub policy: Policy,
     /// DNS servers; if empty, those of the host at each start.
     pub dns: Vec<Resolver>,
+    /// Time that a DNS server has to answer; `None` is the gateway's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns_timeout: Option<Span>,
+    /// Whether DNS answers keep private addresses.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dns_private: bool,
     /// Ports of the host that are published.
     pub ports: Vec<PublishedPort>,
     /// Secrets, of which only placeholders are inside.

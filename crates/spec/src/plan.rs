@@ -172,6 +172,9 @@ pub struct PlannedMount {
     pub guest: String,
     /// Whether writes to it are refused.
     pub read_only: bool,
+    /// Whether its files cannot be executed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_exec: bool,
     /// Whether it is a single file.
     pub file: bool,
     /// The volume, if it is one.

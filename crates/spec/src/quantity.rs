@@ -16,16 +16,28 @@ impl Bytes {
         Self(n << 20)
     }
 
-    /// Parses `1048576`, `512K`, `256M`, `1.5G`; the letters are powers of 1024.
+    /// Parses `1048576`, `512K`, `256M`, `1.5G`; the letters are powers of 1024. A plain number is
+    /// bytes: the form of stored records and of the HTTP API.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_in(text, 1, "bytes")
+    }
+
+    /// Parses a size of memory or disk as users type it, in flags and TOML files. Like
+    /// [`Bytes::parse`], but a plain number is MiB, as in the SDKs.
+    pub fn parse_size(text: &str) -> Result<Self> {
+        Self::parse_in(text, 1 << 20, "MiB")
+    }
+
+    fn parse_in(text: &str, plain: u64, unit: &str) -> Result<Self> {
         let wrong = || {
             Error::invalid(format!("not an amount of bytes: `{}`", text))
-                .hint("write it as `512M` or `1.5G`; a plain number is bytes")
+                .hint(format!("write it as `512M` or `1.5G`; a plain number is {unit}"))
         };
         let trimmed = text.trim();
         let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let factor = match trimmed[digits.len()..].to_ascii_lowercase().as_str() {
-            "" | "b" => 1u64,
+            "" => plain,
+            "b" => 1u64,
             "k" | "kb" | "kib" => 1 << 10,
             "m" | "mb" | "mib" => 1 << 20,
             "g" | "gb" | "gib" => 1 << 30,
@@ -221,7 +233,17 @@ mod tests {
         }
         for bad in ["", "0", "M", "-1", "1.5.5", "1e9", "1X", "99999999999T", "1.2345G"] {
             assert!(Bytes::parse(bad).is_err(), "{bad}");
+            assert!(Bytes::parse_size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_plain_number_is_mebibytes_where_users_type_it() {
+        for (text, bytes) in [("512", 512 << 20), ("0.5", 1 << 19), ("512B", 512), ("1K", 1 << 10)]
+        {
+            assert_eq!(Bytes::parse_size(text).unwrap(), Bytes(bytes), "{text}");
+        }
+        assert_eq!(Bytes::parse("512").unwrap(), Bytes(512));
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl Spec {
                 .hint("a secret's variable holds its placeholder; leave out `--env`"));
             }
         }
+        check_memory(self.memory)?;
         if self.pids == Some(0) {
             return Err(Error::invalid("a sandbox needs at least one process"));
         }
@@ -210,6 +211,19 @@ impl Spec {
             .hint("sandboxes of `msb run -d --restart …` and `msb create` stay"));
         }
         Ok(())
+    }
+}
+
+/// Checks that a memory limit leaves room for a command.
+pub(crate) fn check_memory(memory: Option<Bytes>) -> Result<()> {
+    /// With half of it the kernel kills a shell before it prints; a microVM has a higher minimum.
+    const MIN_MEMORY: Bytes = Bytes::mib(4);
+    match memory {
+        Some(memory) if memory < MIN_MEMORY => {
+            Err(Error::invalid(format!("too little memory for a sandbox: `{memory}`"))
+                .hint(format!("{MIN_MEMORY} is the minimum; write `512M` for 512 MiB")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -269,7 +283,9 @@ pub fn check_env<'a>(env: impl IntoIterator<Item = (&'a String, &'a String)>) ->
 /// Checks a variable name: not empty, without `=` and zero bytes.
 pub(crate) fn check_env_name(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid(format!("not a variable name: `{}`", name)));
+        // Behind `=` may be the value of a secret.
+        let shown = name.split('=').next().unwrap_or_default();
+        return Err(Error::invalid(format!("not a variable name: `{shown}`")));
     }
     Ok(())
 }

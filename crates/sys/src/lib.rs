@@ -6,6 +6,7 @@
     reason = "this crate wraps unsafe calls: every block states why it is sound"
 )]
 
+pub mod draft_file;
 pub mod files;
 pub mod id_map;
 pub mod init;

@@ -5,7 +5,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -37,6 +37,70 @@ pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
         rustix::net::sockopt::set_socket_send_buffer_size(socket, ROOM)?;
     }
     Ok((one, other))
+}
+
+/// A stream socket that is read and written without waiting, whatever flags its descriptor has.
+#[derive(Debug)]
+pub struct NonblockingSocket(OwnedFd);
+
+impl From<OwnedFd> for NonblockingSocket {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<NonblockingSocket> for OwnedFd {
+    fn from(socket: NonblockingSocket) -> Self {
+        socket.0
+    }
+}
+
+impl AsFd for NonblockingSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Read for NonblockingSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::net::recv(&self.0, buffer, RecvFlags::DONTWAIT)?.0)
+    }
+}
+
+impl Write for NonblockingSocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A stream socket that collects the descriptors beside the bytes that are read.
+#[derive(Debug)]
+pub struct DescriptorSocket {
+    socket: OwnedFd,
+    /// Descriptors that arrived, oldest first.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl From<OwnedFd> for DescriptorSocket {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket, fds: Vec::new() }
+    }
+}
+
+impl AsFd for DescriptorSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Read for DescriptorSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        receive(self.socket.as_fd(), buffer, &mut self.fds)
+    }
 }
 
 /// Error of a send on a socket.

@@ -4,25 +4,28 @@
 
 use msb_wire::record::Output;
 use msb_wire::{
-    Change, Decoder, Entry, FileReply, FileRequest, FrameKind, FromGuest, Hello, Reply, ToGuest,
+    Change, Entry, FileReply, FileRequest, FrameKind, FramedSocket, FromGuest, Hello, Reply,
+    ToGuest, WorkerClient,
 };
 
 /// Small, so that fuzzed frames reach the limit.
 const LIMIT: usize = 4096;
 
-/// Feeds the bytes to a decoder in two pieces, and every frame to every type.
+/// Feeds the bytes to each reader of frames, and every frame to every type.
 pub(crate) fn check_bytes(bytes: &[u8]) {
-    let (first, second) = bytes.split_at(bytes.len() / 3);
-    let mut decoder = Decoder::new(LIMIT);
-    for piece in [first, second] {
-        decoder.push(piece);
-        while let Ok(Some(frame)) = decoder.next_frame() {
-            assert!(frame.payload.len() <= LIMIT, "a frame longer than the limit");
-            check_round_trip(frame.kind, &frame.payload);
-        }
-        if let Ok(missing) = decoder.missing() {
+    let mut socket = FramedSocket::new(bytes, LIMIT);
+    while let Ok(Some(frame)) = socket.read_frame(&mut [0; 100]) {
+        assert!(frame.payload.len() <= LIMIT, "a frame longer than the limit");
+        check_round_trip(frame.kind, &frame.payload);
+        if let Ok(missing) = socket.missing() {
             assert!(missing <= LIMIT + msb_wire::HEADER, "expects more than a frame can have");
         }
+    }
+    let (first, second) = bytes.split_at(bytes.len() / 3);
+    let mut client = WorkerClient::default();
+    for piece in [first, second] {
+        client.receive(piece);
+        while let Ok(Some(_)) = client.next_event() {}
     }
     if let Some((output, length)) = Output::parse(bytes) {
         assert!(length <= bytes.len() && output.bytes.len() < length);

@@ -159,7 +159,7 @@ const LONGEST_VARINT: usize = 10;
 
 /// Reassembles frames from bytes as they arrive.
 #[derive(Debug)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     limit: usize,
     buffer: Vec<u8>,
     start: usize,
@@ -167,12 +167,12 @@ pub struct Decoder {
 
 impl Decoder {
     /// A decoder that refuses payloads longer than `limit`.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit, buffer: Vec::new(), start: 0 }
     }
 
     /// Adds received bytes to the buffer.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start == self.buffer.len() {
             self.buffer.clear();
             self.start = 0;
@@ -182,7 +182,7 @@ impl Decoder {
 
     /// Bytes that are missing for the next step: of the header, then of the payload. A reader that
     /// takes no more than this never reads past the end of a frame.
-    pub fn missing(&self) -> Result<usize, FrameError> {
+    pub(crate) fn missing(&self) -> Result<usize, FrameError> {
         let have = self.buffer.len() - self.start;
         match self.peek()? {
             None => Ok(HEADER - have),
@@ -191,7 +191,7 @@ impl Decoder {
     }
 
     /// The next complete frame; `None` if more bytes are needed.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((kind, length)) = self.peek()? else {
             return Ok(None);
         };
@@ -213,7 +213,7 @@ impl Decoder {
     /// it is given.
     ///
     /// An end of file, an empty frame, another kind and more than `left` bytes are errors.
-    pub fn stream<E: From<FrameError>>(
+    pub(crate) fn stream<E: From<FrameError>>(
         &mut self,
         mut left: u64,
         buffer: &mut [u8],
@@ -280,7 +280,7 @@ impl Decoder {
     }
 
     /// Whether a frame is incomplete: an end of file now means a broken peer.
-    pub fn is_midway(&self) -> bool {
+    pub(crate) fn is_midway(&self) -> bool {
         self.start < self.buffer.len()
     }
 

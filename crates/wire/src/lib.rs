@@ -2,13 +2,16 @@
 //!
 //! A frame is `length (u32, little endian) · kind (u8) · payload`. The length is checked against
 //! the reader's own limit before anything is allocated. One connection is one Exec or one file
-//! operation, so there are no stream ids. Nothing here does I/O; see `docs/protocol.md`.
+//! operation, so there are no stream ids. [`FramedSocket`] and [`WorkerClient`] are the only
+//! readers of frames. Nothing here opens a socket or waits for one; see `docs/protocol.md`.
 
 mod chain;
+mod client;
 mod control;
 mod drain;
 mod files;
 mod frame;
+mod framed;
 mod links;
 mod machine;
 mod network;
@@ -17,16 +20,18 @@ mod request;
 mod volume;
 
 pub use chain::{Head, Link, unchained};
+pub use client::{ClientError, ClientMessage, WorkerClient, WorkerEvent};
 pub use control::{FromGuest, Handover, Hit, InitFailure, SpawnFailure, ToGuest};
 pub use drain::OutputDrain;
 pub use files::{
     Change, Entry, EntryKind, FailedChange, FileFailure, FileReply, FileRequest, Meta,
 };
-pub use frame::{Decoder, Frame, FrameError, FrameKind, HEADER, Piece, decode, encode, header};
+pub use frame::{Frame, FrameError, FrameKind, HEADER, Piece, decode, encode, header};
+pub use framed::FramedSocket;
 pub use links::{LinkFailure, LinkReply, Target, Unwrapping, wrap};
 pub use machine::{
     Boot, BootNetwork, CTL_HELLO, FromMachine, MACHINE_PORT, MachineMount, MachineRoot,
-    MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
+    MachineTmpfs, MachineUsage, SPARE_CONNECTIONS, ShareOverlay, ToMachine, WrittenDisk,
 };
 pub use network::{
     FlowKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetFlow, NetRecord, NetTable, NetUsage,

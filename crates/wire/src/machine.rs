@@ -45,8 +45,8 @@ pub struct Boot {
     pub root: MachineRoot,
     /// Frozen writable disks, read-only, topmost first.
     pub written: Vec<WrittenDisk>,
-    /// Tmpfs mounts: path inside and size.
-    pub tmpfs: Vec<(String, Bytes)>,
+    /// Tmpfs mounts inside the sandbox.
+    pub tmpfs: Vec<MachineTmpfs>,
     /// Shares and volumes, in the order they are mounted.
     pub mounts: Vec<MachineMount>,
     /// Limit of processes and threads for all commands together.
@@ -121,8 +121,23 @@ pub struct MachineMount {
     pub guest: String,
     /// Whether writes are refused. The host refuses them too.
     pub read_only: bool,
+    /// Whether its files cannot be executed.
+    pub no_exec: bool,
     /// Name of the single file in the share that is mounted; `None` mounts the directory.
     pub file: Option<String>,
+}
+
+/// A tmpfs mounted inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineTmpfs {
+    /// Mount point inside the sandbox.
+    pub guest: String,
+    /// Size limit of the file system.
+    pub size: Bytes,
+    /// Whether writes to it are refused.
+    pub read_only: bool,
+    /// Whether its files cannot be executed.
+    pub no_exec: bool,
 }
 
 /// Messages from the worker on the control connection, after [`Boot`].

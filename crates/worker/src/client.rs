@@ -1,11 +1,11 @@
 //! One client connection to the worker: one Exec, one file operation or one query.
 
 use msb_spec::Error;
+use msb_sys::socket::NonblockingSocket;
 use msb_wire::{
-    Decoder, FileFailure, FileReply, Frame, FrameError, FrameKind, MAX_REQUEST, Reply, encode,
-    header,
+    FileFailure, FileReply, Frame, FrameError, FrameKind, FramedSocket, MAX_REQUEST, Reply, encode,
 };
-use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -32,10 +32,7 @@ pub(crate) enum ClientRole {
 /// A client connection with its send buffer.
 #[derive(Debug)]
 pub(crate) struct ClientConn {
-    socket: OwnedFd,
-    decoder: Decoder,
-    out: Vec<u8>,
-    sent: usize,
+    frames: FramedSocket<NonblockingSocket>,
     /// Replies that are sent together with the next one.
     deferred: Vec<u8>,
     pub(crate) role: ClientRole,
@@ -62,48 +59,47 @@ pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const SEND_BACKLOG: usize = 1 << 20;
 
 impl ClientConn {
-    pub(crate) fn new(socket: OwnedFd, role: ClientRole) -> rustix::io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let decoder = Decoder::new(MAX_REQUEST);
-        Ok(Self {
-            socket,
-            decoder,
-            out: Vec::new(),
-            sent: 0,
+    pub(crate) fn new(socket: OwnedFd, role: ClientRole, now: Instant) -> Self {
+        Self {
+            frames: FramedSocket::new(socket.into(), MAX_REQUEST),
             deferred: Vec::new(),
             role,
             closed: false,
             disconnect_handled: false,
-            since: Instant::now(),
-        })
+            since: now,
+        }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.frames.socket().as_fd()
     }
 
-    /// The socket, to be passed to the guest.
-    pub(crate) fn into_socket(self) -> rustix::io::Result<OwnedFd> {
-        rustix::io::ioctl_fionbio(&self.socket, false)?;
-        Ok(self.socket)
+    /// The socket, to be passed to the guest; `None` if bytes for the guest were read already.
+    pub(crate) fn into_socket(self) -> Option<OwnedFd> {
+        self.frames.into_socket().map(OwnedFd::from)
     }
 
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> ClientRead {
         loop {
             // Bytes after the first frame may be for the guest, so they stay in the socket.
             let wanted = match self.role {
-                ClientRole::New => match self.decoder.missing() {
+                ClientRole::New => match self.frames.missing() {
                     Ok(0) => return ClientRead::Some,
                     Ok(missing) => missing.min(buffer.len()),
                     Err(_) => return ClientRead::Some,
                 },
                 _ => buffer.len(),
             };
-            match rustix::io::read(&self.socket, &mut buffer[..wanted]) {
+            match self.frames.receive(&mut buffer[..wanted]) {
                 Ok(0) => return ClientRead::Ended,
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(Errno::AGAIN | Errno::INTR) => return ClientRead::Some,
-                Err(_) => return ClientRead::Ended,
+                Ok(_) => {}
+                Err(error) => {
+                    let passing = [ErrorKind::WouldBlock, ErrorKind::Interrupted];
+                    return match passing.contains(&error.kind()) {
+                        true => ClientRead::Some,
+                        false => ClientRead::Ended,
+                    };
+                }
             }
             if self.role != ClientRole::New {
                 return ClientRead::Some;
@@ -112,7 +108,21 @@ impl ClientConn {
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
-        self.decoder.next_frame()
+        self.frames.next_frame()
+    }
+
+    /// Drops the frames that were received. Bytes that are no frame close the connection.
+    pub(crate) fn discard(&mut self) {
+        loop {
+            match self.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => {
+                    self.closed = true;
+                    return;
+                }
+            }
+        }
     }
 
     /// Buffers a reply that is sent with the next one, which saves a wake-up of the client.
@@ -121,8 +131,8 @@ impl ClientConn {
     }
 
     pub(crate) fn reply(&mut self, reply: &Reply) {
-        self.out.append(&mut self.deferred);
-        self.out.extend_from_slice(&encode(FrameKind::Reply, reply));
+        self.enqueue_deferred();
+        self.frames.enqueue(&encode(FrameKind::Reply, reply));
         self.flush();
     }
 
@@ -140,39 +150,24 @@ impl ClientConn {
     pub(crate) fn refuse_files(&mut self, why: &str) {
         self.role = ClientRole::Leaving;
         let failed = FileFailure { doing: format!("be served: {why}"), errno: 0 };
-        self.out.extend_from_slice(&encode(FrameKind::Reply, &FileReply::Failed(failed)));
+        self.frames.enqueue(&encode(FrameKind::Reply, &FileReply::Failed(failed)));
         self.flush();
     }
 
     pub(crate) fn output(&mut self, kind: FrameKind, bytes: &[u8]) {
-        self.out.append(&mut self.deferred);
-        self.out.extend_from_slice(&header(kind, bytes.len()));
-        self.out.extend_from_slice(bytes);
+        self.enqueue_deferred();
+        self.frames.enqueue_payload(kind, bytes);
         self.flush();
     }
 
-    /// Sends as much as the socket takes without blocking.
+    fn enqueue_deferred(&mut self) {
+        self.frames.enqueue(&std::mem::take(&mut self.deferred));
+    }
+
+    /// Sends as much as the socket takes without blocking. The rest for a client that is gone is
+    /// dropped.
     pub(crate) fn flush(&mut self) {
-        while self.sent < self.out.len() {
-            let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-            match rustix::net::send(&self.socket, &self.out[self.sent..], flags) {
-                Ok(n) => self.sent += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                // The client is gone, so the rest is dropped.
-                Err(_) => {
-                    self.closed = true;
-                    self.sent = self.out.len();
-                }
-            }
-        }
-        if self.sent == self.out.len() {
-            self.out.clear();
-            self.sent = 0;
-        } else if self.sent > SEND_BACKLOG {
-            self.out.drain(..self.sent);
-            self.sent = 0;
-        }
+        self.closed |= self.frames.flush().is_err();
     }
 
     /// When a connection without a first frame is closed.
@@ -181,10 +176,10 @@ impl ClientConn {
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.out.is_empty()
+        self.frames.unsent() == 0
     }
 
     pub(crate) fn is_behind(&self) -> bool {
-        self.out.len() - self.sent > SEND_BACKLOG
+        self.frames.unsent() > SEND_BACKLOG
     }
 }

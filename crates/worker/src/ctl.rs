@@ -32,6 +32,7 @@ pub(crate) fn with_ctl_mounts<'a>(plan: &'a Plan, directory: &Path) -> Result<Co
         host,
         guest: guest.to_owned(),
         read_only,
+        no_exec: false,
         file: true,
         volume: None,
     };

@@ -99,8 +99,9 @@ impl ExecHandle {
         id: u64,
         command: &Command,
         root: (u32, u32),
+        now: Instant,
     ) -> io::Result<(Self, ChildStreams)> {
-        let mut exec = Self::without_pipes(id, command);
+        let mut exec = Self::without_pipes(id, command, now);
         if exec.tty {
             return Ok((exec, ChildStreams(None)));
         }
@@ -123,13 +124,13 @@ impl ExecHandle {
     }
 
     /// A command in a microVM. Its streams are one vsock connection, attached later.
-    pub(crate) fn in_vm(id: u64, command: &Command) -> Self {
+    pub(crate) fn in_vm(id: u64, command: &Command, now: Instant) -> Self {
         let closed = command.stdin == msb_spec::Stdin::Closed && command.tty.is_none();
-        let exec = Self::without_pipes(id, command);
+        let exec = Self::without_pipes(id, command, now);
         Self { in_vm: true, stdin_closing: closed, ..exec }
     }
 
-    fn without_pipes(id: u64, command: &Command) -> Self {
+    fn without_pipes(id: u64, command: &Command, now: Instant) -> Self {
         Self {
             id,
             pid: 0,
@@ -142,9 +143,9 @@ impl ExecHandle {
             internal: false,
             running: false,
             started: crate::log::now_ms(),
-            since: Instant::now(),
+            since: now,
             origin: command.origin.clone(),
-            deadline: command.timeout.map(|timeout| Instant::now() + timeout.0),
+            deadline: command.timeout.map(|timeout| now + timeout.0),
             ending: Ending::Own,
             watchers: Vec::new(),
             exited: None,
@@ -278,6 +279,11 @@ impl ExecHandle {
         .map(AsFd::as_fd)
     }
 
+    /// Whether the guest has not reported its start yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        !self.running && self.exited.is_none()
+    }
+
     /// Whether another process may still hold the output pipes. A terminal does not count: its
     /// other processes get SIGHUP.
     pub(crate) fn is_open(&self) -> bool {
@@ -285,14 +291,18 @@ impl ExecHandle {
     }
 
     /// The command has exited; its output is drained for a short time.
-    pub(crate) fn drain_output(&mut self, exit: Exit) {
-        let now = Instant::now();
+    pub(crate) fn drain_output(&mut self, exit: Exit, now: Instant) {
         self.deadline = None;
         self.exited = Some(ExitDrain { exit, output: OutputDrain::new(now) });
     }
 
     /// Reads from a stream, and closes it at its end.
-    pub(crate) fn read(&mut self, stream: OutputStream, buffer: &mut [u8]) -> StreamRead {
+    pub(crate) fn read(
+        &mut self,
+        stream: OutputStream,
+        buffer: &mut [u8],
+        now: Instant,
+    ) -> StreamRead {
         let slot = match stream {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,
@@ -302,7 +312,7 @@ impl ExecHandle {
             Ok(n) if n > 0 => {
                 self.remember(&buffer[..n]);
                 if let Some(exited) = &mut self.exited {
-                    exited.output.on_output(Instant::now());
+                    exited.output.on_output(now);
                 }
                 StreamRead::Bytes(n)
             }

@@ -2,6 +2,7 @@
 //! are checked against the worker's own state.
 
 use crate::client::ClientConn;
+use crate::clients::Clients;
 use crate::exec::{self, ExecHandle, OutputStream};
 use crate::guest::GuestTransport;
 use crate::log::{BoundedLog, now_ms};
@@ -10,14 +11,8 @@ use crate::worker::Worker;
 use msb_spec::{By, CallOrigin, Ending, Error, Exit, Kind, LimitReached, Stage, Surface};
 use msb_wire::record::{CommandRecord, EventKind, ExecRecord, Source};
 use msb_wire::{CodeNote, FrameKind, FromGuest, Hit, Reply, SpawnFailure, ToGuest, ToMachine};
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::{debug, debug_span, trace};
-
-/// A command that has not started after this is checked for a stopped guest process.
-const STALL_LIMIT: Duration = Duration::from_secs(2);
-/// A command that has not started after this has failed, even on an overloaded host.
-const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The Exec that a message is about.
 fn exec_of(message: &FromGuest) -> Option<u64> {
@@ -51,10 +46,10 @@ impl Worker {
         let _span = exec_of(message).map(|id| debug_span!("exec", id).entered());
         trace!(?message, "the guest reports");
         match *message {
-            FromGuest::Started { id, .. } if !self.execs.contains_key(&id) => self.kill_orphan(id),
+            FromGuest::Started { id, .. } if !self.execs.contains(id) => self.kill_orphan(id),
             FromGuest::Started { id, pid } => {
-                let quiet = self.main == Some(id) && self.is_quiet();
-                let Some(exec) = self.execs.get_mut(&id).filter(|exec| !exec.running) else {
+                let quiet = self.execs.is_main(id) && self.is_quiet();
+                let Some(exec) = self.execs.get_mut(id).filter(|exec| !exec.running) else {
                     return;
                 };
                 if let (true, GuestTransport::Jail(jail)) = (exec.tty, &mut self.guest.transport) {
@@ -83,25 +78,27 @@ impl Worker {
                     detached: exec.detached,
                 };
                 let (internal, watchers) = (exec.internal, exec.watchers.clone());
-                if !(internal || self.plan.ephemeral && self.main == Some(id)) {
-                    self.exec_log.line(&record);
+                if !(internal || self.plan.ephemeral && self.execs.is_main(id)) {
+                    self.logs.execs.line(&record);
                 }
                 self.record_start(id);
                 if !quiet {
                     // A client that is told of the start must find it in the event log.
-                    self.events.flush();
+                    self.logs.events.flush();
                 }
                 for watcher in watchers {
-                    if let Some(client) = self.clients.get_mut(&watcher) {
+                    if let Some(client) = self.clients.get_mut(watcher) {
                         let started = Reply::Started { id, pid };
                         if quiet { client.defer(&started) } else { client.reply(&started) }
                     }
                 }
             }
             FromGuest::Failed { id, failure, errno } => {
-                let Some(exec) = self.execs.remove(&id) else {
+                // A command that runs has started, whatever a hostile guest says later.
+                if !self.execs.get(id).is_some_and(ExecHandle::is_starting) {
                     return;
-                };
+                }
+                let Some(exec) = self.execs.remove(id) else { return };
                 self.update_busy();
                 if exec.internal {
                     return self.on_check_done(exec, None);
@@ -112,7 +109,7 @@ impl Worker {
                 self.on_exec_failed(exec, &error, code);
             }
             FromGuest::Exited { id, code, signal, alone, hit } => {
-                self.no_children_left = alone;
+                self.guest.no_children_left = alone;
                 self.on_exited(id, (code, signal), hit);
             }
             FromGuest::Paused { paused } => self.on_freeze_done(paused),
@@ -126,19 +123,19 @@ impl Worker {
     fn on_exec_failed(&mut self, exec: ExecHandle, error: &Error, code: i32) {
         let id = exec.id;
         self.record_failure(&exec.argv, exec.user.clone(), exec.origin.clone(), error.kind());
-        if self.main == Some(id) && self.supervisor.as_ref().is_some_and(|own| own.count > 0) {
+        if self.execs.is_main(id) && self.supervisor.as_ref().is_some_and(|own| own.count > 0) {
             let ending = Ending::Own;
             let exit = Exit { code: Some(code), signal: None, ending, reached: None };
             return self.on_main_exited(exec, exit);
         }
-        if self.main == Some(id) {
+        if self.execs.is_main(id) {
             // Clients are told when the sandbox is gone, as they are of an exit.
             let with_error = |watcher| (watcher, error.clone());
-            self.failed_main = exec.watchers.into_iter().map(with_error).collect();
+            self.execs.failed_main = exec.watchers.into_iter().map(with_error).collect();
             self.finish(Ending::Own, None);
             return;
         }
-        self.events.flush();
+        self.logs.events.flush();
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Failed(error.clone()));
         }
@@ -159,32 +156,27 @@ impl Worker {
 
     /// When to look for commands that do not start.
     pub(crate) fn next_start_check(&self) -> Option<Instant> {
-        let waits = self.execs.values().filter(|exec| !exec.running && exec.exited.is_none());
-        let first = waits.map(|exec| exec.since + STALL_LIMIT).min()?;
-        let still =
-            self.guest.is_paused() || self.is_held_for_copy() || self.boot_deadline.is_some();
-        (!still).then(|| first.max(self.start_checked + STALL_LIMIT))
+        let still = self.guest.is_paused()
+            || self.is_held_for_copy()
+            || self.lifetime.boot_deadline.is_some();
+        if still { None } else { self.execs.next_start_check() }
     }
 
     /// Handles commands that do not start.
     ///
     /// A guest starts a command within milliseconds, unless a process inside has stopped the forked
     /// child that is about to exec. The guest waits for that child, and every client waits for the
-    /// guest. So the stopped child is killed after [`STALL_LIMIT`]. A command that is still not
-    /// started after [`START_LIMIT`] has failed, and on the `process` tier the guest is killed,
-    /// because nothing works in that sandbox any more.
+    /// guest. So the stopped child is killed. A command that is still not started after
+    /// [`START_LIMIT`](crate::execs::START_LIMIT) has failed, and on the `process` tier the guest
+    /// is killed, because nothing works in that sandbox any more.
     pub(crate) fn check_stalled_starts(&mut self, now: Instant) {
         if self.next_start_check().is_none_or(|at| now < at) {
             return;
         }
-        self.start_checked = now;
+        let late = self.execs.check_starts(now);
         if self.guest.vm().is_none() {
-            processes::kill_stopped_forks(&self.guest.jailed.processes);
+            processes::kill_stopped_forks(self.guest.process.processes());
         }
-        let late = |exec: &&ExecHandle| {
-            !exec.running && exec.exited.is_none() && now >= exec.since + START_LIMIT
-        };
-        let late: Vec<u64> = self.execs.values().filter(late).map(|exec| exec.id).collect();
         let ends = !late.is_empty() && self.guest.vm().is_none();
         if ends {
             self.guest.send_kill();
@@ -194,7 +186,7 @@ impl Worker {
             false => "something in the sandbox may have stopped it; `msb stop -f` ends it",
         };
         for id in late {
-            let Some(exec) = self.execs.remove(&id) else { continue };
+            let Some(exec) = self.execs.remove(id) else { continue };
             self.update_busy();
             if exec.internal {
                 self.on_check_done(exec, None);
@@ -269,15 +261,14 @@ impl Worker {
         (code, signal): (Option<i32>, Option<i32>),
         hit: Option<Hit>,
     ) {
-        if !self.execs.get(&id).is_some_and(|exec| exec.running && exec.exited.is_none()) {
+        if !self.execs.get(id).is_some_and(|exec| exec.running && exec.exited.is_none()) {
             return;
         }
         self.drain_pipes(id);
         let failed = code != Some(0);
         let memory = failed
-            && (hit == Some(Hit::Memory)
-                || self.lifetime.memory_hit(&self.guest.jailed, &mut self.memory_seen));
-        let Some(exec) = self.execs.get(&id) else {
+            && (hit == Some(Hit::Memory) || self.lifetime.memory_hit(self.guest.process.group()));
+        let Some(exec) = self.execs.get(id) else {
             return;
         };
         let ending = match exec.ending {
@@ -292,9 +283,12 @@ impl Worker {
         };
         let exit = Exit { code, signal, ending, reached };
         debug!(code, signal, ?ending, "command exited");
+        let now = self.clock.now();
         let drains = self.lifetime.stopping.is_none() && ending == Ending::Own;
-        match self.execs.get_mut(&id) {
-            Some(exec) if drains && exec.is_open() && !exec.internal => exec.drain_output(exit),
+        match self.execs.get_mut(id) {
+            Some(exec) if drains && exec.is_open() && !exec.internal => {
+                exec.drain_output(exit, now);
+            }
             _ => self.finish_exec(id, exit),
         }
     }
@@ -314,7 +308,7 @@ impl Worker {
         }
         for id in drained {
             self.drain_pipes(id);
-            if let Some(drain) = self.execs.get(&id).and_then(|exec| exec.exited) {
+            if let Some(drain) = self.execs.get(id).and_then(|exec| exec.exited) {
                 self.finish_exec(id, drain.exit);
             }
         }
@@ -328,26 +322,26 @@ impl Worker {
 
     /// Whether a client attached to it has too much unsent output.
     pub(crate) fn is_behind(&self, exec: &ExecHandle) -> bool {
-        let behind = |client: &u64| self.clients.get(client).is_some_and(ClientConn::is_behind);
+        let behind = |client: &u64| self.clients.get(*client).is_some_and(ClientConn::is_behind);
         exec.watchers.iter().any(behind)
     }
 
     /// An Exec is done, including its output: records the end and answers its clients.
     fn finish_exec(&mut self, id: u64, exit: Exit) {
-        let Some(exec) = self.execs.remove(&id) else {
+        let Some(exec) = self.execs.remove(id) else {
             return;
         };
         self.update_busy();
         if exec.internal {
             return self.on_check_done(exec, Some(exit));
         }
-        self.idle.touch();
-        if self.main == Some(id) {
+        self.idle.touch(self.clock.now());
+        if self.execs.is_main(id) {
             return self.on_main_exited(exec, exit);
         }
-        self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
+        self.logs.execs.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
         self.record_end(&exec, exit);
-        self.events.flush();
+        self.logs.events.flush();
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Exited(exit));
         }
@@ -355,14 +349,13 @@ impl Worker {
 
     /// Updates whether the sandbox is busy: a command of a client runs, or a restart is pending.
     pub(crate) fn update_busy(&mut self) {
-        let busy = self.execs.values().any(|exec| !exec.internal) || self.is_restart_pending();
-        self.lifetime.set_busy(busy);
+        let busy = self.execs.visible().next().is_some() || self.is_restart_pending();
+        self.lifetime.set_busy(busy, self.clock.now());
     }
 
     /// Records the start of a command with its origin.
     fn record_start(&mut self, id: u64) {
-        let Some(exec) = self.execs.get(&id).filter(|exec| is_recorded(exec.origin.as_ref()))
-        else {
+        let Some(exec) = self.execs.get(id).filter(|exec| is_recorded(exec.origin.as_ref())) else {
             return;
         };
         let ran = CommandRecord::new(&exec.argv, exec.user.clone(), exec.origin.clone());
@@ -389,14 +382,15 @@ impl Worker {
     /// Records how a command has ended.
     pub(crate) fn record_end(&mut self, exec: &ExecHandle, exit: Exit) {
         if is_recorded(exec.origin.as_ref()) {
-            let duration_ms = u64::try_from(exec.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let duration = self.clock.now().saturating_duration_since(exec.since);
+            let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
             self.record(EventKind::ExecEnded { exec: exec.id, exit, duration_ms });
         }
     }
 
     /// Records code that was sent to an interpreter, and how it ended.
     pub(crate) fn record_code(&mut self, exec: u64, note: CodeNote) {
-        let user = self.execs.get(&exec).and_then(|exec| exec.user.clone());
+        let user = self.execs.get(exec).and_then(|exec| exec.user.clone());
         self.record(match note {
             CodeNote::Began { code, cut, by } => {
                 // Truncate to what is kept of a command, whatever length the client sent.
@@ -414,25 +408,22 @@ impl Worker {
 
     /// A limit that was reached since the last call.
     fn reached_limit(&mut self) -> Option<LimitReached> {
-        let jailed = &self.guest.jailed;
-        let refused =
-            jailed.group.as_ref().map_or(0, msb_jail::cgroup::SandboxCgroup::forks_refused);
-        if refused > self.forks_refused {
-            self.forks_refused = refused;
+        let process = &*self.guest.process;
+        if self.lifetime.fork_refused(process.group()) {
             return Some(LimitReached::Pids);
         }
         // Without a cgroup, refused forks are not counted, but the processes at the limit still
         // exist.
         let limit = self.plan.limits.pids.filter(|limit| limit.by == By::Rlimit);
         if let Some(limit) = limit {
-            let processes = processes::list(&jailed.processes);
+            let processes = processes::list(process.processes());
             let threads: u32 = processes.iter().map(|process| process.threads).sum();
             // Plus one for the command that has just exited.
             if threads + 1 >= limit.value {
                 return Some(LimitReached::Pids);
             }
         }
-        jailed.sized_upper.as_ref().filter(|fd| processes::is_full(fd)).map(|_| LimitReached::Disk)
+        process.sized_upper().filter(|fd| processes::is_full(fd)).map(|_| LimitReached::Disk)
     }
 
     /// Forwards what is left in the pipes of an exited command. Other processes may go on writing,
@@ -450,16 +441,17 @@ impl Worker {
 
     /// Forwards output of a command to the log and to attached clients; true if there may be more.
     pub(crate) fn forward_output(&mut self, id: u64, stream: OutputStream) -> bool {
-        let Some(exec) = self.execs.get_mut(&id) else {
+        let Some(exec) = self.execs.get_mut(id) else {
             return false;
         };
-        let exec::StreamRead::Bytes(n) = exec.read(stream, &mut self.buffer) else {
+        let now = self.clock.now();
+        let exec::StreamRead::Bytes(n) = exec.read(stream, &mut self.buffer, now) else {
             return false;
         };
         if !exec.internal {
-            self.idle.touch();
+            self.idle.touch(self.clock.now());
         }
-        deliver_output(&mut self.output, &mut self.clients, exec, stream, &self.buffer[..n]);
+        deliver_output(&mut self.logs.output, &mut self.clients, exec, stream, &self.buffer[..n]);
         true
     }
 }
@@ -472,7 +464,7 @@ fn is_recorded(origin: Option<&CallOrigin>) -> bool {
 /// Writes output to the log and sends it to attached clients.
 pub(crate) fn deliver_output(
     log: &mut BoundedLog,
-    clients: &mut BTreeMap<u64, ClientConn>,
+    clients: &mut Clients,
     exec: &ExecHandle,
     stream: OutputStream,
     bytes: &[u8],
@@ -485,7 +477,7 @@ pub(crate) fn deliver_output(
         log.output(source, exec.id, bytes);
     }
     for watcher in &exec.watchers {
-        if let Some(client) = clients.get_mut(watcher) {
+        if let Some(client) = clients.get_mut(*watcher) {
             client.output(kind, bytes);
         }
     }

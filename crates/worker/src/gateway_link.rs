@@ -8,13 +8,14 @@ use msb_spec::{Error, Kind, Network, PublishedPort, Result, Stage, env, lookup, 
 use msb_sys::socket;
 use msb_wire::record::WakeReason;
 use msb_wire::{
-    Decoder, FrameKind, FromGateway, MAX_FROM_GATEWAY, NetRecord, Reply, ToGateway, encode,
+    FrameKind, FramedSocket, FromGateway, MAX_FROM_GATEWAY, NetRecord, Reply, ToGateway, encode,
 };
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors of a gateway process that is already running.
 #[derive(Debug)]
@@ -35,8 +36,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// The connection to a running gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayLink {
-    control: OwnedFd,
-    decoder: Decoder,
+    control: FramedSocket<UnixStream>,
     ready: bool,
     /// Whether the gateway itself has reported why it failed.
     failed: bool,
@@ -54,8 +54,7 @@ impl GatewayLink {
                 .map_err(|error| Error::host("cannot set up the link to the gateway", error))?;
         }
         Ok(Self {
-            control,
-            decoder: Decoder::new(MAX_FROM_GATEWAY),
+            control: FramedSocket::new(control.into(), MAX_FROM_GATEWAY),
             ready: false,
             failed: false,
             authority: None,
@@ -66,7 +65,7 @@ impl GatewayLink {
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
+        self.control.socket().as_fd()
     }
 
     /// Waits until the gateway is ready, or returns why it is not.
@@ -107,24 +106,67 @@ impl GatewayLink {
 
     /// Reads what has arrived; false when the gateway has closed the link.
     fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        match rustix::io::read(&self.control, &mut *buffer) {
-            Ok(0) => false,
-            Ok(n) => {
-                self.decoder.push(&buffer[..n]);
-                true
-            }
-            Err(error) => error == rustix::io::Errno::INTR,
+        match self.control.receive(buffer) {
+            Ok(n) => n > 0,
+            Err(error) => error.kind() == std::io::ErrorKind::Interrupted,
         }
     }
 
     /// Tells the gateway to end: it closes its ports, then the link.
-    pub(crate) fn shutdown(&self) {
-        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Write);
+    fn shutdown(&self) {
+        let _ = self.control.socket().shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Begins to close the link. The gateway of an ephemeral sandbox without ports is only asked for
+    /// its events, because nothing waits for its end.
+    pub(crate) fn begin_close(&self, ephemeral: bool) {
+        match ephemeral && self.ports.is_empty() {
+            true => self.request_flush(),
+            false => self.shutdown(),
+        }
+    }
+
+    /// Logs the last events, and closes the link.
+    pub(crate) fn finish_close(self, ephemeral: bool) {
+        match ephemeral && self.ports.is_empty() {
+            true => self.log_flushed_events(),
+            false => self.drain_and_close(),
+        }
+    }
+
+    /// Requests an answer that comes after all events so far. It is quicker than to wait for the end
+    /// of the gateway.
+    fn request_flush(&self) {
+        let frame = encode(FrameKind::Control, &ToGateway::Usage);
+        let _ = socket::send_all(self.socket(), &frame, &[]);
+    }
+
+    /// Logs the events that precede the answer to [`GatewayLink::request_flush`].
+    fn log_flushed_events(mut self) {
+        let _ = set_socket_timeout(self.socket(), Timeout::Recv, Some(CLOSE_LIMIT));
+        let until = Instant::now() + CLOSE_LIMIT;
+        let mut answers = self.waiting_clients.len() + 1;
+        let mut buffer = [0; 4096];
+        // A hostile gateway would send events without end.
+        while Instant::now() < until {
+            while let Ok(Some(message)) = self.next() {
+                match message {
+                    FromGateway::EventKind(what) => {
+                        self.log.line(&NetRecord { time: now_ms(), what });
+                    }
+                    FromGateway::WakeRequested => {}
+                    _ => answers = answers.saturating_sub(1),
+                }
+            }
+            if answers == 0 || !self.receive(&mut buffer) {
+                return;
+            }
+        }
     }
 
     /// Logs the remaining events and waits until the gateway's ports are free again.
-    pub(crate) fn drain_and_close(mut self) {
-        let _ = set_socket_timeout(&self.control, Timeout::Recv, Some(CLOSE_LIMIT));
+    fn drain_and_close(mut self) {
+        let _ = set_socket_timeout(self.socket(), Timeout::Recv, Some(CLOSE_LIMIT));
         let mut buffer = [0; 4096];
         while self.receive(&mut buffer) {
             while let Ok(Some(message)) = self.next() {
@@ -138,7 +180,7 @@ impl GatewayLink {
     fn next(&mut self) -> Result<Option<FromGateway>> {
         let malformed =
             |error| Error::new(Kind::Protocol, "the gateway sent a malformed frame").cause(error);
-        match self.decoder.next_frame().map_err(malformed)? {
+        match self.control.next_frame().map_err(malformed)? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some).map_err(malformed),
         }
@@ -219,7 +261,7 @@ impl Worker {
     pub(crate) fn send_internal_request(&mut self, what: &ToGateway) -> bool {
         let Some(gateway) = &mut self.gateway else { return false };
         let frame = encode(FrameKind::Control, what);
-        let sent = socket::send_all(gateway.control.as_fd(), &frame, &[]).is_ok();
+        let sent = socket::send_all(gateway.socket(), &frame, &[]).is_ok();
         if sent {
             gateway.waiting_clients.push_back(None);
         }
@@ -240,7 +282,7 @@ impl Worker {
     pub(crate) fn request_net_usage(&mut self) -> bool {
         let Some(gateway) = &mut self.gateway else { return false };
         let frame = encode(FrameKind::Control, &ToGateway::Usage);
-        let sent = socket::send_all(gateway.control.as_fd(), &frame, &[]).is_ok();
+        let sent = socket::send_all(gateway.socket(), &frame, &[]).is_ok();
         if sent {
             gateway.waiting_clients.push_back(None);
         }
@@ -260,7 +302,7 @@ impl Worker {
             return self.answer(id, &Reply::Failed(error));
         };
         let frame = encode(FrameKind::Control, what);
-        match socket::send_all(gateway.control.as_fd(), &frame, &[]) {
+        match socket::send_all(gateway.socket(), &frame, &[]) {
             Ok(()) => gateway.waiting_clients.push_back(Some(id)),
             Err(_) => {
                 self.on_gateway_closed();

@@ -1,26 +1,44 @@
 //! The worker's end of the link to its guest. Everything that arrives on it is untrusted.
 
+use crate::guest_process::GuestProcess;
+use crate::init::InitState;
 use crate::microvm::MicroVm;
-use msb_jail::{GuestEntry, InitEntry, InitHandoff, JailedProcess};
+use crate::open_streams::OpenStreams;
+use crate::pause::PauseRequest;
+use crate::vsock_relay::VsockRelay;
+use msb_jail::{GuestEntry, InitEntry, InitHandoff};
 use msb_spec::{Error, Isolation, Kind, Plan, Result, Stage};
-use msb_sys::socket;
-use msb_wire::{Decoder, FrameKind, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
+use msb_sys::socket::{self, DescriptorSocket};
+use msb_wire::{FrameKind, FramedSocket, FromGuest, MAX_FROM_GUEST, ToGuest, encode};
 use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// A guest that does not read for this long is stopped or compromised.
 const SEND_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The guest process of a running sandbox.
+/// The guest of a running sandbox: its process, the link to it, and what it was asked for.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    pub(crate) jailed: JailedProcess,
+    pub(crate) process: Box<dyn GuestProcess>,
     pub(crate) transport: GuestTransport,
     /// Everything in a jail is frozen, or the disk of a microVM is.
     pub(crate) frozen: bool,
     /// Paused on request of a client; only a client can resume it.
     pub(crate) paused_by_user: bool,
+    /// Pauses and resumes in progress, in order.
+    pub(crate) pending_pauses: VecDeque<PauseRequest>,
+    /// Clients that wait for the VMM to pause or resume, in order; `None` is the idle timer.
+    pub(crate) pending_vm_orders: VecDeque<Option<u64>>,
+    /// State of the image's own init.
+    pub(crate) init_state: InitState,
+    /// The guest has reported that no other process is left.
+    pub(crate) no_children_left: bool,
+    /// Relays into a microVM, by number.
+    pub(crate) relays: BTreeMap<u64, VsockRelay>,
+    /// Open streams into a jail.
+    pub(crate) streams: OpenStreams,
 }
 
 /// How the guest is reached.
@@ -34,11 +52,7 @@ pub(crate) enum GuestTransport {
 
 /// The link to a guest in a jail.
 #[derive(Debug)]
-pub(crate) struct JailLink {
-    socket: OwnedFd,
-    decoder: Decoder,
-    fds: Vec<OwnedFd>,
-}
+pub(crate) struct JailLink(FramedSocket<DescriptorSocket>);
 
 impl Guest {
     /// Creates the jail or the microVM and starts the guest in it.
@@ -51,7 +65,7 @@ impl Guest {
         if plan.isolation == Isolation::Vm {
             let (jailed, vm) = MicroVm::start(plan, directory, link, authority)?;
             let transport = GuestTransport::Vm(Box::new(vm));
-            return Ok(Self { jailed, transport, frozen: false, paused_by_user: false });
+            return Ok(Self::new(Box::new(jailed), transport));
         }
         let broken =
             |error: std::io::Error| Error::host("cannot prepare the guest", error).at(Stage::Boot);
@@ -69,14 +83,29 @@ impl Guest {
         if let Some(console) = &jailed.console {
             rustix::io::ioctl_fionbio(console, true).map_err(|error| broken(error.into()))?;
         }
-        let decoder = Decoder::new(MAX_FROM_GUEST);
-        let transport = GuestTransport::Jail(JailLink { socket: ours, decoder, fds: Vec::new() });
-        Ok(Self { jailed, transport, frozen: false, paused_by_user: false })
+        let transport = GuestTransport::Jail(JailLink::new(ours));
+        Ok(Self::new(Box::new(jailed), transport))
+    }
+
+    /// A guest that runs already.
+    pub(crate) fn new(process: Box<dyn GuestProcess>, transport: GuestTransport) -> Self {
+        Self {
+            process,
+            transport,
+            frozen: false,
+            paused_by_user: false,
+            pending_pauses: VecDeque::new(),
+            pending_vm_orders: VecDeque::new(),
+            init_state: InitState::default(),
+            no_children_left: false,
+            relays: BTreeMap::new(),
+            streams: OpenStreams::default(),
+        }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         match &self.transport {
-            GuestTransport::Jail(jail) => jail.socket.as_fd(),
+            GuestTransport::Jail(jail) => jail.socket(),
             GuestTransport::Vm(vm) => vm.socket(),
         }
     }
@@ -103,18 +132,14 @@ impl Guest {
     /// Kills the guest, and with it everything in the sandbox. Returns once it is dead.
     pub(crate) fn kill_and_wait(&self) {
         self.send_kill();
-        let _ = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.jailed.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED,
-        );
+        self.process.wait_exited();
     }
 
     /// Sends SIGKILL to the guest and returns at once.
     pub(crate) fn send_kill(&self) {
-        let kill = rustix::process::Signal::KILL;
-        let _ = rustix::process::pidfd_send_signal(&self.jailed.pidfd, kill);
+        self.process.send_kill();
         // On cgroup v1 a frozen process dies only after it is thawed.
-        if let Some(group) = self.jailed.group.as_ref().filter(|_| self.frozen) {
+        if let Some(group) = self.process.group().filter(|_| self.frozen) {
             group.thaw_for_kill();
         }
     }
@@ -159,6 +184,14 @@ fn run_guest(link: OwnedFd, restricted: bool, init: Option<InitHandoff>) -> i32 
 }
 
 impl JailLink {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self(FramedSocket::new(socket.into(), MAX_FROM_GUEST))
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.0.socket().as_fd()
+    }
+
     /// Sends a request to the guest, with descriptors.
     pub(crate) fn request(&self, what: &ToGuest, fds: &[BorrowedFd<'_>]) -> Result<()> {
         self.send(&encode(FrameKind::Control, what), fds).map_err(GuestSendError::into_error)
@@ -166,13 +199,13 @@ impl JailLink {
 
     /// Sends an encoded frame to the guest, with descriptors.
     pub(crate) fn send(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), GuestSendError> {
-        let sent = socket::send_or_tell(self.socket.as_fd(), frame, fds);
+        let sent = socket::send_or_tell(self.socket(), frame, fds);
         let Err(unsent) = sent else { return Ok(()) };
         if unsent.is_shortage() {
             return Err(GuestSendError::Shortage(shortage_error(unsent.error)));
         }
         // After a partial frame the link is unusable. Closing it is noticed by the loop.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
         let error =
             Error::new(Kind::Protocol, "the link to the guest is broken").cause(unsent.error);
         Err(GuestSendError::Dead(error))
@@ -181,12 +214,11 @@ impl JailLink {
     /// Reads what has arrived; false when the guest has closed the link.
     pub(crate) fn receive(&mut self) -> bool {
         let mut buffer = [0u8; 4096];
-        match socket::receive(self.socket.as_fd(), &mut buffer, &mut self.fds) {
+        match self.0.receive(&mut buffer) {
             Ok(0) => false,
-            Ok(n) => {
-                self.decoder.push(&buffer[..n]);
+            Ok(_) => {
                 // Each Exec brings at most one descriptor; hoarding them is an attack.
-                self.fds.truncate(64);
+                self.0.socket_mut().fds.truncate(64);
                 true
             }
             Err(error) => {
@@ -200,7 +232,7 @@ impl JailLink {
     pub(crate) fn next(&mut self) -> Result<Option<FromGuest>> {
         let malformed =
             |error| Error::new(Kind::Protocol, "the guest sent a malformed frame").cause(error);
-        match self.decoder.next_frame().map_err(malformed)? {
+        match self.0.next_frame().map_err(malformed)? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some).map_err(malformed),
         }
@@ -208,6 +240,7 @@ impl JailLink {
 
     /// The terminal descriptor that came with `Started`.
     pub(crate) fn take_terminal(&mut self) -> Option<OwnedFd> {
-        (!self.fds.is_empty()).then(|| self.fds.remove(0))
+        let fds = &mut self.0.socket_mut().fds;
+        (!fds.is_empty()).then(|| fds.remove(0))
     }
 }

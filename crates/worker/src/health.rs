@@ -25,8 +25,8 @@ pub(crate) struct HealthMonitor {
 }
 
 impl HealthMonitor {
-    pub(crate) fn new(plan: &Plan) -> Option<Self> {
-        Some(Self::started(plan.health.clone()?, Instant::now()))
+    pub(crate) fn new(plan: &Plan, now: Instant) -> Option<Self> {
+        Some(Self::started(plan.health.clone()?, now))
     }
 
     fn started(rule: msb_spec::Health, now: Instant) -> Self {
@@ -87,7 +87,7 @@ impl Worker {
     pub(crate) fn run_health_check(&mut self, now: Instant) {
         let still = self.guest.is_paused() || self.is_held_for_copy();
         let ends = self.lifetime.stopping.is_some() || self.lifetime.draining;
-        let not_ready = self.is_restart_pending() || !self.fully_created;
+        let not_ready = self.is_restart_pending() || !self.lifetime.fully_created;
         let Some(health) = self.health.as_mut() else { return };
         if health.next().is_none_or(|next| now < next) {
             return;
@@ -116,8 +116,8 @@ impl Worker {
     pub(crate) fn cancel_check(&mut self) {
         let Some(health) = &mut self.health else { return };
         let Some(check) = health.running.take() else { return };
-        health.schedule_next(Instant::now());
-        if let Some(exec) = self.execs.get_mut(&check) {
+        health.schedule_next(self.clock.now());
+        if let Some(exec) = self.execs.get_mut(check) {
             exec.deadline = None;
         }
         let _ = self.kill_exec(check, signal::SIGKILL);
@@ -128,10 +128,11 @@ impl Worker {
         if self.health.as_ref().is_none_or(|health| health.running != Some(exec.id)) {
             return;
         }
-        self.record_cpu_time(Instant::now());
+        let now = self.clock.now();
+        self.record_cpu_time(now);
         let Some(health) = &mut self.health else { return };
         let well = exit.is_some_and(|exit| exit.success());
-        let Some(status) = health.on_result(well, Instant::now()) else { return };
+        let Some(status) = health.on_result(well, now) else { return };
         let output = match (status, exit) {
             (HealthStatus::Healthy, _) => String::new(),
             (_, Some(Exit { ending: Ending::Timeout, .. })) => {
@@ -143,10 +144,9 @@ impl Worker {
         };
         self.record(EventKind::Health { status, output });
         if let (HealthStatus::Unhealthy, Some(_), Some(main)) =
-            (status, &self.supervisor, self.main)
+            (status, &self.supervisor, self.execs.main)
         {
-            if let Some(main) = self.execs.get_mut(&main).filter(|main| main.ending == Ending::Own)
-            {
+            if let Some(main) = self.execs.get_mut(main).filter(|main| main.ending == Ending::Own) {
                 main.ending = Ending::Unhealthy;
             }
             let _ = self.kill_exec(main, signal::SIGKILL);

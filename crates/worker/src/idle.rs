@@ -58,8 +58,7 @@ enum IdleState {
 }
 
 impl IdleTimer {
-    pub(crate) fn new(plan: &Plan) -> Self {
-        let now = Instant::now();
+    pub(crate) fn new(plan: &Plan, now: Instant) -> Self {
         let after = plan.idle_pause.map(|span| span.0);
         let state = IdleState::Active;
         let cpu_window = Default::default();
@@ -67,16 +66,16 @@ impl IdleTimer {
     }
 
     /// Applies a changed timeout and restarts the timer.
-    pub(crate) fn set(&mut self, plan: &Plan) {
+    pub(crate) fn set(&mut self, plan: &Plan, now: Instant) {
         self.after = plan.idle_pause.map(|span| span.0);
-        self.since = Instant::now();
+        self.since = now;
         self.next = self.since;
     }
 
     /// Restarts the timer, because of some activity.
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn touch(&mut self, now: Instant) {
         if self.after.is_some() {
-            self.since = Instant::now();
+            self.since = now;
         }
     }
 
@@ -153,7 +152,7 @@ impl Worker {
             || self.lifetime.draining
             || self.has_streams()
             || self.execs.values().any(has_waiting_client)
-            || !self.fully_created;
+            || !self.lifetime.fully_created;
         if busy {
             self.idle.since = now;
         }
@@ -174,8 +173,7 @@ impl Worker {
     /// Reads the CPU time that the sandbox has used so far.
     pub(crate) fn record_cpu_time(&mut self, now: Instant) {
         if self.idle.after.is_some() {
-            let cpu_time =
-                host_usage::measure(&self.guest.jailed, self.lifetime.started.elapsed()).cpu_us;
+            let cpu_time = host_usage::measure(&*self.guest.process, self.uptime()).cpu_us;
             self.idle.add_cpu_time(cpu_time, now);
         }
     }
@@ -197,12 +195,12 @@ impl Worker {
 
     /// Whether a stream into the sandbox is open. Its peer would hang if the sandbox were paused.
     pub(crate) fn has_streams(&mut self) -> bool {
-        self.streams.count() > 0 || !self.relays.is_empty()
+        self.guest.streams.count() > 0 || !self.guest.relays.is_empty()
     }
 
     /// Reply of the gateway: packets in both directions, and packets to the sandbox.
     pub(crate) fn on_packet_count(&mut self, packets: u64, packets_in: u64) {
-        let now = Instant::now();
+        let now = self.clock.now();
         self.idle.add_packets(packets, now);
         self.pause_if_idle(now, Some(packets_in));
     }
@@ -219,9 +217,10 @@ impl Worker {
             self.send_internal_request(&ToGateway::ArmWakeup { brought: packets_in });
         }
         let ordered = match &self.guest.transport {
-            GuestTransport::Vm(vm) => {
-                vm.order(Order::Pause).map(|()| self.pending_vm_orders.push_back(None)).is_ok()
-            }
+            GuestTransport::Vm(vm) => vm
+                .order(Order::Pause)
+                .map(|()| self.guest.pending_vm_orders.push_back(None))
+                .is_ok(),
             GuestTransport::Jail(_) => {
                 self.request_freeze(true);
                 true
@@ -260,7 +259,7 @@ impl Worker {
     }
 
     fn set_active(&mut self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         (self.idle.state, self.idle.since, self.idle.next) = (IdleState::Active, now, now);
         (self.idle.cpu_time, self.idle.packets) = (None, None);
         self.idle.cpu_window = Default::default();
@@ -268,7 +267,7 @@ impl Worker {
 
     /// Records activity, and resumes the sandbox if the idle timer has paused it.
     pub(crate) fn wake(&mut self, by: WakeReason) {
-        self.idle.touch();
+        self.idle.touch(self.clock.now());
         match self.idle.state {
             IdleState::Active | IdleState::Resuming(_) => return,
             IdleState::Pausing(_) => {
@@ -279,7 +278,7 @@ impl Worker {
         }
         match &self.guest.transport {
             GuestTransport::Vm(vm) => match vm.order(Order::Resume) {
-                Ok(()) => self.pending_vm_orders.push_back(None),
+                Ok(()) => self.guest.pending_vm_orders.push_back(None),
                 Err(error) => {
                     self.idle.state = IdleState::Paused;
                     self.fail_delayed(&error);

@@ -7,7 +7,6 @@ use msb_spec::{Ending, Error, Exit, InitProgram, Isolation, Kind, Profile, Resul
 use msb_sys::signal;
 use msb_wire::record::Source;
 use msb_wire::{Handover, InitFailure, Reply, ToGuest, ToMachine};
-use std::time::Instant;
 
 /// ENOENT; the number is the same on every architecture.
 const NO_FILE: i32 = 2;
@@ -34,26 +33,27 @@ impl Worker {
             return Ok(());
         }
         self.start_init(None);
-        self.boot_deadline = Some(Instant::now() + BOOT_LIMIT);
+        self.lifetime.boot_deadline = Some(self.clock.now() + BOOT_LIMIT);
         let done = loop {
-            match &self.init_state {
+            match &self.guest.init_state {
                 InitState::Running => break Ok(()),
                 InitState::Failed(error) => break Err(error.clone()),
                 InitState::NotRequested | InitState::Requested(_) => {}
             }
-            let late = self.boot_deadline.is_some_and(|limit| Instant::now() >= limit);
-            if late || self.outcome.is_some() {
+            let now = self.clock.now();
+            let late = self.lifetime.boot_deadline.is_some_and(|limit| now >= limit);
+            if late || self.lifetime.outcome.is_some() {
                 let message = "the guest ended before the init started";
                 break Err(Error::new(Kind::Protocol, message).at(Stage::Boot));
             }
             for (ready, flags) in self.wait() {
                 self.handle(ready, flags);
-                if self.outcome.is_some() {
+                if self.lifetime.outcome.is_some() {
                     break;
                 }
             }
         };
-        self.boot_deadline = None;
+        self.lifetime.boot_deadline = None;
         done
     }
 
@@ -72,7 +72,7 @@ impl Worker {
             restricted: self.plan.security.profile == Profile::Restricted,
             stop_signal: init.stop_signal,
         };
-        self.init_state = InitState::Requested(client);
+        self.guest.init_state = InitState::Requested(client);
         match &mut self.guest.transport {
             GuestTransport::Vm(vm) => vm.send_control(&ToMachine::Init(handover)),
             GuestTransport::Jail(jail) => {
@@ -85,13 +85,13 @@ impl Worker {
 
     /// The init was started, or has failed.
     pub(crate) fn on_init_started(&mut self, failure: Option<InitFailure>) {
-        let InitState::Requested(client) = self.init_state else { return };
+        let InitState::Requested(client) = self.guest.init_state else { return };
         let Some(failure) = failure else {
-            self.init_state = InitState::Running;
+            self.guest.init_state = InitState::Running;
             self.lifetime.init = true;
             if let Some(client) = client {
                 self.mark_created();
-                if let Some(client) = self.clients.get_mut(&client) {
+                if let Some(client) = self.clients.get_mut(client) {
                     client.reply(&Reply::Ready);
                 }
                 self.start_main();
@@ -99,9 +99,9 @@ impl Worker {
             return;
         };
         let error = self.init_error(failure);
-        self.init_state = InitState::Failed(error.clone());
+        self.guest.init_state = InitState::Failed(error.clone());
         if let Some(client) = client {
-            self.failed_main = vec![(client, error)];
+            self.execs.failed_main = vec![(client, error)];
             self.finish(Ending::Own, None);
         }
     }
@@ -141,14 +141,14 @@ impl Worker {
 
     /// The init has exited, and everything inside with it.
     pub(crate) fn on_init_exited(&mut self, code: Option<i32>, signal: Option<i32>) {
-        if !matches!(self.init_state, InitState::Running) {
+        if !matches!(self.guest.init_state, InitState::Running) {
             return;
         }
         // The kernel reports reboot(2) in a pid namespace as this signal of its init; a process
         // cannot kill it so.
         let off =
             self.guest.vm().is_some() && matches!(signal, Some(signal::SIGINT | signal::SIGHUP));
-        let memory = self.lifetime.memory_hit(&self.guest.jailed, &mut self.memory_seen);
+        let memory = self.lifetime.memory_hit(self.guest.process.group());
         let ending = match self.lifetime.stopping {
             Some((ending, _)) => ending,
             None if off => Ending::PoweredOff,
@@ -161,15 +161,15 @@ impl Worker {
 
     /// Reads the console of an init in a jail; false when nothing is left to read.
     pub(crate) fn read_init_console(&mut self) -> bool {
-        let Some(console) = &self.guest.jailed.console else { return false };
+        let Some(console) = self.guest.process.console() else { return false };
         match rustix::io::read(console, &mut self.buffer) {
             Ok(n) if n > 0 => {
-                self.output.output(Source::System, 0, &self.buffer[..n]);
+                self.logs.output.output(Source::System, 0, &self.buffer[..n]);
                 true
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => false,
             _ => {
-                self.guest.jailed.console = None;
+                self.guest.process.close_console();
                 false
             }
         }

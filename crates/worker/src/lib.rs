@@ -5,19 +5,24 @@
 
 mod boot_disk;
 mod client;
+mod clients;
+mod clock;
 mod compromised;
 mod ctl;
 mod event_log;
 mod exec;
 mod exec_events;
+mod execs;
 mod gateway_link;
 mod guest;
+mod guest_process;
 mod health;
 mod host_usage;
 mod idle;
 mod init;
 mod lifetime;
 mod log;
+mod logs;
 mod microvm;
 mod microvm_events;
 mod modify;
@@ -33,6 +38,9 @@ mod volume;
 mod vsock_conn;
 mod vsock_relay;
 mod worker;
+
+#[cfg(test)]
+mod tests;
 
 pub use gateway_link::GatewayFds;
 pub use volume::serve_volume;

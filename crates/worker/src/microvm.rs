@@ -147,14 +147,14 @@ impl MicroVm {
     }
 
     /// Reads one message from the VMM process.
-    pub(crate) fn read_report(&mut self) -> VmEvent {
+    pub(crate) fn read_report(&mut self, now: Instant) -> VmEvent {
         match self.link.next() {
             None => return VmEvent::Closed,
             Some(Report::Console(fd)) => {
                 let _ = rustix::io::ioctl_fionbio(&fd, true);
                 self.console = Some(fd);
             }
-            Some(Report::Connection(fd)) => self.on_connection(fd),
+            Some(Report::Connection(fd)) => self.on_connection(fd, now),
             Some(Report::Failed(reason)) => {
                 let error = Error::unsupported("the microVM could not be started").cause(reason);
                 self.failed = Some(error.at(Stage::Boot));
@@ -174,16 +174,16 @@ impl MicroVm {
 
     /// The first connection is the guest's control connection, because nothing else runs inside
     /// yet.
-    fn on_connection(&mut self, socket: OwnedFd) {
-        let Ok(mut vsock) = VsockConn::new(socket) else { return };
+    fn on_connection(&mut self, socket: OwnedFd, now: Instant) {
+        let mut vsock = VsockConn::new(socket);
         if !self.connected {
             self.connected = true;
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.boot.time_ns = u64::try_from(now.as_nanos()).unwrap_or(0);
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.boot.time_ns = u64::try_from(time.as_nanos()).unwrap_or(0);
             vsock.send(&encode(FrameKind::Control, &self.boot));
             self.control = Some(vsock);
         } else if self.unauthenticated.len() < MAX_UNAUTHENTICATED {
-            self.unauthenticated.push_back((vsock, Instant::now() + AUTH_LIMIT));
+            self.unauthenticated.push_back((vsock, now + AUTH_LIMIT));
         }
     }
 

@@ -11,7 +11,6 @@ use msb_vm::Order;
 use msb_wire::record::Source;
 use msb_wire::{FrameKind, FromGuest, FromMachine, Reply, ToMachine, decode};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Relays beyond which new connections of `sandbox-ctl` are closed.
@@ -28,7 +27,7 @@ impl Worker {
         if self.guest.vm().is_none() {
             return Ok(());
         }
-        self.boot_deadline = Some(Instant::now() + BOOT_LIMIT);
+        self.lifetime.boot_deadline = Some(self.clock.now() + BOOT_LIMIT);
         let done = loop {
             let vm = self.guest.vm_mut().expect("checked above");
             if vm.ready {
@@ -37,21 +36,24 @@ impl Worker {
             if let Some(error) = vm.failed.take() {
                 break Err(error);
             }
-            let late = self.boot_deadline.is_some_and(|limit| Instant::now() >= limit);
-            if late || self.outcome.is_some() {
+            let now = self.clock.now();
+            let late = self.lifetime.boot_deadline.is_some_and(|limit| now >= limit);
+            if late || self.lifetime.outcome.is_some() {
                 let vm = self.guest.vm_mut().expect("checked above");
                 break Err(boot_error(vm, late));
             }
             for (ready, flags) in self.wait() {
                 self.handle(ready, flags);
                 let vm = self.guest.vm();
-                if self.outcome.is_some() || vm.is_some_and(|m| m.ready || m.failed.is_some()) {
+                if self.lifetime.outcome.is_some()
+                    || vm.is_some_and(|m| m.ready || m.failed.is_some())
+                {
                     break;
                 }
             }
-            self.expire_unauthenticated(Instant::now());
+            self.expire_unauthenticated(self.clock.now());
         };
-        self.boot_deadline = None;
+        self.lifetime.boot_deadline = None;
         done
     }
 
@@ -59,8 +61,8 @@ impl Worker {
     pub(crate) fn read_vm_link(&mut self) {
         let Some(vm) = self.guest.vm_mut() else { return };
         // Its exit is noticed by the pidfd.
-        if let VmEvent::OrderDone(done) = vm.read_report()
-            && let Some(client) = self.pending_vm_orders.pop_front()
+        if let VmEvent::OrderDone(done) = vm.read_report(self.clock.now())
+            && let Some(client) = self.guest.pending_vm_orders.pop_front()
         {
             let paused = self.guest.vm().is_some_and(|vm| vm.paused);
             if let Some(client) = client {
@@ -141,7 +143,7 @@ impl Worker {
             Ok(n) if n > 0 => {
                 let bytes = &self.buffer[..n];
                 vm.remember_console(bytes);
-                self.output.output(Source::System, 0, bytes);
+                self.logs.output.output(Source::System, 0, bytes);
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             _ => vm.console = None,
@@ -153,15 +155,14 @@ impl Worker {
         while let Some(assignment) = self.guest.vm_mut().and_then(MicroVm::next_assignment) {
             match assignment {
                 ConnAssignment::Exec(id, vsock) => {
-                    if let Some(exec) = self.execs.get_mut(&id) {
+                    if let Some(exec) = self.execs.get_mut(id) {
                         exec.attach_vsock(vsock);
                     }
                 }
                 // Too many relays: close the connection.
-                ConnAssignment::Ctl(_) if self.relays.len() >= MAX_RELAYS => {}
+                ConnAssignment::Ctl(_) if self.guest.relays.len() >= MAX_RELAYS => {}
                 ConnAssignment::Files(relay) | ConnAssignment::Ctl(relay) => {
-                    self.relays.insert(self.next_client, relay);
-                    self.next_client += 1;
+                    self.guest.relays.insert(self.clients.take_id(), relay);
                 }
             }
         }
@@ -169,7 +170,7 @@ impl Worker {
 
     /// Reads output and events of a command in a microVM.
     pub(crate) fn read_exec_vsock(&mut self, id: u64, flags: PollFlags) {
-        let Some(exec) = self.execs.get_mut(&id) else { return };
+        let Some(exec) = self.execs.get_mut(id) else { return };
         let Some(vsock) = &mut exec.vsock else { return };
         if flags.contains(PollFlags::OUT) {
             vsock.flush();
@@ -181,7 +182,7 @@ impl Worker {
         }
         let alive = vsock.receive(&mut self.buffer);
         loop {
-            let Some(exec) = self.execs.get_mut(&id) else { return };
+            let Some(exec) = self.execs.get_mut(id) else { return };
             let Some(vsock) = &mut exec.vsock else { return };
             let frame = match vsock.next() {
                 Ok(Some(frame)) => frame,
@@ -199,7 +200,7 @@ impl Worker {
                         }
                         _ => return self.finish(Ending::Crashed, None),
                     }
-                    if self.outcome.is_some() {
+                    if self.lifetime.outcome.is_some() {
                         return;
                     }
                     continue;
@@ -207,11 +208,11 @@ impl Worker {
                 _ => return self.finish(Ending::Crashed, None),
             };
             if !exec.internal {
-                self.idle.touch();
+                self.idle.touch(self.clock.now());
             }
             exec.remember(&frame.payload);
             exec_events::deliver_output(
-                &mut self.output,
+                &mut self.logs.output,
                 &mut self.clients,
                 exec,
                 stream,
@@ -223,12 +224,12 @@ impl Worker {
     /// The connection of a command closed before its exit was reported. Either the VMM is exiting,
     /// or the guest was made to close it.
     fn on_vsock_closed(&mut self, id: u64) {
-        let mut waits = [PollFd::new(&self.guest.jailed.pidfd, PollFlags::IN)];
+        let mut waits = [PollFd::from_borrowed_fd(self.guest.process.pidfd(), PollFlags::IN)];
         let limit = Timespec { tv_sec: 0, tv_nsec: END_LIMIT.subsec_nanos().into() };
         if matches!(rustix::event::poll(&mut waits, Some(&limit)), Ok(1..)) {
             return self.on_guest_dead();
         }
-        if let Some(exec) = self.execs.get_mut(&id) {
+        if let Some(exec) = self.execs.get_mut(id) {
             exec.vsock = None;
             exec.running = true;
             self.on_exited(id, (None, Some(signal::SIGKILL)), None);
@@ -245,11 +246,7 @@ impl Worker {
     /// The guest process has exited.
     pub(crate) fn on_guest_dead(&mut self) {
         self.drain_console();
-        let by_itself = rustix::process::waitid(
-            rustix::process::WaitId::PidFd(self.guest.jailed.pidfd.as_fd()),
-            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
-        );
-        let code = by_itself.ok().flatten().and_then(|status| status.exit_status());
+        let code = self.guest.process.exit_status();
         let panicked = self.guest.vm_mut().is_some_and(MicroVm::panicked);
         let ending = match self.guest.vm() {
             Some(_) if panicked => Ending::Panicked,
@@ -261,7 +258,7 @@ impl Worker {
 
     /// Why the guest ended although the worker did not kill it.
     pub(crate) fn guest_loss_ending(&mut self) -> Ending {
-        match self.lifetime.memory_hit(&self.guest.jailed, &mut self.memory_seen) {
+        match self.lifetime.memory_hit(self.guest.process.group()) {
             true => Ending::Memory,
             false => Ending::Crashed,
         }
@@ -279,7 +276,7 @@ impl Worker {
 
     /// Error for a kernel panic, with the last lines of the console.
     pub(crate) fn panic_error(&mut self) -> Option<Error> {
-        if self.outcome.is_none_or(|stopped| stopped.ending != Ending::Panicked) {
+        if self.lifetime.outcome.is_none_or(|stopped| stopped.ending != Ending::Panicked) {
             return None;
         }
         let lines = self.guest.vm_mut()?.last_lines();
@@ -295,7 +292,7 @@ impl Worker {
             disk && !mount.read_only
         };
         let lasts = !self.plan.ephemeral || self.plan.mounts.iter().any(writes_disk);
-        if !lasts || self.forced {
+        if !lasts || self.lifetime.forced {
             return;
         }
         let Some(vm) = self.guest.vm_mut().filter(|vm| vm.ready) else {
@@ -316,7 +313,8 @@ impl Worker {
             if let Some(control) = &mut vm.control {
                 control.flush();
             }
-            let mut waits = vec![PollFd::new(&self.guest.jailed.pidfd, PollFlags::IN)];
+            let mut waits =
+                vec![PollFd::from_borrowed_fd(self.guest.process.pidfd(), PollFlags::IN)];
             if let Some(console) = self.guest.vm().and_then(|m| m.console.as_ref()) {
                 waits.push(PollFd::new(console, PollFlags::IN));
             }

@@ -24,7 +24,7 @@ impl Worker {
     }
 
     fn holds_now(&self, change: &Modification) -> HoldsNow {
-        let group = self.guest.jailed.group.as_ref();
+        let group = self.guest.process.group();
         let limits = |what: &str| group.is_some_and(|group| group.can_limit(what));
         let vm = self.guest.vm().is_some();
         let watched =
@@ -55,7 +55,7 @@ impl Worker {
         if now.pids {
             wanted.pids = change.pids;
         }
-        let group = self.guest.jailed.group.as_ref();
+        let group = self.guest.process.group();
         let touches = [
             now.memory && wanted.memory.is_some_and(|limit| is_cgroup(limit.by)),
             now.cpus,
@@ -86,7 +86,7 @@ impl Worker {
         self.lifetime.modify(&self.plan, change);
         if change.idle_pause.is_some() {
             self.wake(WakeReason::Clock);
-            self.idle.set(&self.plan);
+            self.idle.set(&self.plan, self.clock.now());
         }
         if let (Some(policy), Some(supervisor)) = (change.restart, &mut self.supervisor) {
             supervisor.policy = policy;

@@ -27,7 +27,7 @@ impl Worker {
     pub(crate) fn pause_or_resume(&mut self, client: u64, pause: bool) {
         if pause && self.idle.take_over_pause() {
             self.guest.paused_by_user = true;
-            self.record(EventKind::Paused { idle: false });
+            self.record_state(EventKind::Paused { idle: false });
             return self.answer(client, &Reply::Done);
         }
         let ordered = match &self.guest.transport {
@@ -37,7 +37,7 @@ impl Worker {
         match ordered {
             Ok(()) => {
                 self.set_role(client, ClientRole::Waiting);
-                self.pending_vm_orders.push_back(Some(client));
+                self.guest.pending_vm_orders.push_back(Some(client));
             }
             Err(error) => self.answer(client, &Reply::Failed(error)),
         }
@@ -47,7 +47,7 @@ impl Worker {
         let changes_state = std::mem::replace(&mut self.guest.paused_by_user, pause) != pause;
         // A copy keeps it frozen anyway, so only the state is recorded.
         let is_settled = match pause {
-            true => self.guest.frozen && self.pending_pauses.is_empty(),
+            true => self.guest.frozen && self.guest.pending_pauses.is_empty(),
             false => self.has_holders(),
         };
         if !is_settled {
@@ -66,7 +66,7 @@ impl Worker {
     }
 
     pub(crate) fn record_pause(&mut self, pause: bool) {
-        self.record(match pause {
+        self.record_state(match pause {
             true => EventKind::Paused { idle: false },
             false => EventKind::Resumed { by: None },
         });
@@ -81,10 +81,10 @@ impl Worker {
             let error = self.paused_error();
             return self.answer(client, &Reply::Failed(error));
         }
-        if self.guest.frozen && self.pending_pauses.is_empty() {
+        if self.guest.frozen && self.guest.pending_pauses.is_empty() {
             // Already frozen; this holder may outlast the others.
             self.set_role(client, ClientRole::Holder);
-            if let Some(client) = self.clients.get_mut(&client) {
+            if let Some(client) = self.clients.get_mut(client) {
                 client.reply(&Reply::Done);
             }
             return;
@@ -119,9 +119,7 @@ impl Worker {
 
     /// Whether a client holds the sandbox for a copy.
     fn has_holders(&self) -> bool {
-        self.clients
-            .values()
-            .any(|client| client.role == ClientRole::Holder && !client.disconnect_handled)
+        self.clients.has_holders()
     }
 
     fn submit_pause(&mut self, request: PauseRequest) {
@@ -142,7 +140,7 @@ impl Worker {
         match sent {
             Ok(done) => {
                 client.into_iter().for_each(|client| self.set_role(client, role));
-                self.pending_pauses.push_back(request);
+                self.guest.pending_pauses.push_back(request);
                 // The cgroup is done already; only a guest still has to reply.
                 if let Some(paused) = done {
                     self.on_freeze_done(paused);
@@ -182,12 +180,12 @@ impl Worker {
     /// Freezes or thaws by cgroup. Returns whether everything is frozen, or none without a freezer;
     /// then the guest stops each process by a signal.
     fn freeze_by_cgroup(&mut self, pause: bool) -> Option<Result<bool>> {
-        let jailed = &self.guest.jailed;
+        let process = &*self.guest.process;
         let jail = matches!(self.guest.transport, GuestTransport::Jail(_));
-        let group = jailed.group.as_ref().filter(|group| jail && group.can_freeze())?;
+        let group = process.group().filter(|group| jail && group.can_freeze())?;
         Some(match pause {
             _ if pause == self.guest.frozen => Ok(pause),
-            true => group.freeze(jailed.pid),
+            true => group.freeze(process.pid()),
             false => group.thaw().map(|()| false),
         })
     }
@@ -195,7 +193,7 @@ impl Worker {
     /// A freeze or thaw has finished; `paused` is the state now.
     pub(crate) fn on_freeze_done(&mut self, paused: bool) {
         let Some(PauseRequest { client, pause, hold, changes_state }) =
-            self.pending_pauses.pop_front()
+            self.guest.pending_pauses.pop_front()
         else {
             return;
         };
@@ -216,7 +214,7 @@ impl Worker {
         }
         match paused == pause {
             true if hold => {
-                if let Some(client) = self.clients.get_mut(&client) {
+                if let Some(client) = self.clients.get_mut(client) {
                     client.reply(&Reply::Done);
                 }
             }
@@ -228,7 +226,7 @@ impl Worker {
             }
         }
         // The client may have disconnected meanwhile.
-        if hold && paused && !self.clients.contains_key(&client) {
+        if hold && paused && !self.clients.contains(client) {
             self.release_hold();
         }
     }
@@ -236,7 +234,9 @@ impl Worker {
     /// Whether the sandbox is frozen for a copy, or is about to be frozen or thawed for one.
     pub(crate) fn is_held_for_copy(&self) -> bool {
         let temporary = self.guest.frozen && !self.guest.paused_by_user && !self.idle.is_paused();
-        temporary || self.has_holders() || self.pending_pauses.iter().any(|request| request.hold)
+        temporary
+            || self.has_holders()
+            || self.guest.pending_pauses.iter().any(|request| request.hold)
     }
 
     /// Starts delayed commands once the sandbox runs, or refuses them if a client has paused it.
@@ -248,8 +248,8 @@ impl Worker {
 
     /// Starts commands that were delayed by a copy.
     pub(crate) fn start_delayed(&mut self) {
-        for (client, command) in std::mem::take(&mut self.delayed_execs) {
-            if self.clients.contains_key(&client) {
+        for (client, command) in std::mem::take(&mut self.execs.delayed) {
+            if self.clients.contains(client) {
                 self.start_exec(client, command);
             }
         }
@@ -257,7 +257,7 @@ impl Worker {
 
     /// Refuses delayed commands, because the sandbox does not resume.
     pub(crate) fn fail_delayed(&mut self, error: &Error) {
-        for (client, _) in std::mem::take(&mut self.delayed_execs) {
+        for (client, _) in std::mem::take(&mut self.execs.delayed) {
             self.answer(client, &Reply::Failed(error.clone()));
         }
     }

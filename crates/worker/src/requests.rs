@@ -2,6 +2,7 @@
 
 use crate::client::{self, ClientConn, ClientRole};
 use crate::exec::{ChildStreams, ExecHandle, OutputStream};
+use crate::execs::FIRST_INTERNAL_ID;
 use crate::guest::{GuestSendError, GuestTransport};
 use crate::log::now_ms;
 use crate::microvm::PendingRequest;
@@ -13,28 +14,26 @@ use msb_wire::{
     ExecState, ExecStatus, FrameKind, Hello, Reply, Request, ToGuest, ToMachine, WorkerStatus,
     encode,
 };
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// Execs of the worker itself are numbered from here, so that those of clients have no gaps.
-pub(crate) const FIRST_INTERNAL_ID: u64 = 1 << 63;
 
 impl Worker {
     pub(crate) fn accept(&mut self) {
         let flags = rustix::net::SocketFlags::CLOEXEC;
-        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags)
-            && let Ok(client) = ClientConn::new(socket, ClientRole::New)
-        {
-            let id = self.next_client;
-            self.clients.insert(id, client);
-            self.next_client += 1;
-            // The request has usually arrived with the connection.
-            self.read_client(id);
+        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            self.add_client(socket);
         }
     }
 
+    /// Adds a client's connection and reads its request, which has usually arrived with it.
+    pub(crate) fn add_client(&mut self, socket: OwnedFd) -> u64 {
+        let id = self.clients.accept(socket, self.clock.now());
+        self.read_client(id);
+        id
+    }
+
     pub(crate) fn read_client(&mut self, id: u64) {
-        let Some(client) = self.clients.get_mut(&id) else {
+        let Some(client) = self.clients.get_mut(id) else {
             return;
         };
         if client.closed {
@@ -45,9 +44,13 @@ impl Worker {
             return;
         }
         loop {
-            let Some(client) = self.clients.get_mut(&id) else {
+            let Some(client) = self.clients.get_mut(id) else {
                 return;
             };
+            if client.role == ClientRole::Leaving {
+                // It has its last reply, and may have sent this before.
+                return client.discard();
+            }
             let frame = match client.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return,
@@ -77,7 +80,7 @@ impl Worker {
 
     /// Handles the first frame of a connection, which holds its request.
     pub(crate) fn on_hello(&mut self, id: u64, payload: &[u8]) {
-        let Some(client) = self.clients.get_mut(&id) else {
+        let Some(client) = self.clients.get_mut(id) else {
             return;
         };
         let hello: Hello = match msb_wire::decode(payload) {
@@ -111,7 +114,7 @@ impl Worker {
                 self.answer(id, &reply);
             }
             Request::List => {
-                let visible = self.execs.values().filter(|exec| exec.running && !exec.internal);
+                let visible = self.execs.visible().filter(|exec| exec.running);
                 let reply = Reply::Execs(visible.map(status).collect());
                 self.answer(id, &reply);
             }
@@ -146,8 +149,8 @@ impl Worker {
                 self.answer(id, &reply);
             }
             Request::Head => {
-                self.events.flush();
-                let reply = Reply::Head(self.events.head().clone());
+                self.logs.events.flush();
+                let reply = Reply::Head(self.logs.events.head().clone());
                 self.answer(id, &reply);
             }
             Request::Stop { grace } => {
@@ -157,7 +160,7 @@ impl Worker {
             Request::Drain => {
                 self.wake(WakeReason::Asked);
                 self.lifetime.draining = true;
-                self.record(EventKind::Draining);
+                self.record_state(EventKind::Draining);
                 self.answer(id, &Reply::Done);
             }
             Request::Pause => self.pause_or_resume(id, true),
@@ -174,7 +177,7 @@ impl Worker {
                 self.answer(id, &reply);
             }
             Request::Own => {
-                if let Some(client) = self.clients.get_mut(&id) {
+                if let Some(client) = self.clients.get_mut(id) {
                     client.role = ClientRole::Owner;
                     client.reply(&Reply::Done);
                 }
@@ -207,15 +210,11 @@ impl Worker {
     }
 
     pub(crate) fn answer(&mut self, id: u64, reply: &Reply) {
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.answer(reply);
-        }
+        self.clients.answer(id, reply);
     }
 
     pub(crate) fn set_role(&mut self, id: u64, role: ClientRole) {
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.role = role;
-        }
+        self.clients.set_role(id, role);
     }
 
     fn renew(&mut self, left: Option<Duration>) -> Reply {
@@ -223,51 +222,48 @@ impl Worker {
             let message = format!("sandbox `{}` is ending", self.plan.name);
             return Reply::Failed(Error::new(Kind::State, message));
         }
-        self.lifetime.renew(left);
+        self.lifetime.renew(left, self.clock.now());
         let status = self.status();
         self.record(EventKind::Renewed { ends: status.ends });
         Reply::Status(status)
     }
 
     pub(crate) fn status(&self) -> WorkerStatus {
-        let until = |end: Instant| end.saturating_duration_since(Instant::now()).as_millis() as u64;
+        let now = self.clock.now();
+        let until = |end: Instant| end.saturating_duration_since(now).as_millis() as u64;
         WorkerStatus {
             pid: std::process::id(),
             started: self.lifetime.started_ms,
             draining: self.lifetime.draining,
             paused: self.guest.is_paused(),
             asleep: self.idle.is_paused(),
-            execs: u32::try_from(self.execs.values().filter(|exec| !exec.internal).count())
-                .unwrap_or(u32::MAX),
+            execs: u32::try_from(self.execs.visible().count()).unwrap_or(u32::MAX),
             restarts: self.supervisor.as_ref().map_or(0, |supervisor| supervisor.count),
             health: self.health.as_ref().map(|health| health.status),
             ends: self.lifetime.deadline().map(|end| now_ms().saturating_add(until(end))),
             ending: self.lifetime.stopping.map(|(ending, _)| ending),
-            log_failure: [self.output.failure(), self.exec_log.failure(), self.events.failure()]
-                .into_iter()
-                .find_map(|failure| failure.map(ToString::to_string)),
+            log_failure: self.logs.failure(),
         }
     }
 
     /// Passes the connection to the guest, which replies on it from now on.
     pub(crate) fn hand_to_guest(&mut self, id: u64, what: &ToGuest) {
-        let Some(client) = self.clients.remove(&id) else {
+        let Some(client) = self.clients.remove(id) else {
             return;
         };
-        let Ok(socket) = client.into_socket() else { return };
+        let Some(socket) = client.into_socket() else { return };
         match &mut self.guest.transport {
             GuestTransport::Jail(jail) => {
                 let stream_request = matches!(
                     what,
                     ToGuest::Sftp { .. } | ToGuest::Dial { .. } | ToGuest::Listen { .. }
                 );
-                let kept = stream_request.then(|| self.streams.add()).flatten();
+                let kept = stream_request.then(|| self.guest.streams.add()).flatten();
                 let kept = kept.iter().map(AsFd::as_fd);
                 let sent = jail.request(what, &kept.chain([socket.as_fd()]).collect::<Vec<_>>());
                 // The client expects a reply of the guest, so it gets the error in that format.
-                if let Err(error) = sent
-                    && let Ok(mut client) = ClientConn::new(socket, ClientRole::Leaving)
-                {
+                if let Err(error) = sent {
+                    let mut client = ClientConn::new(socket, ClientRole::Leaving, self.clock.now());
                     match what {
                         ToGuest::Files { .. } => client.refuse_files(error.message()),
                         _ => client.refuse(error),
@@ -291,7 +287,7 @@ impl Worker {
     /// Handles a frame of a client that is attached to an Exec.
     pub(crate) fn on_exec_frame(&mut self, id: u64, kind: FrameKind, payload: &[u8]) {
         self.wake(WakeReason::Exec);
-        let Some(exec) = self.execs.get_mut(&id) else {
+        let Some(exec) = self.execs.get_mut(id) else {
             return;
         };
         match kind {
@@ -324,7 +320,7 @@ impl Worker {
     }
 
     pub(crate) fn kill_exec(&mut self, id: u64, signal: i32) -> Reply {
-        let Some(exec) = self.execs.get_mut(&id) else {
+        let Some(exec) = self.execs.get_mut(id) else {
             let hint = "`msb ps NAME --execs` lists running Execs";
             return Reply::Failed(
                 Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(hint),
@@ -354,12 +350,12 @@ impl Worker {
 
     /// A client has disconnected: its Exec is killed unless it is detached, or has another client.
     pub(crate) fn on_client_disconnect(&mut self, id: u64) {
-        let Some(client) = self.clients.get(&id) else {
+        let Some(client) = self.clients.get(id) else {
             return;
         };
         match client.role {
             ClientRole::Exec(exec) => {
-                let Some(exec) = self.execs.get_mut(&exec) else {
+                let Some(exec) = self.execs.get_mut(exec) else {
                     return;
                 };
                 exec.watchers.retain(|watcher| *watcher != id);
@@ -379,14 +375,16 @@ impl Worker {
     fn refuse_exec(&mut self, client: u64, command: &Command, error: Error) {
         let user = command.user.as_ref().map(ToString::to_string);
         self.record_failure(&command.argv, user, command.origin.clone(), error.kind());
-        self.events.flush();
+        self.logs.events.flush();
         self.answer(client, &Reply::Failed(error));
     }
 
     pub(crate) fn start_exec(&mut self, client: u64, command: Command) {
         if self.lifetime.draining || self.lifetime.stopping.is_some() {
-            let error =
-                Error::new(Kind::State, format!("sandbox `{}` takes no new Execs", self.plan.name));
+            let name = &self.plan.name;
+            let state = if self.lifetime.draining { "draining" } else { "stopping" };
+            let message = format!("sandbox `{name}` is {state} and takes no new commands");
+            let error = Error::new(Kind::State, message);
             return self.refuse_exec(client, &command, error);
         }
         self.wake(WakeReason::Exec);
@@ -397,18 +395,18 @@ impl Worker {
         if self.is_held_for_copy() || self.idle.is_transitioning() {
             // The delay is short, and no client has paused the sandbox that could resume it.
             self.set_role(client, ClientRole::Delayed);
-            return self.delayed_execs.push((client, command));
+            return self.execs.delayed.push((client, command));
         }
         if self.guest.is_paused() {
             let error = self.paused_error();
             return self.refuse_exec(client, &command, error);
         }
-        let id = self.next_exec;
+        let id = self.execs.next_id;
         match self.spawn_exec(id, Some(client), command) {
             Ok(()) => {}
             // The client is told when the sandbox is gone, as it is of an exit.
-            Err(error) if self.main == Some(id) => {
-                self.failed_main = vec![(client, error)];
+            Err(error) if self.execs.is_main(id) => {
+                self.execs.failed_main = vec![(client, error)];
                 self.finish(Ending::Own, None);
             }
             Err(error) => self.answer(client, &Reply::Failed(error)),
@@ -418,12 +416,12 @@ impl Worker {
     /// Starts the main command again, detached from any client.
     pub(crate) fn start_main_detached(&mut self, command: Command) {
         let command = Command { detached: true, tty: None, stdin: Stdin::Closed, ..command };
-        let id = self.next_exec;
-        let unstarted = ExecHandle::in_vm(id, &command);
+        let id = self.execs.next_id;
+        let unstarted = ExecHandle::in_vm(id, &command, self.clock.now());
         if self.spawn_exec(id, None, command).is_err() {
             // Without descriptors for pipes it counts as failed with 126, and the restart policy
             // applies.
-            self.next_exec += 1;
+            self.execs.next_id += 1;
             let (code, ending) = (Some(126), Ending::Own);
             self.on_main_exited(unstarted, Exit { code, signal: None, ending, reached: None });
         }
@@ -431,22 +429,21 @@ impl Worker {
 
     /// Starts a command of the worker itself. Returns its number, or none on failure.
     pub(crate) fn start_internal(&mut self, command: Command) -> Option<u64> {
-        let id = FIRST_INTERNAL_ID + self.internal_execs;
-        self.internal_execs += 1;
+        let id = self.execs.next_internal_id();
         self.spawn_exec(id, None, command).ok().map(|()| id)
     }
 
     fn spawn_exec(&mut self, id: u64, client: Option<u64>, command: Command) -> Result<()> {
-        let in_vm = self.guest.vm().is_some();
+        let (in_vm, now) = (self.guest.vm().is_some(), self.clock.now());
         let made = match in_vm {
-            true => Ok((ExecHandle::in_vm(id, &command), ChildStreams::default())),
-            false => ExecHandle::new(id, &command, self.plan.ids.root()),
+            true => Ok((ExecHandle::in_vm(id, &command, now), ChildStreams::default())),
+            false => ExecHandle::new(id, &command, self.plan.ids.root(), now),
         };
         let (mut exec, streams) = made.map_err(|error| {
             let error = Error::host("cannot make pipes for the command", error);
             let user = command.user.as_ref().map(ToString::to_string);
             self.record_failure(&command.argv, user, command.origin.clone(), error.kind());
-            self.events.flush();
+            self.logs.events.flush();
             error
         })?;
         exec.internal = id >= FIRST_INTERNAL_ID;
@@ -463,8 +460,8 @@ impl Worker {
             user: command.user.or_else(|| self.plan.user.clone()),
             tty: command.tty,
             rlimits,
-            last: self.main == Some(id) && self.supervisor.is_none(),
-            sweep: exec.internal || self.main == Some(id) && self.supervisor.is_some(),
+            last: self.execs.is_main(id) && self.supervisor.is_none(),
+            sweep: exec.internal || self.execs.is_main(id) && self.supervisor.is_some(),
         };
         let frame = encode(FrameKind::Control, &request);
         if frame.len() > msb_wire::MAX_REQUEST {
@@ -478,16 +475,16 @@ impl Worker {
         if let Err(GuestSendError::Shortage(error)) = sent {
             let user = exec.user.clone();
             self.record_failure(&exec.argv, user, exec.origin.clone(), error.kind());
-            self.events.flush();
+            self.logs.events.flush();
             return Err(error);
         }
         if !exec.internal {
-            self.next_exec += 1;
+            self.execs.next_id += 1;
         }
         if let Some(client) = client {
             self.set_role(client, ClientRole::Exec(id));
         }
-        self.execs.insert(id, exec);
+        self.execs.insert(exec);
         self.update_busy();
         if sent.is_err() {
             // Attached clients are told when the sandbox has ended.
@@ -502,13 +499,13 @@ impl Worker {
     pub(crate) fn attach(&mut self, client: u64, id: u64) {
         self.wake(WakeReason::Exec);
         let is_visible = |exec: &&mut ExecHandle| exec.running && !exec.internal;
-        let Some(exec) = self.execs.get_mut(&id).filter(is_visible) else {
+        let Some(exec) = self.execs.get_mut(id).filter(is_visible) else {
             let error = Error::new(Kind::NotFound, format!("no Exec `{id}` runs")).hint(
                 "`msb ps NAME --execs` lists running ones; `msb logs NAME --exec ID` shows output",
             );
             return self.answer(client, &Reply::Failed(error));
         };
-        let Some(attached) = self.clients.get_mut(&client) else {
+        let Some(attached) = self.clients.get_mut(client) else {
             return;
         };
         attached.role = ClientRole::Exec(id);

@@ -11,33 +11,22 @@ use msb_vm::Order;
 use msb_wire::record::{EventKind, ExecRecord, WakeReason};
 use msb_wire::{Reply, StopResult, ToGuest, ToMachine};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Grace period for an init if no client has set one.
 const INIT_GRACE: Duration = Duration::from_secs(10);
 
 impl Worker {
     pub(crate) fn run_timers(&mut self) {
-        let now = Instant::now();
-        let late = |client: &ClientConn| client.hello_deadline().is_some_and(|limit| now >= limit);
-        self.clients.retain(|_, client| !late(client));
+        let now = self.clock.now();
+        self.clients.expire(now);
         self.expire_unauthenticated(now);
         self.run_meter(now);
-        self.lifetime.watch_memory(now, &self.guest.jailed, self.guest.is_paused());
-        let late: Vec<u64> = self
-            .execs
-            .values_mut()
-            .filter(|exec| exec.deadline.is_some_and(|deadline| now >= deadline))
-            .map(|exec| {
-                exec.deadline = None;
-                exec.ending = Ending::Timeout;
-                exec.id
-            })
-            .collect();
+        self.lifetime.watch_memory(now, &*self.guest.process, self.guest.is_paused());
+        let late = self.execs.take_timed_out(now);
         if !late.is_empty() {
             self.wake(WakeReason::Clock);
         }
@@ -66,7 +55,7 @@ impl Worker {
             self.supervisor = None;
             self.update_busy();
         }
-        let deadline = Instant::now() + grace;
+        let deadline = self.clock.now() + grace;
         let sooner = self.lifetime.stopping.is_none_or(|(_, present)| deadline < present);
         if sooner {
             self.lifetime.stopping = Some((ending, deadline));
@@ -74,7 +63,7 @@ impl Worker {
         for exec in self.execs.values_mut().filter(|exec| exec.ending == Ending::Own) {
             exec.ending = ending;
         }
-        self.forced |= grace.is_zero();
+        self.lifetime.forced |= grace.is_zero();
         let signal = signal::SIGTERM;
         match &mut self.guest.transport {
             _ if grace.is_zero() => {}
@@ -104,14 +93,21 @@ impl Worker {
     pub(crate) fn finish(&mut self, ending: Ending, exit: Option<Exit>) {
         // The main command may have exited before while its output was drained; then its exit
         // counts.
-        let drain = self.main.and_then(|id| self.execs.get(&id)?.exited);
+        let drain = self.execs.main.and_then(|id| self.execs.get(id)?.exited);
         let own =
             drain.map(|drain| StopResult { ending: drain.exit.ending, exit: Some(drain.exit) });
-        self.outcome.get_or_insert(own.unwrap_or(StopResult { ending, exit }));
+        self.lifetime.outcome.get_or_insert(own.unwrap_or(StopResult { ending, exit }));
     }
 
     pub(crate) fn record(&mut self, happened: EventKind) {
-        self.events.append(happened);
+        self.logs.events.append(happened);
+    }
+
+    /// Records a new state of the sandbox and writes it at once: a client that has the reply may list
+    /// sandboxes, and the list reads the log.
+    pub(crate) fn record_state(&mut self, state: EventKind) {
+        self.record(state);
+        self.logs.events.flush();
     }
 
     /// Shuts down, in this order: everything inside is killed, the records are finished, the name
@@ -120,17 +116,19 @@ impl Worker {
     /// A guest without children and without a cgroup is not waited for: no process of the sandbox
     /// can run, and unmounting takes the kernel a while.
     pub(crate) fn end(mut self, lock: &File, volume_locks: Vec<OwnedFd>) {
-        let own_exit = self.outcome.is_some_and(|stopped| stopped.exit.is_some());
+        let own_exit = self.lifetime.outcome.is_some_and(|stopped| stopped.exit.is_some());
         if let Some(gateway) = &self.gateway {
-            gateway.shutdown();
+            gateway.begin_close(self.plan.ephemeral);
         }
         let panic_error = self.panic_error();
         self.power_off_vm();
         let vm = self.guest.vm().is_some();
-        let lasts = !self.plan.ephemeral || self.guest.jailed.group.is_some();
+        let lasts = !self.plan.ephemeral || self.guest.process.group().is_some();
         let wait = match vm {
             true => !own_exit || lasts,
-            false => !(own_exit && self.no_children_left) || self.guest.jailed.group.is_some(),
+            false => {
+                !(own_exit && self.guest.no_children_left) || self.guest.process.group().is_some()
+            }
         };
         // Another sandbox may use a volume once its lock is released, so our writes must be
         // finished. A guest under a supervisor does not exit with its main command.
@@ -141,19 +139,20 @@ impl Worker {
             self.guest.send_kill();
         }
         while self.read_init_console() {}
-        let stopped = self.outcome.unwrap_or(StopResult { ending: Ending::Crashed, exit: None });
-        let ids: Vec<u64> = self.execs.keys().copied().collect();
-        for id in &ids {
+        let stopped =
+            self.lifetime.outcome.unwrap_or(StopResult { ending: Ending::Crashed, exit: None });
+        for id in self.execs.ids() {
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-                while self.forward_output(*id, stream) {}
+                while self.forward_output(id, stream) {}
             }
         }
         let (signal, ending) = (Some(signal::SIGKILL), stopped.ending);
         let killed = Exit { code: None, signal, ending, reached: None };
         let mut exits = Vec::new();
-        for (id, exec) in std::mem::take(&mut self.execs) {
+        for exec in self.execs.take_all() {
+            let id = exec.id;
             let exit = match (stopped.exit, exec.exited) {
-                (Some(exit), _) if self.main == Some(id) => exit,
+                (Some(exit), _) if self.execs.is_main(id) => exit,
                 (_, Some(drain)) => drain.exit,
                 _ => Exit {
                     ending: if exec.ending == Ending::Own { stopped.ending } else { exec.ending },
@@ -161,23 +160,22 @@ impl Worker {
                 },
             };
             if exec.running && !exec.internal && !self.plan.ephemeral {
-                self.exec_log.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
+                self.logs.execs.line(&ExecRecord::Ended { exec: id, time: now_ms(), exit });
             }
             if exec.running {
                 self.record_end(&exec, exit);
             }
             exits.extend(exec.watchers.into_iter().map(|watcher| (watcher, exit)));
         }
-        // A client that is told of the end may start the sandbox again, with the same ports.
-        if let Some(gateway) = self.gateway.take()
-            && (!self.plan.ephemeral || !gateway.ports.is_empty())
-        {
-            gateway.drain_and_close();
+        // A client that is told of the end reads what was refused, and may start the sandbox again,
+        // with the same ports.
+        if let Some(gateway) = self.gateway.take() {
+            gateway.finish_close(self.plan.ephemeral);
         }
         self.record(EventKind::Stopped { ending: stopped.ending, exit: stopped.exit });
-        self.events.flush();
+        self.logs.events.flush();
         let mut moved = None;
-        if !self.fully_created || self.plan.ephemeral && !has_changes(&self.plan) {
+        if !self.lifetime.fully_created || self.plan.ephemeral && !has_changes(&self.plan) {
             moved = move_aside(&self.directory);
         } else {
             msb_log::debug_on_failure!(
@@ -205,15 +203,15 @@ impl Worker {
             "cannot release the lock of the sandbox"
         );
         for (watcher, exit) in exits {
-            if let Some(client) = self.clients.get_mut(&watcher) {
+            if let Some(client) = self.clients.get_mut(watcher) {
                 match &panic_error {
                     Some(error) => client.answer(&Reply::Failed(error.clone())),
                     None => client.answer(&Reply::Exited(exit)),
                 }
             }
         }
-        for (watcher, error) in self.failed_main {
-            if let Some(client) = self.clients.get_mut(&watcher) {
+        for (watcher, error) in std::mem::take(&mut self.execs.failed_main) {
+            if let Some(client) = self.clients.get_mut(watcher) {
                 client.answer(&Reply::Failed(error));
             }
         }
@@ -223,7 +221,7 @@ impl Worker {
         for client in self.clients.values_mut().filter(waits) {
             client.answer(&Reply::Stopped(stopped));
         }
-        flush_all(self.clients);
+        flush_all(self.clients.into_values());
         if let Some(guest) = guest {
             guest.kill_and_wait();
         }
@@ -255,17 +253,17 @@ fn has_changes(plan: &Plan) -> bool {
 }
 
 /// Sends buffered replies, until every client has got them or is gone.
-fn flush_all(mut clients: BTreeMap<u64, ClientConn>) {
+fn flush_all(mut clients: Vec<ClientConn>) {
     loop {
-        clients.retain(|_, client| !client.is_drained());
+        clients.retain(|client| !client.is_drained());
         let mut fds: Vec<PollFd<'_>> = clients
-            .values()
+            .iter()
             .map(|client| PollFd::from_borrowed_fd(client.socket(), PollFlags::OUT))
             .collect();
         if fds.is_empty() || rustix::event::poll(&mut fds, None).is_err() {
             return;
         }
-        for client in clients.values_mut() {
+        for client in &mut clients {
             client.flush();
         }
     }

@@ -31,9 +31,9 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// None if the sandbox ends with its main command.
-    pub(crate) fn new(plan: &Plan) -> Option<Self> {
+    pub(crate) fn new(plan: &Plan, now: Instant) -> Option<Self> {
         let command = plan.command.clone().filter(|_| plan.restart.is_some())?;
-        let (policy, started) = (plan.restart, Instant::now());
+        let (policy, started) = (plan.restart, now);
         Some(Self { policy, command, count: 0, delay: FIRST_DELAY, started, pending: None })
     }
 
@@ -85,19 +85,19 @@ impl Worker {
     pub(crate) fn on_main_exited(&mut self, exec: ExecHandle, exit: Exit) {
         let ends = self.lifetime.stopping.is_some() || self.lifetime.draining;
         let restarts = match &mut self.supervisor {
-            Some(supervisor) if !ends => supervisor.on_exit(exit, Instant::now()),
+            Some(supervisor) if !ends => supervisor.on_exit(exit, self.clock.now()),
             _ => false,
         };
         if !restarts {
             // Its clients are told when the sandbox is gone, so that its name is free by then.
-            self.execs.insert(exec.id, exec);
+            self.execs.insert(exec);
             return self.finish(exit.ending, Some(exit));
         }
-        self.main = None;
+        self.execs.main = None;
         self.update_busy();
-        self.exec_log.line(&ExecRecord::Ended { exec: exec.id, time: now_ms(), exit });
+        self.logs.execs.line(&ExecRecord::Ended { exec: exec.id, time: now_ms(), exit });
         self.record_end(&exec, exit);
-        self.events.flush();
+        self.logs.events.flush();
         for watcher in exec.watchers {
             self.answer(watcher, &Reply::Exited(exit));
         }
@@ -122,7 +122,7 @@ impl Worker {
         if let Some(health) = &mut self.health {
             health.reset(now);
         }
-        self.main = Some(self.next_exec);
+        self.execs.main = Some(self.execs.next_id);
         self.start_main_detached(command);
     }
 }

@@ -45,14 +45,14 @@ pub(crate) struct UsageMeter {
 }
 
 impl UsageMeter {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             waiting: Vec::new(),
             net: None,
             guest: None,
             most: (0, None),
             history: VecDeque::new(),
-            next: Instant::now() + SAMPLE_INTERVAL,
+            next: now + SAMPLE_INTERVAL,
         }
     }
 
@@ -104,7 +104,7 @@ impl Worker {
         if let Some(client) = client {
             self.set_role(client, ClientRole::Waiting);
         }
-        let until = Instant::now() + MEASURE_LIMIT;
+        let until = self.clock.now() + MEASURE_LIMIT;
         self.meter.waiting.push(UsageQuery { client, until, awaits_net, awaits_guest });
         self.answer_finished(|query| !query.awaits_net && !query.awaits_guest);
     }
@@ -147,7 +147,7 @@ impl Worker {
         if done.is_empty() {
             return;
         }
-        let mut usage = host_usage::measure(&self.guest.jailed, self.lifetime.started.elapsed());
+        let mut usage = host_usage::measure(&*self.guest.process, self.uptime());
         self.meter.keep_monotonic(&mut usage);
         usage.net = self.meter.net.filter(|_| self.gateway.is_some());
         for query in done {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn counters_never_decrease() {
-        let mut meter = UsageMeter::new();
+        let mut meter = UsageMeter::new(Instant::now());
         for (now, expected) in [
             (used(5, None), used(5, None)),
             (used(3, Some((4, 9))), used(5, Some((4, 9)))),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn history_is_limited_to_an_hour() {
-        let mut meter = UsageMeter::new();
+        let mut meter = UsageMeter::new(Instant::now());
         for pids in 0..400 {
             meter.keep(&Usage { pids, ..used(0, None) });
         }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_paused_sandbox_is_not_sampled() {
-        let meter = UsageMeter::new();
+        let meter = UsageMeter::new(Instant::now());
         assert!(meter.next(false).is_some());
         assert_eq!(meter.next(true), None);
     }

@@ -6,7 +6,9 @@ use msb_spec::{
     Error, ImageRef, MachineBase, Plan, Profile, Result, Stage, Upper, UserRef, VolumeStorage,
 };
 use msb_vm::{Disk, Share};
-use msb_wire::{Boot, MACHINE_PORT, MachineMount, MachineRoot, ShareOverlay, WrittenDisk};
+use msb_wire::{
+    Boot, MACHINE_PORT, MachineMount, MachineRoot, MachineTmpfs, ShareOverlay, WrittenDisk,
+};
 use std::path::{Path, PathBuf};
 
 /// Mounts of the VMM process, configuration of the VMM, and boot message for the guest.
@@ -91,7 +93,12 @@ impl VmLayout {
             tmpfs: plan
                 .tmpfs
                 .iter()
-                .map(|tmpfs| (tmpfs.guest.as_str().to_owned(), tmpfs.size))
+                .map(|tmpfs| MachineTmpfs {
+                    guest: tmpfs.guest.as_str().to_owned(),
+                    size: tmpfs.size,
+                    read_only: tmpfs.read_only,
+                    no_exec: tmpfs.no_exec,
+                })
                 .collect(),
             mounts,
             pids: plan.limits.pids.map(|limit| limit.value),
@@ -162,7 +169,7 @@ fn mounts(
     let owner = mount_owner(plan);
     for (index, mount) in plan.mounts.iter().enumerate() {
         let tag = format!("mount{index}");
-        let (guest, read_only) = (mount.guest.clone(), mount.read_only);
+        let (guest, read_only, no_exec) = (mount.guest.clone(), mount.read_only, mount.no_exec);
         if mount.volume.as_ref().is_some_and(|volume| volume.stored == VolumeStorage::Disk) {
             let host = mount.host.clone();
             let path = Path::new("/").join(&tag);
@@ -180,7 +187,7 @@ fn mounts(
             });
             let tag = device(vm.disks.len());
             vm.disks.push(Disk { path, read_only, lasting: true });
-            mounts.push(MachineMount { tag, disk: true, guest, read_only, file: None });
+            mounts.push(MachineMount { tag, disk: true, guest, read_only, no_exec, file: None });
             continue;
         }
         // A share is a directory, so a single file gets a directory of its own.
@@ -204,7 +211,7 @@ fn mounts(
         });
         let path = Path::new("/").join(&tag);
         vm.shares.push(Share { tag: tag.clone(), path, read_only, owner: Some(owner) });
-        mounts.push(MachineMount { tag, disk: false, guest, read_only, file });
+        mounts.push(MachineMount { tag, disk: false, guest, read_only, no_exec, file });
     }
     if let Some(workspace) = &plan.workspace {
         let tag = "workspace".to_owned();
@@ -225,6 +232,7 @@ fn mounts(
             disk: false,
             guest: workspace.guest.clone(),
             read_only: false,
+            no_exec: false,
             file: None,
         });
         // A mount point below another comes after it.

@@ -1,34 +1,32 @@
 //! The worker's poll loop and its state.
 
 use crate::client::{ClientConn, ClientRole};
+use crate::clients::{CALLER, Clients};
+use crate::clock::{Clock, SystemClock};
 use crate::compromised;
-use crate::event_log::EventLog;
 use crate::exec::{ExecHandle, OutputStream};
+use crate::execs::Execs;
 use crate::gateway_link::{self, GatewayFds, GatewayLink};
 use crate::guest::Guest;
 use crate::health::HealthMonitor;
 use crate::idle::IdleTimer;
-use crate::init::InitState;
 use crate::lifetime::Lifetime;
-use crate::log::BoundedLog;
+use crate::logs::Logs;
 use crate::microvm::MicroVm;
-use crate::open_streams::OpenStreams;
-use crate::pause::PauseRequest;
 use crate::supervisor::Supervisor;
 use crate::usage_meter::UsageMeter;
-use crate::vsock_relay::VsockRelay;
 use msb_jail::WorkerNeeds;
 use msb_spec::{Command, Ending, Error, Kind, Plan, Result, Stage, env, state};
 use msb_sys::signal::{self, Signals};
 use msb_sys::socket;
 use msb_wire::record::EventKind;
-use msb_wire::{Head, Reply, StopResult};
+use msb_wire::{Head, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tracing::info;
 
@@ -54,70 +52,45 @@ pub struct WorkerArgs {
     pub gateway: Result<Option<GatewayFds>>,
 }
 
-/// Client number of the caller.
-const CALLER: u64 = 0;
-/// Bounds the descriptors. Further clients wait in the listen queue.
-const CLIENT_LIMIT: usize = 512;
-
+/// The worker of one sandbox. Each part owns its state and its timers.
 pub(crate) struct Worker {
     pub(crate) plan: Plan,
     pub(crate) directory: PathBuf,
-    pub(crate) guest: Guest,
+    pub(crate) clock: Rc<dyn Clock>,
     pub(crate) listener: OwnedFd,
-    pub(crate) signals: Signals,
-    pub(crate) clients: BTreeMap<u64, ClientConn>,
-    pub(crate) next_client: u64,
-    pub(crate) execs: BTreeMap<u64, ExecHandle>,
-    pub(crate) next_exec: u64,
-    /// The main command's Exec: the sandbox ends with it unless it is restarted.
-    pub(crate) main: Option<u64>,
+    signals: Signals,
+    pub(crate) clients: Clients,
+    pub(crate) execs: Execs,
     /// Restarts the main command, if there is a policy.
     pub(crate) supervisor: Option<Supervisor>,
     /// The health check, if the Plan has one.
     pub(crate) health: Option<HealthMonitor>,
     /// Pauses the sandbox when it is idle.
     pub(crate) idle: IdleTimer,
-    /// Number of Execs that the worker itself has started.
-    pub(crate) internal_execs: u64,
-    /// The main command, until the caller has finished patching files.
-    pub(crate) pending_main: Option<Command>,
     pub(crate) lifetime: Lifetime,
-    pub(crate) memory_seen: u64,
-    pub(crate) forks_refused: u64,
-    /// When commands that do not start were last checked.
-    pub(crate) start_checked: Instant,
-    pub(crate) output: BoundedLog,
-    pub(crate) exec_log: BoundedLog,
-    pub(crate) events: EventLog,
-    pub(crate) outcome: Option<StopResult>,
-    /// Clients of a main command that could not be started, with the error.
-    pub(crate) failed_main: Vec<(u64, Error)>,
-    /// The sandbox is complete as planned. An incomplete one is removed when it ends.
-    pub(crate) fully_created: bool,
-    /// Read buffer for everything. Its pages are allocated on first use.
-    pub(crate) buffer: Vec<u8>,
-    /// The guest has reported that no other process is left.
-    pub(crate) no_children_left: bool,
-    /// When the boot of a microVM, or of an init, has timed out.
-    pub(crate) boot_deadline: Option<Instant>,
-    /// Stopped without a grace period, so disks are not synced.
-    pub(crate) forced: bool,
-    /// Relays into a microVM, by number.
-    pub(crate) relays: BTreeMap<u64, VsockRelay>,
-    /// Open streams into a jail.
-    pub(crate) streams: OpenStreams,
-    /// Resource use and pending queries for it.
-    pub(crate) meter: UsageMeter,
-    /// Clients that wait for the VMM to pause or resume, in order; `None` is the idle timer.
-    pub(crate) pending_vm_orders: VecDeque<Option<u64>>,
-    /// Pauses and resumes in progress, in order.
-    pub(crate) pending_pauses: VecDeque<PauseRequest>,
-    /// Commands that wait until the sandbox is no longer held for a copy.
-    pub(crate) delayed_execs: Vec<(u64, Command)>,
+    pub(crate) guest: Guest,
     /// The gateway, until it has ended.
     pub(crate) gateway: Option<GatewayLink>,
-    /// State of the image's own init.
-    pub(crate) init_state: InitState,
+    pub(crate) logs: Logs,
+    /// Resource use and pending queries for it.
+    pub(crate) meter: UsageMeter,
+    /// Read buffer for everything. Its pages are allocated on first use.
+    pub(crate) buffer: Vec<u8>,
+}
+
+/// What a worker's loop runs on. Tests pass a guest and a clock of their own.
+pub(crate) struct WorkerParts {
+    pub(crate) plan: Plan,
+    pub(crate) directory: PathBuf,
+    pub(crate) guest: Guest,
+    pub(crate) gateway: Option<GatewayLink>,
+    pub(crate) listener: OwnedFd,
+    pub(crate) signals: Signals,
+    pub(crate) clock: Rc<dyn Clock>,
+    /// Last event of an earlier run.
+    pub(crate) last_event: Head,
+    /// Number of the last Exec of an earlier run.
+    pub(crate) last_exec: u64,
 }
 
 /// What a poll result belongs to.
@@ -145,7 +118,7 @@ pub fn run(args: WorkerArgs) -> i32 {
         args;
     let ephemeral = plan.ephemeral;
     let first = last_event.number == 0;
-    let Ok(caller) = ClientConn::new(caller, ClientRole::Owner) else { return 125 };
+    let caller = ClientConn::new(caller, ClientRole::Owner, Instant::now());
     let started = gateway
         .and_then(|gateway| Worker::start(plan, &directory, (last_event, last_exec), gateway));
     let started = match started {
@@ -231,49 +204,42 @@ impl Worker {
         let guest = Guest::start(&plan, directory, link, trusted.as_deref())?;
         let listener = socket::listen(opened.as_fd(), state::SOCKET)
             .map_err(|error| broken("cannot listen in the sandbox's directory", error))?;
-        let lifetime = Lifetime::new(&plan);
-        let fully_created = last_event.number > 0;
-        let kept = !plan.ephemeral || plan.workspace.is_some();
-        let pending_main = plan.command.clone();
-        Ok(Self {
-            supervisor: Supervisor::new(&plan),
-            health: HealthMonitor::new(&plan),
-            idle: IdleTimer::new(&plan),
-            internal_execs: 0,
-            output: BoundedLog::of_output(directory),
-            exec_log: BoundedLog::of_lines(directory, state::EXECS),
-            events: EventLog::new(directory, last_event, kept),
+        Ok(Self::new(WorkerParts {
             plan,
             directory: directory.to_owned(),
             guest,
+            gateway,
             listener,
             signals,
-            clients: BTreeMap::new(),
-            next_client: CALLER + 1,
-            execs: BTreeMap::new(),
-            next_exec: last_exec + 1,
-            main: None,
-            pending_main,
-            lifetime,
-            memory_seen: 0,
-            forks_refused: 0,
-            start_checked: Instant::now(),
-            outcome: None,
-            failed_main: Vec::new(),
-            fully_created,
+            clock: Rc::new(SystemClock),
+            last_event,
+            last_exec,
+        }))
+    }
+
+    /// A worker whose guest runs already.
+    pub(crate) fn new(parts: WorkerParts) -> Self {
+        let WorkerParts { plan, directory, guest, gateway, listener, signals, clock, .. } = parts;
+        let now = clock.now();
+        let fully_created = parts.last_event.number > 0;
+        Self {
+            clients: Clients::default(),
+            execs: Execs::new(parts.last_exec, plan.command.clone(), now),
+            supervisor: Supervisor::new(&plan, now),
+            health: HealthMonitor::new(&plan, now),
+            idle: IdleTimer::new(&plan, now),
+            lifetime: Lifetime::new(&plan, fully_created, now),
+            logs: Logs::new(&plan, &directory, parts.last_event),
+            meter: UsageMeter::new(now),
             buffer: vec![0; 64 << 10],
-            no_children_left: false,
-            boot_deadline: None,
-            forced: false,
-            relays: BTreeMap::new(),
-            streams: OpenStreams::default(),
-            meter: UsageMeter::new(),
-            pending_vm_orders: VecDeque::new(),
-            pending_pauses: VecDeque::new(),
-            delayed_execs: Vec::new(),
+            plan,
+            directory,
+            clock,
+            listener,
+            signals,
+            guest,
             gateway,
-            init_state: InitState::default(),
-        })
+        }
     }
 
     /// Confines the worker, starts the main command and tells the caller that the guest runs.
@@ -297,7 +263,7 @@ impl Worker {
         if self.plan.patches.is_empty() && self.plan.init.is_none() {
             self.start_main();
         }
-        let started = self.guest.jailed.wait_started();
+        let started = self.guest.process.wait_started();
         // If the gateway has failed, its own error is the reason why no device could be handed to
         // it.
         let started = match (started, &mut self.gateway) {
@@ -307,7 +273,7 @@ impl Worker {
         let started =
             started.and_then(|()| self.gateway.as_mut().map_or(Ok(()), GatewayLink::await_ready));
         let started = started.and_then(|()| self.await_vm());
-        let mut caller = self.clients.remove(&CALLER).expect("clients are not read before this");
+        let mut caller = self.clients.remove(CALLER).expect("clients are not read before this");
         // The caller's input is for the command that starts after the init.
         let started = started.and_then(|()| self.await_init());
         if let Err(error) = started {
@@ -341,7 +307,7 @@ impl Worker {
         let needs = WorkerNeeds {
             directory: self.directory.clone(),
             cgroups: groups.into_values().collect(),
-            processes: self.guest.jailed.processes.fd(),
+            processes: self.guest.process.processes().fd(),
         };
         msb_jail::confine_worker(&needs).map_err(|error| error.at(Stage::Boot))
     }
@@ -355,8 +321,8 @@ impl Worker {
 
     /// Marks the sandbox as complete, and records its creation.
     pub(crate) fn mark_created(&mut self) {
-        if !self.fully_created {
-            self.fully_created = true;
+        if !self.lifetime.fully_created {
+            self.lifetime.fully_created = true;
             msb_log::warn_on_failure!(
                 std::fs::remove_file(self.directory.join(state::UNFINISHED)),
                 "cannot mark the sandbox as created"
@@ -366,58 +332,53 @@ impl Worker {
     }
 
     pub(crate) fn start_main(&mut self) {
-        if let Some(command) = self.pending_main.take() {
-            self.main = Some(self.next_exec);
+        if let Some(command) = self.execs.pending_main.take() {
+            self.execs.main = Some(self.execs.next_id);
             self.start_exec(CALLER, command);
         }
     }
 
     fn serve(&mut self) {
-        while self.outcome.is_none() {
-            // First, because the caller may have disconnected already.
-            self.handle_disconnects();
-            self.clients.retain(|_, client| {
-                !(client.is_drained() && (client.role == ClientRole::Leaving || client.closed))
-            });
-            self.events.flush();
-            for (ready, flags) in self.wait() {
-                self.handle(ready, flags);
-                if self.outcome.is_some() {
-                    return;
-                }
-            }
-            self.run_timers();
+        while self.lifetime.outcome.is_none() {
+            self.turn(Self::wait);
         }
     }
 
-    /// Handles closed connections of clients.
-    fn handle_disconnects(&mut self) {
-        let left: Vec<u64> = self
-            .clients
-            .iter()
-            .filter(|(_, c)| c.closed && !c.disconnect_handled)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in left {
-            if let Some(client) = self.clients.get_mut(&id) {
-                client.disconnect_handled = true;
-            }
+    /// One turn of the loop. `wait` returns what is ready.
+    pub(crate) fn turn(&mut self, wait: impl FnOnce(&Self) -> Vec<(PollSource, PollFlags)>) {
+        // First, because the caller may have disconnected already.
+        for id in self.clients.take_disconnected() {
             self.on_client_disconnect(id);
         }
+        self.clients.drop_finished();
+        self.logs.events.flush();
+        for (ready, flags) in wait(&*self) {
+            self.handle(ready, flags);
+            if self.lifetime.outcome.is_some() {
+                return;
+            }
+        }
+        self.run_timers();
     }
 
     /// Polls until something is ready or a deadline has passed.
     pub(crate) fn wait(&self) -> Vec<(PollSource, PollFlags)> {
-        let mut waits: Vec<(PollSource, PollFd<'_>)> = Vec::with_capacity(8 + self.clients.len());
+        let now = self.clock.now();
+        self.poll_within(self.next_deadline().map(|at| at.saturating_duration_since(now)))
+    }
+
+    /// Polls until something is ready, at most for `limit`.
+    pub(crate) fn poll_within(&self, limit: Option<Duration>) -> Vec<(PollSource, PollFlags)> {
+        let mut waits: Vec<(PollSource, PollFd<'_>)> = Vec::with_capacity(16);
         let mut add = |ready, fd, flags| waits.push((ready, PollFd::from_borrowed_fd(fd, flags)));
-        if self.clients.len() < CLIENT_LIMIT {
+        if self.clients.has_room() {
             add(PollSource::Listener, self.listener.as_fd(), PollFlags::IN);
         }
         add(PollSource::Signals, self.signals.fd().as_fd(), PollFlags::IN);
         add(PollSource::Guest, self.guest.socket(), PollFlags::IN);
-        add(PollSource::GuestDead, self.guest.jailed.pidfd.as_fd(), PollFlags::IN);
-        if let Some(console) = &self.guest.jailed.console {
-            add(PollSource::Console, console.as_fd(), PollFlags::IN);
+        add(PollSource::GuestDead, self.guest.process.pidfd(), PollFlags::IN);
+        if let Some(console) = self.guest.process.console() {
+            add(PollSource::Console, console, PollFlags::IN);
         }
         if let Some(gateway) = &self.gateway {
             add(PollSource::Gateway, gateway.socket(), PollFlags::IN);
@@ -427,7 +388,7 @@ impl Worker {
             .into_iter()
             .flat_map(vm_poll_sources)
             .for_each(|(ready, fd, flags)| add(ready, fd, flags));
-        for (id, client) in &self.clients {
+        for (id, client) in self.clients.iter() {
             // Without flags, a hang-up is still reported.
             let mut flags = PollFlags::empty();
             if self.may_read(client) {
@@ -437,14 +398,15 @@ impl Worker {
                 flags |= PollFlags::OUT;
             }
             if !client.closed {
-                add(PollSource::Client(*id), client.socket(), flags);
+                add(PollSource::Client(id), client.socket(), flags);
             } else if !client.is_drained() {
-                add(PollSource::Client(*id), client.socket(), PollFlags::OUT);
+                add(PollSource::Client(id), client.socket(), PollFlags::OUT);
             }
         }
-        for (id, exec) in &self.execs {
+        for exec in self.execs.values() {
+            let id = exec.id;
             if let Some(stdin) = exec.blocked_stdin() {
-                add(PollSource::Stdin(*id), stdin, PollFlags::OUT);
+                add(PollSource::Stdin(id), stdin, PollFlags::OUT);
             }
             // Output is sent after the reply that the command has started.
             let quiet = self.is_behind(exec);
@@ -453,25 +415,24 @@ impl Worker {
                 if vsock.pending_bytes() > 0 {
                     flags |= PollFlags::OUT;
                 }
-                add(PollSource::ExecVsock(*id), vsock.socket(), flags);
+                add(PollSource::ExecVsock(id), vsock.socket(), flags);
             }
             if !exec.running || quiet {
                 continue;
             }
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 if let Some(fd) = exec.stream(stream) {
-                    add(PollSource::Stream(*id, stream), fd, PollFlags::IN);
+                    add(PollSource::Stream(id, stream), fd, PollFlags::IN);
                 }
             }
         }
-        for (id, relay) in &self.relays {
+        for (id, relay) in &self.guest.relays {
             for (guest, fd, flags) in relay.waits() {
                 add(PollSource::Relay(*id, guest), fd, flags);
             }
         }
         let (ready, mut fds): (Vec<PollSource>, Vec<PollFd<'_>>) = waits.into_iter().unzip();
-        let timeout =
-            self.next_deadline().map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        let timeout = limit.map(timespec);
         if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
             return Vec::new();
         }
@@ -482,29 +443,31 @@ impl Worker {
     /// A client is not read while its command does not read stdin.
     fn may_read(&self, client: &ClientConn) -> bool {
         match client.role {
-            ClientRole::Exec(id) => self.execs.get(&id).is_none_or(ExecHandle::accepts_stdin),
+            ClientRole::Exec(id) => self.execs.get(id).is_none_or(ExecHandle::accepts_stdin),
             ClientRole::Delayed => false,
             _ => true,
         }
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self.execs.values().filter_map(|exec| exec.deadline);
-        let hellos = self.clients.values().filter_map(ClientConn::hello_deadline);
+    /// Time since the sandbox was started.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.clock.now().saturating_duration_since(self.lifetime.started)
+    }
+
+    /// The earliest timer of all parts.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let vm = self.guest.vm().and_then(MicroVm::next_deadline);
         let meter = self.meter.next(self.guest.is_paused());
         let still = self.guest.is_paused() || self.is_held_for_copy();
         let restart = self.supervisor.as_ref().and_then(Supervisor::next).filter(|_| !still);
         let health = self.health.as_ref().and_then(HealthMonitor::next).filter(|_| !still);
-        let others = vm.into_iter().chain(self.boot_deadline).chain(meter);
-        let others = others.chain(self.next_start_check());
         let idle = self.idle.next().filter(|_| !still);
-        let others = others.chain(restart).chain(health).chain(idle);
-        deadlines
+        let (clients, execs) = (self.clients.next_deadline(), self.execs.next_timeout());
+        let starts = self.next_start_check();
+        [vm, meter, restart, health, idle, clients, execs, starts, self.lifetime.next()]
+            .into_iter()
+            .flatten()
             .chain(self.next_drain_deadline())
-            .chain(hellos)
-            .chain(self.lifetime.next())
-            .chain(others)
             .min()
     }
 
@@ -522,20 +485,20 @@ impl Worker {
             PollSource::GuestDead => self.on_guest_dead(),
             PollSource::Client(id) => {
                 if flags.contains(PollFlags::OUT)
-                    && let Some(client) = self.clients.get_mut(&id)
+                    && let Some(client) = self.clients.get_mut(id)
                 {
                     client.flush();
                 }
                 if flags.contains(PollFlags::IN) {
                     self.read_client(id);
                 } else if flags.intersects(PollFlags::HUP | PollFlags::ERR)
-                    && let Some(client) = self.clients.get_mut(&id)
+                    && let Some(client) = self.clients.get_mut(id)
                 {
                     client.closed = true;
                 }
             }
             PollSource::Stdin(id) => {
-                if let Some(exec) = self.execs.get_mut(&id) {
+                if let Some(exec) = self.execs.get_mut(id) {
                     exec.write_stdin();
                 }
             }
@@ -554,11 +517,11 @@ impl Worker {
             }
             PollSource::ExecVsock(id) => self.read_exec_vsock(id, flags),
             PollSource::Relay(id, guest) => {
-                self.idle.touch();
-                if let Some(relay) = self.relays.get_mut(&id)
+                self.idle.touch(self.clock.now());
+                if let Some(relay) = self.guest.relays.get_mut(&id)
                     && !relay.step(guest, flags, &mut self.buffer)
                 {
-                    self.relays.remove(&id);
+                    self.guest.relays.remove(&id);
                 }
             }
         }
@@ -583,7 +546,8 @@ fn vm_poll_sources(vm: &MicroVm) -> Vec<(PollSource, BorrowedFd<'_>, PollFlags)>
 }
 
 fn timespec(duration: Duration) -> Timespec {
-    // Rounded up, so that the deadline has passed when poll returns.
-    let duration = duration + Duration::from_micros(999);
+    // Rounded up, so that the deadline has passed when poll returns. Zero only looks.
+    let rounding = if duration.is_zero() { 0 } else { 999 };
+    let duration = duration + Duration::from_micros(rounding);
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

@@ -87,7 +87,7 @@ fn no_number_of_layers_is_too_many() {
         for round in ["3", "4", "5", "6"] {
             python("box", CHANGE, round);
             msb.words("stop -f box").ok();
-            msb.words("clone box one").ok();
+            msb.words("clone --stopped box one").ok();
             msb.words("rm one").ok();
             msb.words("start -q box").ok();
         }
@@ -135,7 +135,7 @@ fn no_number_of_base_layers_is_too_many() {
         for round in ["1", "2", "3"] {
             python("box", CHANGE, round);
             msb.words("stop -f box").ok();
-            msb.words("clone box one").ok();
+            msb.words("clone --stopped box one").ok();
             msb.words("rm one").ok();
             msb.words("start -q box").ok();
         }

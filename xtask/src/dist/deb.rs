@@ -44,6 +44,11 @@ fn lay_out(release: &Release, contents: &Contents, root: &Path) -> Result<()> {
     put(root, "usr/share/bash-completion/completions/msb", &contents.completions.bash)?;
     put(root, "usr/share/zsh/vendor-completions/_msb", &contents.completions.zsh)?;
     put(root, "usr/share/fish/vendor_completions.d/msb.fish", &contents.completions.fish)?;
+    for (name, text) in &contents.manual {
+        let page = format!("usr/share/man/man1/{name}");
+        put(root, &page, text)?;
+        gzip(root, &page)?;
+    }
     let doc = format!("usr/share/doc/{NAME}");
     put(root, &format!("{doc}/README.md"), &contents.readme)?;
     put(root, &format!("{doc}/NOTICE"), &contents.notice)?;

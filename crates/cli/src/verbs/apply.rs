@@ -1,24 +1,24 @@
 //! `msb apply`: changes of a workspace come to the host.
 
-use super::diff::counted;
+use super::diff::{counted, tell_rest};
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
-use crate::{change_text, listing};
+use crate::{change_text, listing, terminal, workspace_target};
 use clap::Parser;
 use msb_api::{Api, ApplyReport, Change, Depth, Item, ItemKind, LeftOut, RelPath, Selection, What};
 use msb_engine::workspace::judge;
 use msb_spec::{Error, Name, Result};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Read};
+use std::io::{BufRead, IsTerminal, Read};
 
 /// Brings what a sandbox has changed in its workspace to the host: all of the chosen or nothing.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb apply [OPTIONS] NAME")]
+#[command(override_usage = "msb apply [OPTIONS] [NAME]")]
 pub(crate) struct ApplyArgs {
-    /// Name of the sandbox
+    /// Name of the sandbox; may be left out in its workspace
     #[arg(value_name = "NAME")]
-    name: String,
+    name: Option<String>,
     /// Only what fits, as in `src/**` or `*.rs`; what the host would run later is named here
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
@@ -31,7 +31,7 @@ pub(crate) struct ApplyArgs {
     /// Even if the host has changed it since: its version is lost
     #[arg(long, value_name = "GLOB")]
     overwrite: Vec<String>,
-    /// Ask about each file
+    /// Ask about each file, by one key; `?` lists the keys
     #[arg(long, short, conflicts_with_all = ["json", "dry_run"])]
     interactive: bool,
     /// Check everything and write nothing
@@ -48,7 +48,13 @@ pub(crate) struct ApplyArgs {
 impl TargetVerb for ApplyArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
-        let name = Name::parse(&self.name)?;
+        let (named, quiet) = (self.name.as_deref(), self.quiet || self.json);
+        if let Some(path) = named.filter(|named| workspace_target::is_path(named)) {
+            return Err(Error::invalid(format!("not a sandbox name: `{path}`"))
+                .hint("`--include GLOB` chooses what is applied")
+                .into());
+        }
+        let (name, _) = workspace_target::find(target, &*api, named, Vec::new(), quiet)?;
         let mut selection = Selection {
             include: self.include,
             exclude: self.exclude,
@@ -68,6 +74,9 @@ impl TargetVerb for ApplyArgs {
             listing::json(&applied);
         } else if !self.quiet {
             tell(&applied, self.dry_run, selection.only.is_some());
+            if !self.dry_run {
+                tell_rest(&*api, &name);
+            }
         }
         Ok(0)
     }
@@ -82,6 +91,9 @@ fn tell(applied: &ApplyReport, dry_run: bool, chosen: bool) {
         output::note("nothing was applied");
     } else if dry_run {
         output::note("nothing was written; without `--dry-run` this would be applied");
+    } else {
+        let (count, all) = counts(applied);
+        output::note(format!("applied {count} of {}", counted(all, "change", "changes")));
     }
     if chosen {
         return;
@@ -111,6 +123,15 @@ fn tell(applied: &ApplyReport, dry_run: bool, chosen: bool) {
     }
 }
 
+/// How many changes were applied, and of how many; those that have a line of their own.
+fn counts(applied: &ApplyReport) -> (usize, usize) {
+    let paths: BTreeSet<&RelPath> = applied.applied.iter().map(|change| &change.path).collect();
+    let left_out = applied.left_out.iter().map(|(change, _)| change);
+    let all: Vec<Change> = applied.applied.iter().chain(left_out).cloned().collect();
+    let told = change_text::reportable(&all);
+    (told.iter().filter(|change| paths.contains(&change.path)).count(), told.len())
+}
+
 const HELP: &str = "y  apply this\nn  leave it out\nd  show the difference\na  apply this and all \
                     that follow, but what the host would run later\nq  apply nothing at all\n\
                     ?  show this\n";
@@ -121,7 +142,8 @@ fn ask(
     name: &Name,
     selection: &Selection,
 ) -> Result<Option<BTreeMap<RelPath, Option<String>>>> {
-    let changes = api.workspace_diff(name, &[], Depth { digests: true, patches: true })?;
+    let changes =
+        api.workspace_diff(name, &[], Depth { digests: true, patches: true, git: false })?;
     let judged = judge(selection, &changes)?;
     let meant: BTreeSet<&RelPath> = changes
         .iter()
@@ -130,10 +152,11 @@ fn ask(
         .map(|(change, _)| &change.path)
         .collect();
     let told = change_text::reportable(&changes);
-    let asked = told.into_iter().filter(|change| meant.contains(&change.path));
+    let asked: Vec<&Change> =
+        told.into_iter().filter(|change| meant.contains(&change.path)).collect();
     let mut chosen = BTreeMap::new();
     let mut all = false;
-    for change in asked {
+    for (number, change) in (1..).zip(&asked) {
         if change.after.as_ref().is_some_and(has_no_digest) {
             // It could not be compared with what was shown.
             output::note(format!("left out, too large to be compared: {}", change.path));
@@ -150,7 +173,11 @@ fn ask(
             if let Some(conflict) = change.conflict {
                 output::write_stderr(format!("# conflict: {}\n", conflict.reason()).as_bytes());
             }
-            let question = format!("{}\napply this [y,n,d,a,q,?]? ", change_text::line(change));
+            let question = format!(
+                "{}\n({number}/{}) apply this [y,n,d,a,q,?]? ",
+                change_text::line(change),
+                asked.len()
+            );
             match answer(&question)?.as_deref() {
                 Some("y") => choose(&mut chosen, &changes, change),
                 Some("n") => {}
@@ -179,10 +206,13 @@ fn has_no_digest(item: &Item) -> bool {
     item.kind == ItemKind::File && item.sha256.is_none()
 }
 
-/// One line that was typed; none at the end of what can be typed.
+/// One key at a terminal, or else one line; none at the end of what can be typed.
 fn answer(question: &str) -> Result<Option<String>> {
     /// Longer than any answer.
     const LONGEST: u64 = 4096;
+    if std::io::stdin().is_terminal() {
+        return Ok(terminal::key(question)?.map(String::from));
+    }
     output::prompt(question);
     let mut text = String::new();
     let read = std::io::stdin().lock().take(LONGEST).read_line(&mut text);

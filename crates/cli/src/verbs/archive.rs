@@ -155,7 +155,7 @@ impl LocalVerb for PushArgs {
         let image = engine.image(&store, &self.image)?;
         let dest = self.dest.as_ref().unwrap_or(&image.reference).without_digest();
         store.push(&image, &dest, &self.reach.reach(), &Bars::new(self.quiet))?;
-        output::print(dest.at(&image.digest));
+        output::result("image", dest.at(&image.digest));
         Ok(0)
     }
 }

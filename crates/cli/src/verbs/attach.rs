@@ -1,8 +1,8 @@
 //! `msb attach`: take part in a command that runs.
 
-use super::{bare_engine, finished};
+use super::{bare_engine, finished, say_detached};
 use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
-use crate::output::{self, Outcome};
+use crate::output::Outcome;
 use crate::remote_attach::{self, SignalForwarder};
 use crate::target::Target;
 use crate::terminal;
@@ -26,6 +26,12 @@ pub(crate) struct AttachArgs {
     /// Only watch
     #[arg(long)]
     no_stdin: bool,
+    /// Connect stdin, which is the default
+    #[arg(long, short, conflicts_with = "no_stdin")]
+    interactive: bool,
+    /// Refuse a command without a terminal; one that has a terminal is shown at yours anyway
+    #[arg(long, short)]
+    tty: bool,
 }
 
 impl TargetVerb for AttachArgs {
@@ -53,8 +59,14 @@ impl TargetVerb for AttachArgs {
             }
         };
         let (id, has_terminal) = chosen.copied().unwrap_or((self.exec.unwrap_or(0), false));
+        if self.tty && chosen.is_some() && !has_terminal {
+            return Err(Error::new(Kind::State, format!("command {id} has no terminal"))
+                .hint("leave out `-t`; `msb exec -t` starts a command with one")
+                .into());
+        }
         let tty = has_terminal && terminal::is_there();
-        let stdin = if self.no_stdin { Stdin::Closed } else { Stdin::Streamed };
+        let closed = self.no_stdin && !self.interactive;
+        let stdin = if closed { Stdin::Closed } else { Stdin::Streamed };
         match at.attach(
             &name,
             id,
@@ -62,7 +74,7 @@ impl TargetVerb for AttachArgs {
         )? {
             AttachResult::Exited(exit) => Ok(finished(&exit)),
             AttachResult::Detached { exec } => {
-                output::note(format!("left command {exec} of `{name}` running"));
+                say_detached(&name, exec);
                 Ok(0)
             }
         }

@@ -2,10 +2,11 @@
 
 use super::bare_engine;
 use crate::output::{self, Outcome};
+use crate::pull_progress::style;
 use crate::verb_table::LocalVerb;
 use crate::{clock, listing};
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use msb_engine::bootstrap;
 use msb_spec::Reference;
 use std::io::IsTerminal;
@@ -67,8 +68,7 @@ fn spinner(quiet: bool) -> ProgressBar {
     if quiet || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{spinner} {elapsed:>4}  {msg}");
-    let bar = ProgressBar::new_spinner().with_style(style.expect("a constant of ours"));
+    let bar = ProgressBar::new_spinner().with_style(style("{spinner} {time:>4}  {msg}"));
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
 }

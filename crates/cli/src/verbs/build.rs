@@ -76,7 +76,7 @@ impl LocalVerb for BuildArgs {
             output::write_stderr(&shown.last);
         }
         for image in built? {
-            output::print(image.reference.at(&image.digest));
+            output::result("image", image.reference.at(&image.digest));
         }
         Ok(0)
     }

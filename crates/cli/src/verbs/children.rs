@@ -1,15 +1,15 @@
 //! `msb spawn` and `msb children`: sandboxes made for sandboxes.
 
-use crate::clock::now_ms;
+use crate::clock::{now_ms, whole_seconds};
 use crate::listing::{self, Listing};
 use crate::output::{self, Outcome};
 use crate::pull_progress::Steps;
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
 use clap::Parser;
-use msb_api::ChildSpec;
-use msb_spec::{Bytes, Cpus, ImageRef, Name, Span};
-use std::time::Duration;
+use msb_api::{Child, ChildSpec, Status};
+use msb_spec::{Bytes, Cpus, ImageRef, Isolation, Name, Peers, WayOut};
+use serde::Serialize;
 
 /// Makes a child of a running sandbox, within the budget that it was made with (`--spawn`).
 ///
@@ -29,8 +29,8 @@ pub(crate) struct SpawnArgs {
     /// Processors; no more than the policy gives to each
     #[arg(long, value_name = "N")]
     cpus: Option<Cpus>,
-    /// Memory; no more than the policy gives to each
-    #[arg(long, short, value_name = "SIZE")]
+    /// Memory, as in `128M`; a bare number is MiB; no more than the policy gives to each
+    #[arg(long, short, value_name = "SIZE", value_parser = Bytes::parse_size)]
     memory: Option<Bytes>,
     /// Print JSON
     #[arg(long)]
@@ -50,7 +50,7 @@ impl TargetVerb for SpawnArgs {
         drop(steps);
         let child = child?;
         match self.json {
-            true => listing::json(&child),
+            true => listing::json(&ChildRow::of(&child)),
             false => output::print(child.name),
         }
         Ok(0)
@@ -77,7 +77,11 @@ impl TargetVerb for ChildrenArgs {
         let api = target.api()?;
         let list = api.child_list(&Name::parse(&self.parent)?)?;
         if self.json {
-            listing::json(&list);
+            listing::json(&ChildrenReport {
+                children: list.children.iter().map(ChildRow::of).collect(),
+                spawned: list.spawned,
+                max_total: list.max_total,
+            });
             return Ok(0);
         }
         if self.quiet {
@@ -86,14 +90,14 @@ impl TargetVerb for ChildrenArgs {
         }
         let mut table = Listing::new(&["NAME", "STATUS", "IMAGE", "CPUS", "MEMORY", "ENDS IN"]);
         for child in &list.children {
-            let left = child.expires.map(|at| at.saturating_sub(now_ms()) / 1000);
+            let left = child.expires.map(|at| at.saturating_sub(now_ms()));
             table.row(&[
                 child.name.to_string(),
                 child.status.as_str().to_owned(),
                 child.image.to_string(),
                 child.cpus.to_string(),
                 child.memory.to_string(),
-                left.map_or("-".to_owned(), |left| Span(Duration::from_secs(left)).to_string()),
+                left.map_or("-".to_owned(), whole_seconds),
             ]);
         }
         table.print();
@@ -102,5 +106,58 @@ impl TargetVerb for ChildrenArgs {
             None => output::note("it may have no children: it was made without `--spawn`"),
         }
         Ok(0)
+    }
+}
+
+/// The children of a sandbox for programs, with amounts as numbers.
+#[derive(Debug, Serialize)]
+struct ChildrenReport<'a> {
+    children: Vec<ChildRow<'a>>,
+    spawned: u32,
+    max_total: Option<u32>,
+}
+
+/// One child for programs. The HTTP API has its amounts as text.
+#[derive(Debug, Serialize)]
+struct ChildRow<'a> {
+    name: &'a Name,
+    parent: &'a Name,
+    image: &'a ImageRef,
+    isolation: Isolation,
+    status: Status,
+    /// The number of its processors, with a fraction.
+    cpus: f64,
+    /// The limit of its memory, in bytes.
+    memory: u64,
+    /// When it was made, in milliseconds since 1970.
+    created: u64,
+    /// When it ends, in milliseconds since 1970; none with its parent.
+    expires: Option<u64>,
+    generation: u32,
+    peers: Peers,
+    net: WayOut,
+    ports: bool,
+}
+
+impl<'a> ChildRow<'a> {
+    fn of(child: &'a Child) -> Self {
+        let Child {
+            name, parent, image, isolation, status, cpus, memory, created, expires, ..
+        } = child;
+        Self {
+            name,
+            parent,
+            image,
+            isolation: *isolation,
+            status: *status,
+            cpus: f64::from(cpus.millis) / 1000.0,
+            memory: memory.0,
+            created: *created,
+            expires: *expires,
+            generation: child.generation,
+            peers: child.peers,
+            net: child.net,
+            ports: child.ports,
+        }
     }
 }

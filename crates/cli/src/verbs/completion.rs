@@ -1,9 +1,9 @@
 //! `msb completion`: completions for a shell.
 
+use crate::completion;
 use crate::output::{self, Outcome};
-use crate::verb_table::{LocalVerb, whole};
-use clap::Parser;
-use clap_complete::Shell;
+use crate::verb_table::LocalVerb;
+use clap::{Parser, ValueEnum};
 
 /// Prints completions for a shell.
 #[derive(Debug, Parser)]
@@ -14,11 +14,21 @@ pub(crate) struct CompletionArgs {
     shell: Shell,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Fish,
+    Zsh,
+}
+
 impl LocalVerb for CompletionArgs {
     fn run(self) -> Outcome {
-        let mut out = Vec::new();
-        clap_complete::generate(self.shell, &mut whole(), "msb", &mut out);
-        output::write_stdout(&out);
+        let script = match self.shell {
+            Shell::Bash => completion::BASH,
+            Shell::Fish => completion::FISH,
+            Shell::Zsh => completion::ZSH,
+        };
+        output::write_stdout(script.as_bytes());
         Ok(0)
     }
 }

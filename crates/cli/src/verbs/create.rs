@@ -9,14 +9,20 @@ use crate::target::{RemoteServer, Target};
 use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_engine::{Launch, LaunchUntil};
-use msb_spec::{CommandStreams, Error, Result, Spec};
+use msb_spec::{CommandStreams, Error, Name, Result, Spec};
 
 /// Makes a sandbox and leaves it running.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb create [OPTIONS] [IMAGE] [-- COMMAND...]")]
+#[command(override_usage = "msb create [OPTIONS] [IMAGE] [[--] COMMAND...]")]
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     sandbox: SandboxArgs,
+    /// Taken for the habit: `msb exec` connects stdin
+    #[arg(long, short)]
+    interactive: bool,
+    /// Taken for the habit: at a terminal `msb exec` has one
+    #[arg(long, short)]
+    tty: bool,
     /// With --restart: the command that is begun again; the image's own if there is none
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -52,6 +58,14 @@ impl CreateArgs {
         Ok(spec)
     }
 
+    /// Prints the name of the sandbox, and how to get what `-i` and `-t` asked for.
+    fn tell(&self, name: &Name) {
+        if (self.interactive || self.tty) && !self.sandbox.quiet {
+            output::note(format!("`msb exec {name}` opens a shell, with stdin and a terminal"));
+        }
+        output::result("name", name);
+    }
+
     fn here(self) -> Outcome {
         let engine = engine()?;
         let spec = self.spec(&Target::Local)?;
@@ -66,7 +80,7 @@ impl CreateArgs {
             until: LaunchUntil::CommandStarted,
             ..Launch::default()
         };
-        output::print(engine.launch(plan, &launch)?.detach()?.name);
+        self.tell(&engine.launch(plan, &launch)?.detach()?.name);
         Ok(0)
     }
 
@@ -87,7 +101,7 @@ impl CreateArgs {
         drop(steps);
         let reason = made.isolation_reason.as_deref();
         say_isolation(&made.isolation, reason, self.sandbox.quiet);
-        output::print(&made.name);
+        self.tell(&made.name);
         Ok(0)
     }
 }

@@ -1,27 +1,30 @@
 //! `msb diff`: what was changed in a workspace.
 
+use super::ls::is_for_review;
+use crate::git_patch_text::GitPatchText;
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
-use crate::{change_text, listing};
+use crate::{change_text, listing, workspace_target};
 use clap::Parser;
-use msb_api::{Api, Change, Depth, RelPath};
+use msb_api::{Api, Change, Depth, GitGap, RelPath};
 use msb_engine::workspace::typed_path;
 use msb_spec::{Error, Kind, Name, PlannedWorkspace, Result};
 use serde::Serialize;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Shows what a sandbox has changed in its workspace; the host's files are as they were.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb diff [OPTIONS] NAME [PATH...]")]
+#[command(override_usage = "msb diff [OPTIONS] [NAME] [PATH...]")]
 pub(crate) struct DiffArgs {
-    /// Name of the sandbox
+    /// Name of the sandbox; may be left out in its workspace
     #[arg(value_name = "NAME")]
-    name: String,
-    /// Only what lies there
+    name: Option<String>,
+    /// Only what lies there; without a name as in `./src`
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Show the lines that differ
+    /// Show the lines that differ; to a file or pipe, write a patch for `git apply`
     #[arg(long, short, conflicts_with_all = ["stat", "name_only", "json"])]
     patch: bool,
     /// Count the lines that differ
@@ -49,9 +52,13 @@ struct Report<'a> {
 impl TargetVerb for DiffArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
-        let name = Name::parse(&self.name)?;
-        let paths = paths(&*api, &name, &self.paths)?;
-        let depth = Depth { digests: self.json, patches: self.patch || self.stat };
+        let name = self.name.as_deref();
+        let (name, typed) = workspace_target::find(target, &*api, name, self.paths, self.json)?;
+        let paths = paths(&*api, &name, &typed)?;
+        // People read lines; what is piped or kept has to be exact.
+        let git = self.patch && !std::io::stdout().is_terminal();
+        let patches = self.stat || self.patch && !git;
+        let depth = Depth { digests: self.json, patches, git };
         let mut changes = api.workspace_diff(&name, &paths, depth)?;
         if self.json {
             let planned = planned(&*api, &name)?;
@@ -64,6 +71,8 @@ impl TargetVerb for DiffArgs {
         let left_out = all - changes.len();
         if self.name_only {
             changes.iter().for_each(|change| output::print(change_text::name(&change.path, None)));
+        } else if git {
+            git_patch(&changes)?;
         } else if self.patch {
             let told = change_text::reportable(&changes);
             told.iter()
@@ -80,6 +89,28 @@ impl TargetVerb for DiffArgs {
             ));
         }
         Ok(0)
+    }
+}
+
+/// Writes a patch for git. Files that are too large for it are an error, after everything else.
+fn git_patch(changes: &[Change]) -> Result<()> {
+    let patch = GitPatchText::of(changes);
+    output::write_stdout(patch.text.as_bytes());
+    let (large, others): (Vec<_>, Vec<_>) =
+        patch.missing.iter().partition(|(_, gap)| *gap == GitGap::TooLarge);
+    if !others.is_empty() {
+        output::note(format!(
+            "{} no form in a git patch; `msb apply` brings what it can",
+            counted(others.len(), "change has", "changes have")
+        ));
+    }
+    match large.first() {
+        None => Ok(()),
+        Some((first, _)) => {
+            let count = counted(large.len(), "file is", "files are");
+            let text = format!("{count} too large for a patch: `{}`", first.path);
+            Err(Error::new(Kind::Limit, text).hint("`msb apply` brings files of any size"))
+        }
     }
 }
 
@@ -149,4 +180,17 @@ fn stat(changes: &[Change]) {
 /// A number with its noun.
 pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Tells what became of a sandbox that was only kept for its changes.
+pub(super) fn tell_rest(api: &dyn Api, name: &Name) {
+    match api.sandbox_summary(name) {
+        Err(error) if error.kind() == Kind::NotFound => {
+            output::note(format!("sandbox `{name}` had nothing else and is gone"));
+        }
+        Ok(sandbox) if is_for_review(&sandbox) => {
+            output::note(format!("`msb discard {name}` forgets the changes that are left"));
+        }
+        _ => {}
+    }
 }

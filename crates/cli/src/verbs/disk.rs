@@ -2,7 +2,6 @@
 
 use super::engine;
 use super::image::tell_pruned;
-use crate::image_text::size;
 use crate::listing::{self, Listing};
 use crate::target::Target;
 use crate::verb_table::{LocalVerb, TargetVerb};
@@ -11,6 +10,7 @@ use crate::output::{self, Failure, Outcome};
 use clap::Parser;
 use msb_engine::PrunedVolumes;
 use msb_engine::images::{Prune, PruneReport};
+use msb_spec::Bytes;
 use serde::Serialize;
 
 /// Shows what uses the disk.
@@ -43,13 +43,13 @@ impl TargetVerb for DfArgs {
             ("volumes", Some(usage.volumes), usage.volume_bytes),
         ] {
             let count = count.map_or_else(String::new, |count| count.to_string());
-            table.row(&[what.to_owned(), count, size(bytes)]);
+            table.row(&[what.to_owned(), count, Bytes(bytes).to_string()]);
         }
         table.print();
         output::print(format!(
             "\n`msb prune` gives back {}, `msb prune --all` {}",
-            size(usage.reclaimable),
-            size(usage.reclaimable_all)
+            Bytes(usage.reclaimable),
+            Bytes(usage.reclaimable_all)
         ));
         Ok(0)
     }

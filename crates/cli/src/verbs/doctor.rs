@@ -1,8 +1,10 @@
 //! `msb doctor`: what this host can do.
 
 use super::bare_engine;
+use crate::colour::{GREEN, OutputStream, RED, YELLOW};
 use crate::listing;
 use crate::output::{self, Outcome};
+use crate::terminal::wrapped;
 use crate::verb_table::LocalVerb;
 use clap::Parser;
 use msb_engine::Engine;
@@ -51,23 +53,33 @@ fn repair(json: bool) -> Outcome {
 
 fn show(tier: &str, findings: &[Finding]) {
     let of_tier: Vec<&Finding> = findings.iter().filter(|finding| finding.tier == tier).collect();
-    let verdict = if of_tier.iter().any(|finding| finding.grade == Grade::Missing) {
-        "does not work here"
+    let (verdict, worst) = if of_tier.iter().any(|finding| finding.grade == Grade::Missing) {
+        ("does not work here", Grade::Missing)
     } else if of_tier.iter().any(|finding| finding.grade == Grade::Weaker) {
-        "works, with less than it could"
+        ("works, with less than it could", Grade::Weaker)
     } else {
-        "works"
+        ("works", Grade::Good)
     };
-    output::print(format!("{tier}: {verdict}"));
+    output::print(format!("{tier}: {}", paint(verdict, worst)));
     for finding in of_tier {
         let mark = match finding.grade {
             Grade::Good => "ok  ",
             Grade::Weaker => "weak",
             Grade::Missing => "no  ",
         };
-        output::print(format!("  {mark}  {:<16} {}", finding.what, finding.found));
+        let line = wrapped(&format!("  {mark}  {:<16} ", finding.what), &finding.found);
+        output::print(line.replacen(mark, &paint(mark, finding.grade), 1));
         if let Some(fix) = &finding.fix {
-            output::print(format!("        fix: {fix}"));
+            output::print(wrapped("        fix: ", fix));
         }
     }
+}
+
+fn paint(text: &str, grade: Grade) -> String {
+    let colour = match grade {
+        Grade::Good => GREEN,
+        Grade::Weaker => YELLOW,
+        Grade::Missing => RED,
+    };
+    OutputStream::Stdout.paint(text, colour)
 }

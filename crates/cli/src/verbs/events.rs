@@ -109,7 +109,7 @@ impl EventsArgs {
 
     fn say<T: Serialize>(&self, record: &T, line: impl Fn(&T) -> String) {
         output::print(match self.json {
-            true => listing::safe(&serde_json::to_string(record).unwrap_or_default()),
+            true => listing::json_line(record),
             false => line(record),
         });
     }

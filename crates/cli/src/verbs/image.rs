@@ -1,5 +1,6 @@
 //! `msb image …`: the images there are.
 
+use super::diff::counted;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::target::Target;
@@ -25,7 +26,7 @@ impl TargetVerb for ImageLsArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let images = target.api()?.image_list()?;
         if self.json {
-            listing::json(&images);
+            listing::json_with_times(&images, &["used"]);
             return Ok(0);
         }
         if self.quiet {
@@ -40,8 +41,8 @@ impl TargetVerb for ImageLsArgs {
                 image.reference.short(),
                 image.digest.short().to_owned(),
                 image.platform,
-                image_text::size(image.size),
-                image_text::size(image.own),
+                Bytes(image.size).to_string(),
+                Bytes(image.own).to_string(),
                 image.used.map_or_else(String::new, clock::ago),
                 sandboxes.join(","),
             ]);
@@ -69,8 +70,8 @@ impl TargetVerb for ImageInspectArgs {
         let found = self.images.iter().map(|name| api.image_inspect(name));
         let found = found.collect::<Result<Vec<_>>>()?;
         match (self.json, found.as_slice()) {
-            (true, [one]) => listing::json(one),
-            (true, several) => listing::json(&several),
+            (true, [one]) => listing::json_with_times(one, &["used"]),
+            (true, several) => listing::json_with_times(&several, &["used"]),
             (false, several) => {
                 let texts: Vec<String> = several.iter().map(image_text::written).collect();
                 output::write_stdout(texts.join("\n").as_bytes());
@@ -98,7 +99,7 @@ impl TargetVerb for ImageRmArgs {
         let mut failed = false;
         for name in &self.images {
             match api.image_remove(name, self.force) {
-                Ok(removed) => output::print(removed),
+                Ok(removed) => output::result("image", removed),
                 Err(error) => {
                     output::print_error(&error);
                     failed = true;
@@ -146,15 +147,20 @@ pub(crate) fn tell_pruned(pruned: &PruneReport, dry_run: bool, json: bool) {
     for name in &pruned.images {
         output::print(format!("{verb} image {name}"));
     }
-    for (count, what) in [
-        (pruned.layers, "layers"),
-        (pruned.blobs, "blobs"),
-        (pruned.disks, "disks for microVMs"),
-        (pruned.unfinished, "unfinished transfers"),
-        (pruned.host_layers, "outdated layers of the host image"),
+    for (count, one, many) in [
+        (pruned.layers, "layer", "layers"),
+        (pruned.blobs, "blob", "blobs"),
+        (pruned.disks, "disk for microVMs", "disks for microVMs"),
+        (pruned.unfinished, "unfinished transfer", "unfinished transfers"),
+        (
+            pruned.host_layers,
+            "outdated layer of the host image",
+            "outdated layers of the host image",
+        ),
     ] {
         if count > 0 {
-            output::print(format!("{verb} {count} {what}"));
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            output::print(format!("{verb} {}", counted(count, one, many)));
         }
     }
     for failure in &pruned.failed {

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// Flags of `run` that make no sense for a command that is called again and again.
-const REFUSED: [&str; 4] = ["detach", "replace", "dry_run", "json"];
+const REFUSED: [&str; 3] = ["detach", "replace", "dry_run"];
 
 /// Flags that name a file which describes the sandbox: that file, wherever it is called from.
 /// What a sandbox is shown is found from where it is called, as with `-v .:/src`.
@@ -37,6 +37,7 @@ impl CommandFactory for InstallArgs {
             .mut_arg("name", |arg| arg.help("Name of the command [default: the image's]"))
             .mut_arg("image", |arg| arg.required(true))
             .mut_arg("command", |arg| arg.help("Begins every command line that is run inside"))
+            .mut_arg("json", |arg| arg.help("Print the path of the command, and errors, as JSON"))
             .mut_arg("rm", |arg| arg.hide(true));
         for flag in REFUSED {
             command = command.mut_arg(flag, |arg| arg.hide(true));
@@ -53,7 +54,8 @@ impl FromArgMatches for InstallArgs {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let command = Self::command();
         let flags = command.get_arguments().filter(|arg| arg.get_long().is_some());
-        let flags = flags.filter(|arg| arg.get_id() != "name");
+        // These are about the installation and not about the sandboxes.
+        let flags = flags.filter(|arg| !["name", "json"].contains(&arg.get_id().as_str()));
         let raw = |id: &str| matches.get_raw(id).into_iter().flatten().map(OsString::from);
         Ok(Self {
             name: matches.get_one::<String>("name").cloned(),
@@ -98,7 +100,7 @@ impl LocalVerb for InstallArgs {
         let keep_home = std::env::var_os(env::HOME).is_some_and(|home| !home.is_empty());
         let recipe = InstalledCommand { program: &program, words: &words, keep_home };
         let path = engine.install(&name, &recipe)?;
-        output::print(path.display());
+        output::result("path", path.display().to_string());
         let directory = engine.commands();
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|entry| entry == directory) {

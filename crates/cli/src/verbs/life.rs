@@ -31,7 +31,7 @@ impl TargetVerb for StartArgs {
             let started = api.sandbox_start(name)?;
             if !self.quiet {
                 match started {
-                    true => output::print(name),
+                    true => output::result("name", name),
                     false => output::note(format!("sandbox `{name}` runs already")),
                 }
             }
@@ -65,7 +65,7 @@ impl TargetVerb for StopArgs {
             let stopped = api.sandbox_stop(name, grace)?;
             if !self.quiet {
                 match stopped {
-                    true => output::print(name),
+                    true => output::result("name", name),
                     false => output::note(format!("sandbox `{name}` was not running")),
                 }
             }
@@ -91,7 +91,7 @@ impl TargetVerb for RestartArgs {
         self.which.each(&*api, |name| {
             api.sandbox_stop(name, self.timeout.0)?;
             api.sandbox_start(name)?;
-            output::print(name);
+            output::result("name", name);
             Ok(())
         })
     }
@@ -110,7 +110,7 @@ impl TargetVerb for DrainArgs {
         let api = target.api()?;
         self.which.each(&*api, |name| {
             match api.sandbox_drain(name)? {
-                true => output::print(name),
+                true => output::result("name", name),
                 false => output::note(format!("sandbox `{name}` was not running")),
             }
             Ok(())
@@ -131,7 +131,7 @@ impl TargetVerb for PauseArgs {
         let api = target.api()?;
         self.which.each(&*api, |name| {
             api.sandbox_pause(name)?;
-            output::print(name);
+            output::result("name", name);
             Ok(())
         })
     }
@@ -150,7 +150,7 @@ impl TargetVerb for ResumeArgs {
         let api = target.api()?;
         self.which.each(&*api, |name| {
             api.sandbox_resume(name)?;
-            output::print(name);
+            output::result("name", name);
             Ok(())
         })
     }
@@ -232,7 +232,7 @@ impl TargetVerb for RmArgs {
                 removed => removed?,
             }
             if !self.quiet {
-                output::print(name);
+                output::result("name", name);
             }
             Ok(())
         })

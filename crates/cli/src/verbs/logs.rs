@@ -86,6 +86,7 @@ impl TargetVerb for LogsArgs {
         }
         let skipped = self.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
         self.show(&lines[skipped..]);
+        tell_incomplete(&*api, &name);
         if !self.follow {
             return Ok(0);
         }
@@ -113,6 +114,16 @@ impl TargetVerb for LogsArgs {
             }
             std::thread::sleep(target.interval());
         }
+    }
+}
+
+/// Says that the worker could not write what commands have said, such as onto a full disk. It is
+/// known as long as the sandbox runs.
+fn tell_incomplete(api: &dyn Api, name: &Name) {
+    let worker = api.sandbox_inspect(name).ok().and_then(|inspected| inspected.worker);
+    if let Some(error) = worker.and_then(|worker| worker.log_failure) {
+        output::note(format!("the log is incomplete, since it could not be written: {error}"));
+        output::note("`msb df` shows what uses the disk, `msb prune` frees what nothing needs");
     }
 }
 

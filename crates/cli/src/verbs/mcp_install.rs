@@ -15,8 +15,9 @@ use crate::verb_table::LocalVerb;
 use clap::{Args, Parser, ValueEnum};
 use clients::{Client, Scope};
 use edit::{Entry, Spot, Value};
-use msb_spec::{Error, Kind, Result};
+use msb_spec::{Error, Kind, Result, env};
 use rustix::fs::Mode;
+use serde_json::json;
 use std::io::IsTerminal;
 
 /// Adds `msb mcp` to the settings of an MCP client. Shows the change and asks before it writes;
@@ -145,7 +146,9 @@ impl Change {
         let shown = |text| edit::masked(text, spot);
         let before = shown(&settings.text);
         let patch = msb_engine::workspace::between(before.as_bytes(), shown(after).as_bytes());
-        output::write_stdout(format!("--- {path}\n+++ {path}\n{}", patch.text).as_bytes());
+        let text = format!("--- {path}\n+++ {path}\n{}", patch.text);
+        let object = json!({"path": path.to_string(), "patch": patch.text});
+        output::record(&object, text.trim_end_matches('\n'));
         if self.dry_run {
             output::note("nothing was written; without `--dry-run` this would be");
             return Ok(false);
@@ -200,7 +203,29 @@ fn entry(client: Client, scope: Scope, dialect: Option<Dialect>) -> Result<Entry
     let mut entry: Entry = client.marks().into_iter().collect();
     entry.push(("command", Value::Text(command::of(client, scope)?)));
     entry.push(("args", Value::List(words)));
+    if let Some(home) = state_directory(scope)? {
+        entry.push(("env", Value::Members(vec![(env::HOME, home)])));
+    }
     Ok(entry)
+}
+
+/// The state directory that `MSB_HOME` names: the client starts the server without the variables
+/// of this shell. A project is shared with users that have theirs elsewhere.
+fn state_directory(scope: Scope) -> Result<Option<String>> {
+    let Some(home) = std::env::var_os(env::HOME).filter(|home| !home.is_empty()) else {
+        return Ok(None);
+    };
+    if scope == Scope::Project {
+        output::note(format!("{} is not written into the settings of a project", env::HOME));
+        return Ok(None);
+    }
+    let home = std::path::absolute(home)
+        .map_err(|error| Error::host("cannot find the current directory", error))?;
+    match home.into_os_string().into_string() {
+        Ok(home) => Ok(Some(home)),
+        Err(_) => Err(Error::unsupported(format!("the value of {} is not text", env::HOME))
+            .hint("settings are JSON, which cannot hold it; choose another directory")),
+    }
 }
 
 /// What every client takes for a name.

@@ -1,14 +1,15 @@
 //! `msb metrics`: how much sandboxes use.
 
 mod history;
+mod order;
 mod watch;
 
 use crate::listing::{self, Listing};
 use crate::output::{self, Outcome};
 use crate::selection::Selection;
 use crate::target::{Target, is_up};
-use crate::terminal;
 use crate::verb_table::TargetVerb;
+use crate::{clock, terminal};
 use clap::Parser;
 use msb_api::{Api, Metrics as SandboxMetrics, prometheus};
 use msb_spec::{Bytes, Error, Result, Span};
@@ -24,7 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 pub(crate) struct MetricsArgs {
     #[command(flatten)]
     which: Selection,
-    /// Show it again every second; in a terminal `q` ends it
+    /// Show it again every second; in a terminal keys sort it, and `q` ends it
     #[arg(long, short, conflicts_with_all = ["history", "prometheus"])]
     watch: bool,
     /// How often with --watch, at least 100ms [default: 1s]
@@ -124,7 +125,7 @@ fn table(measured: &[SandboxMetrics], before: &BTreeMap<String, (Instant, u64)>)
         table.row(&[
             one.name.clone(),
             share.unwrap_or_else(dash),
-            format!("{:.2}s", one.cpu_us as f64 / 1e6),
+            clock::duration(one.cpu_us / 1000),
             Bytes(one.memory).to_string(),
             bytes(one.guest.map(|guest| guest.memory)),
             bytes(one.memory_limit),
@@ -132,7 +133,7 @@ fn table(measured: &[SandboxMetrics], before: &BTreeMap<String, (Instant, u64)>)
             bytes(one.disk),
             bytes(one.net.map(|net| net.received)),
             bytes(one.net.map(|net| net.sent)),
-            format!("{}s", one.uptime_ms / 1000),
+            clock::whole_seconds(one.uptime_ms),
         ]);
     }
     table

@@ -1,11 +1,11 @@
 //! `msb modify` and `msb rename`: a sandbox that exists, changed.
 
-use crate::arguments;
 use crate::listing::{self, Listing};
 use crate::output::{self, Outcome};
 use crate::selection::pair;
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
+use crate::{arguments, host_limits};
 use clap::Parser;
 use msb_spec::{Bytes, Cpus, Name, Restart, Result, Span};
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ pub(crate) struct ModifyArgs {
     /// Which sandbox
     #[arg(value_name = "NAME")]
     name: String,
-    /// Memory, as in `512M`
-    #[arg(long, short, value_name = "SIZE")]
+    /// Memory, as in `512M`; a bare number is MiB
+    #[arg(long, short, value_name = "SIZE", value_parser = Bytes::parse_size)]
     memory: Option<Bytes>,
     /// Processors, as in `2` or `0.5`
     #[arg(long, value_name = "N")]
@@ -81,6 +81,9 @@ impl TargetVerb for ModifyArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let (name, change) = (Name::parse(&self.name)?, self.change()?);
         change.validate()?;
+        if matches!(target, Target::Local) {
+            host_limits::check(change.cpus, change.memory)?;
+        }
         let changed = target.api()?.sandbox_modify(&name, &change)?;
         if self.json {
             listing::json(&changed);
@@ -116,7 +119,7 @@ impl TargetVerb for RenameArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let (name, to) = (Name::parse(&self.name)?, Name::parse(&self.to)?);
         target.api()?.sandbox_rename(&name, &to)?;
-        output::print(&to);
+        output::result("name", &to);
         Ok(0)
     }
 }

@@ -24,7 +24,7 @@ impl TargetVerb for PortAddArgs {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
         for port in &self.ports {
-            output::print(api.port_publish(&name, port)?);
+            output::result("port", api.port_publish(&name, port)?);
         }
         Ok(0)
     }

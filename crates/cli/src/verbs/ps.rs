@@ -1,5 +1,6 @@
 //! `msb ps`: what runs.
 
+use super::ls::SandboxRow;
 use crate::listing::{self, Listing};
 use crate::selection::Selection;
 use crate::target::{Target, is_up};
@@ -7,7 +8,7 @@ use crate::verb_table::TargetVerb;
 use crate::{clock, output};
 use clap::Parser;
 use msb_api::{Api, ExecEntry, Summary};
-use msb_spec::{Name, Result};
+use msb_spec::{Bytes, Error, Name, Result};
 use serde::Serialize;
 
 /// Shows running sandboxes, or the commands in them.
@@ -19,8 +20,8 @@ pub(crate) struct PsArgs {
     /// Show the commands that run inside
     #[arg(long)]
     execs: bool,
-    /// Commands that have ended, too
-    #[arg(long, short, requires = "execs")]
+    /// With --execs: commands that have ended, too
+    #[arg(long, short)]
     all: bool,
     /// Print JSON
     #[arg(long)]
@@ -34,8 +35,41 @@ struct Row {
     exec: ExecEntry,
 }
 
+/// A sandbox with what it uses now; none of it while it does not run.
+#[derive(Serialize)]
+struct RunningRow {
+    #[serde(flatten)]
+    sandbox: SandboxRow,
+    /// The number of running commands.
+    execs: Option<usize>,
+    /// Memory in use, in bytes.
+    memory: Option<u64>,
+    /// The number of processes and threads.
+    pids: Option<u32>,
+}
+
+impl RunningRow {
+    fn of(api: &dyn Api, summary: Summary) -> Self {
+        let (name, up) = (summary.name.clone(), is_up(summary.status));
+        let execs = up.then(|| api.exec_list(&name).ok()).flatten();
+        let metrics = up.then(|| api.sandbox_metrics(&name).ok()).flatten();
+        let running = |execs: Vec<ExecEntry>| execs.iter().filter(|it| it.exit.is_none()).count();
+        Self {
+            sandbox: SandboxRow::of(api, summary),
+            execs: execs.map(running),
+            memory: metrics.as_ref().map(|metrics| metrics.memory),
+            pids: metrics.as_ref().map(|metrics| metrics.pids),
+        }
+    }
+}
+
 impl TargetVerb for PsArgs {
     fn run_on(self, target: &Target) -> output::Outcome {
+        if self.all && !self.execs {
+            return Err(Error::invalid("`msb ps` shows what runs; `-a` is for `--execs`")
+                .hint("`msb ls` lists stopped sandboxes, too")
+                .into());
+        }
         let api = target.api()?;
         if self.execs {
             let mut rows = Vec::new();
@@ -47,31 +81,30 @@ impl TargetVerb for PsArgs {
             show_execs(&rows, self.json);
             return Ok(0);
         }
-        let sandboxes = self.sandboxes(&*api)?;
+        let sandboxes = self.sandboxes(&*api)?.into_iter();
+        let rows: Vec<RunningRow> = sandboxes.map(|it| RunningRow::of(&*api, it)).collect();
         if self.json {
-            listing::json(&sandboxes);
+            listing::json(&rows);
             return Ok(0);
         }
         let mut table = Listing::new(&["NAME", "STATUS", "EXECS", "MEMORY", "PIDS", "AGE"]);
-        for sandbox in sandboxes {
-            let execs = api.exec_list(&sandbox.name).ok().filter(|_| is_up(sandbox.status));
-            let running = |execs: Vec<ExecEntry>| {
-                execs.iter().filter(|exec| exec.exit.is_none()).count().to_string()
-            };
-            let metrics = api.sandbox_metrics(&sandbox.name);
-            let dash = || "-".to_owned();
+        for row in rows {
             table.row(&[
-                sandbox.name.to_string(),
-                super::ls::status(&sandbox),
-                execs.map_or_else(dash, running),
-                metrics.as_ref().map_or_else(|_| dash(), |m| msb_spec::Bytes(m.memory).to_string()),
-                metrics.as_ref().map_or_else(|_| dash(), |m| m.pids.to_string()),
-                clock::ago(sandbox.created),
+                row.sandbox.name.to_string(),
+                row.sandbox.status(),
+                or_dash(row.execs),
+                or_dash(row.memory.map(Bytes)),
+                or_dash(row.pids),
+                clock::ago(row.sandbox.created),
             ]);
         }
         table.print();
         Ok(0)
     }
+}
+
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 impl PsArgs {

@@ -3,21 +3,21 @@
 mod remote;
 
 use super::diff::counted;
-use super::{bare_engine, finished, say_isolation, tidy_up};
+use super::{bare_engine, finished, say_detached, say_isolation, tidy_up};
 use crate::arguments::{SandboxArgs, StreamArgs};
-use crate::change_text;
 use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
 use crate::output::{self, Outcome};
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
+use crate::{change_text, host_programs, net_text};
 use clap::Parser;
 use msb_api::{Api, Depth};
 use msb_engine::Launch;
-use msb_spec::{Error, Kind, Plan, Span, Stage};
+use msb_spec::{Error, Kind, Plan, Result, Span, Stage};
 
 /// Runs one command in a sandbox made for it.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb run [OPTIONS] [IMAGE] [-- COMMAND...]")]
+#[command(override_usage = "msb run [OPTIONS] [IMAGE] [[--] COMMAND...]")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
@@ -32,7 +32,7 @@ pub(crate) struct RunArgs {
     timeout: Option<Span>,
     #[command(flatten)]
     streams: StreamArgs,
-    /// Command and arguments; a shell if there is none
+    /// Command and arguments; a shell if there is none. `--` may be left out behind an image
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -66,7 +66,7 @@ fn tell_changes(api: &dyn Api, plan: &Plan, quiet: bool) {
         output::note(format!("{count} in the workspace; the host's files are as they were"));
         output::note(format!(
             "`msb diff {name}` shows them, `msb apply {name}` brings them here, \
-             `msb rm {name}` forgets them"
+             `msb discard {name}` forgets them"
         ));
     }
 }
@@ -81,7 +81,15 @@ impl TargetVerb for RunArgs {
 }
 
 impl RunArgs {
+    /// Refuses flags that contradict each other.
+    fn check(&self) -> Result<()> {
+        let hint = "`msb create -n NAME` keeps a sandbox running, and `msb exec NAME` opens a \
+                    shell in it";
+        self.streams.check_background(self.detach, hint)
+    }
+
     fn here(self) -> Outcome {
+        self.check()?;
         let engine = bare_engine()?;
         let mut spec = self.sandbox.spec(&Target::Local)?;
         spec.ephemeral = self.rm || (spec.name.is_none() && !self.detach);
@@ -94,7 +102,10 @@ impl RunArgs {
             return Err(attended_service().into());
         }
         let streams = self.streams.of_first_command(self.detach);
-        let plan = self.sandbox.plan(&engine, &spec, &streams)?;
+        let plan = self
+            .sandbox
+            .plan(&engine, &spec, &streams)
+            .map_err(|error| host_programs::explain_image(error, self.sandbox.image()))?;
         if self.sandbox.dry_run {
             self.sandbox.show(&plan);
             return Ok(0);
@@ -106,27 +117,37 @@ impl RunArgs {
             while_booting: Some(&|| tidy_up(&engine)),
             ..Launch::default()
         };
-        let (plan, stream) = engine.launch(plan, &launch)?.into_stream();
+        let mut running = engine.launch(plan, &launch)?;
+        let net_log = running.take_net_log().filter(|_| !self.sandbox.quiet && !self.detach);
+        let (plan, stream) = running.into_stream();
         let part = AttachOptions {
             stdin: streams.stdin,
             tty: streams.tty.is_some(),
             leave_at_once: self.detach,
             closed_output: ClosedOutput::ClosePipe,
         };
+        let program = plan.command.as_ref().and_then(|command| command.argv.first());
         let attended = attach(stream, part).map_err(|error| match error.stage() {
-            Some(Stage::Exec) | None => error,
+            Some(Stage::Exec) | None => {
+                host_programs::explain_missing(error, program.map(String::as_str), &plan.image)
+            }
             Some(_) => error.under(format!("cannot start sandbox `{}`", plan.name)),
         });
         match attended? {
             AttachResult::Exited(exit) => {
                 let code = finished(&exit);
+                let refused = net_log.and_then(|mut log| net_text::refusals(&log.more().ok()?));
+                refused.into_iter().for_each(output::note);
                 if plan.workspace.is_some() {
                     tell_changes(&engine, &plan, self.sandbox.quiet);
                 }
                 Ok(code)
             }
-            AttachResult::Detached { .. } => {
-                output::print(&plan.name);
+            AttachResult::Detached { exec } => {
+                match self.detach {
+                    true => output::result("name", &plan.name),
+                    false => say_detached(&plan.name, exec),
+                }
                 Ok(0)
             }
         }

@@ -100,7 +100,7 @@ enum LogFormat {
 #[derive(Debug, Parser)]
 pub(crate) struct ServerStopArgs {}
 
-/// Shows whether a server runs, and where.
+/// Shows whether a server runs, and where. The exit code is 1 if none does.
 #[derive(Debug, Parser)]
 pub(crate) struct ServerStatusArgs {
     /// Print JSON
@@ -381,7 +381,7 @@ impl LocalVerb for ServerStopArgs {
             }
             std::thread::sleep(LOOK);
         }
-        output::print("stopped");
+        output::result("status", "stopped");
         Ok(0)
     }
 }
@@ -392,20 +392,14 @@ impl LocalVerb for ServerStatusArgs {
         let record = running(&home)?;
         if self.json {
             listing::json(&serde_json::json!({"running": record.is_some(), "server": record}));
-            return Ok(0);
+        } else if let Some(record) = &record {
+            let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
+            output::print(format!("running on {} (pid {}), {keys}", record.url(), record.pid));
+            output::print(format!("clients may ask for {}", record.ceiling));
+        } else {
+            output::print("not running");
         }
-        match &record {
-            Some(record) => {
-                let keys = if record.dev { "no keys are asked for" } else { "keys are asked for" };
-                output::print(format!("running on {} (pid {}), {keys}", record.url(), record.pid));
-                output::print(format!("clients may ask for {}", record.ceiling));
-                Ok(0)
-            }
-            None => {
-                output::print("not running");
-                Ok(1)
-            }
-        }
+        Ok(i32::from(record.is_none()))
     }
 }
 
@@ -418,7 +412,7 @@ impl LocalVerb for ServerKeygenArgs {
         };
         let expire = self.expire.map_or(USUAL_EXPIRY, |span| span.0);
         let made = keys.keygen(expire, &Scope::parse(&self.namespace)?)?;
-        output::print(made.token);
+        output::result("key", made.token);
         Ok(0)
     }
 }
@@ -441,7 +435,7 @@ fn allowed_host(text: &str) -> Result<String> {
 }
 
 fn say_where(record: &Record) {
-    output::print(record.url());
+    output::result("url", record.url());
     if !record.dev {
         output::note("clients need a key: `msb server keygen` makes one");
     }

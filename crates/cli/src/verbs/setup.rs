@@ -3,9 +3,10 @@
 use super::bare_engine;
 use crate::listing;
 use crate::output::{self, Outcome};
+use crate::pull_progress::style;
 use crate::verb_table::LocalVerb;
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use msb_engine::kernel::{Origin, Ready, Step};
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -66,12 +67,8 @@ fn bar(quiet: bool) -> ProgressBar {
     bar
 }
 
-const WAITING: &str = "{spinner} {elapsed:>4}  {msg}";
-const COMPILING: &str = "{spinner} {elapsed:>4}  {msg}  {bar:30}  {pos} of about {len}";
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("a constant of ours")
-}
+const WAITING: &str = "{spinner} {time:>4}  {msg}";
+const COMPILING: &str = "{spinner} {time:>4}  {msg}  {bar:30}  {pos} of about {len}";
 
 fn show(bar: &ProgressBar, step: Step<'_>) {
     if let Step::Compiling { done, total } = step {

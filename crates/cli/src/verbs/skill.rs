@@ -14,7 +14,8 @@ use clap::{Args, Parser};
 use files::{FILES, InstalledFiles, State};
 use msb_spec::{Error, Kind, Result};
 use rustix::fs::Mode;
-use std::path::PathBuf;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 
 /// Puts the skill where a coding agent finds it.
 #[derive(Debug, Parser)]
@@ -94,7 +95,7 @@ impl LocalVerb for SkillInstallArgs {
                 place.write(found.as_ref(), text.as_bytes(), SHARED)?;
             }
             let letter = if found.is_some() { 'M' } else { 'A' };
-            output::print(format!("{letter}  {}", place.path().display()));
+            tell_change(letter, place.path());
         }
         for name in installed.no_longer_ours() {
             target.drop_file(&installed, name)?;
@@ -200,9 +201,15 @@ impl SkillTarget {
         if !self.dry_run {
             place.remove()?;
         }
-        output::print(format!("D  {}", place.path().display()));
+        tell_change('D', place.path());
         Ok(true)
     }
+}
+
+/// Prints a file that was added (A), modified (M) or deleted (D).
+fn tell_change(letter: char, path: &Path) {
+    let path = path.display().to_string();
+    output::record(&json!({"path": path, "change": letter}), format!("{letter}  {path}"));
 }
 
 fn above(name: &str) -> Option<&str> {

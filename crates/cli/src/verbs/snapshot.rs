@@ -1,5 +1,6 @@
 //! Snapshots of sandboxes, and the ways back to them.
 
+use super::diff::counted;
 use super::engine;
 use crate::clock;
 use crate::listing::{self, Listing};
@@ -7,9 +8,9 @@ use crate::output::{self, Outcome};
 use crate::pull_progress::Bars;
 use crate::target::Target;
 use crate::verb_table::TargetVerb;
-use clap::Parser;
+use clap::{Args, Parser};
 use msb_api::{Api, Snapshot, VerifyReport};
-use msb_spec::{Bytes, Error, Kind, Name, Result};
+use msb_spec::{Bytes, Error, Kind, Name, Result, Span};
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -38,8 +39,8 @@ impl TargetVerb for SnapshotCreateArgs {
         let (name, from) = (Name::parse(&self.name)?, Name::parse(&self.from)?);
         let snapshot = api.snapshot_create(&name, &from, self.note.as_deref())?;
         if let Some(paused) = snapshot.paused_us {
-            let shown = format!("{}.{:03} ms", paused / 1000, paused % 1000);
-            output::note(format!("sandbox `{from}` was stopped for {shown}"));
+            let shown = clock::duration(paused.div_ceil(1000));
+            output::note(format!("sandbox `{from}` was paused for {shown}"));
         }
         match self.json {
             true => listing::json(&snapshot),
@@ -73,7 +74,17 @@ impl TargetVerb for SnapshotLsArgs {
             snapshots.iter().flat_map(|snapshot| &snapshot.names).for_each(output::print);
             return Ok(0);
         }
-        let mut listing = Listing::new(&["NAME", "ID", "OF", "IMAGE", "TIER", "ON", "AGE", "NOTE"]);
+        let mut listing = Listing::new(&[
+            "NAME",
+            "ID",
+            "SANDBOX",
+            "IMAGE",
+            "ISOLATION",
+            "PARENT",
+            "SIZE",
+            "AGE",
+            "NOTE",
+        ]);
         for snapshot in &snapshots {
             let parent = snapshots.iter().find(|other| Some(&other.id) == snapshot.parent.as_ref());
             for name in &snapshot.names {
@@ -84,6 +95,7 @@ impl TargetVerb for SnapshotLsArgs {
                     snapshot.image.to_string(),
                     snapshot.isolation.to_string(),
                     parent.map(shown).unwrap_or_default(),
+                    snapshot.bytes.map_or_else(|| "-".to_owned(), |n| Bytes(n).to_string()),
                     clock::ago(snapshot.created),
                     snapshot.note.clone().unwrap_or_default(),
                 ]);
@@ -150,10 +162,11 @@ impl TargetVerb for SnapshotVerifyArgs {
 
 fn show(name: &str, verified: &VerifyReport) {
     let VerifyReport { files, bytes, recorded, .. } = verified;
-    let what = format!("{files} files, {}", Bytes(*bytes));
+    let files = counted(usize::try_from(*files).unwrap_or(usize::MAX), "file", "files");
+    let what = format!("{files}, {}", Bytes(*bytes));
     match (verified.intact, recorded) {
         (true, 0) => output::print(format!("{name}  intact ({what})")),
-        (true, _) => output::print(format!("{name}  written down now ({what})")),
+        (true, _) => output::print(format!("{name}  digest recorded ({what})")),
         (false, _) => output::print(format!("{name}  damaged ({what})")),
     }
     for difference in &verified.differences {
@@ -246,7 +259,7 @@ impl TargetVerb for SnapshotLoadArgs {
                 .and_then(|mut file| load(&mut file))
                 .map_err(|error| error.under(format!("cannot load `{}`", path.display()))),
         };
-        output::print(loaded?);
+        output::result("name", loaded?);
         Ok(0)
     }
 }
@@ -268,7 +281,7 @@ impl TargetVerb for SnapshotTagArgs {
         let api = target.api()?;
         let new = Name::parse(&self.new)?;
         api.snapshot_tag(&Name::parse(&self.name)?, &new)?;
-        output::print(new);
+        output::result("name", new);
         Ok(0)
     }
 }
@@ -292,14 +305,14 @@ impl TargetVerb for SnapshotRmArgs {
         for name in &self.names {
             let name = Name::parse(name)?;
             api.snapshot_remove(&name, self.force)?;
-            output::print(name);
+            output::result("name", name);
         }
         Ok(0)
     }
 }
 
-/// Makes a sandbox from a snapshot, with the settings of the one that it was taken of. Ports and
-/// secrets are not among them.
+/// Makes a sandbox from a snapshot and starts it, with the settings of the one that it was taken
+/// of. Ports and secrets are not among them.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb restore [OPTIONS] SNAPSHOT --name NAME")]
 pub(crate) struct RestoreArgs {
@@ -309,9 +322,8 @@ pub(crate) struct RestoreArgs {
     /// Name of the new sandbox
     #[arg(long, short, value_name = "NAME")]
     name: String,
-    /// Start it, too
-    #[arg(long)]
-    start: bool,
+    #[command(flatten)]
+    start: StartChoice,
 }
 
 impl TargetVerb for RestoreArgs {
@@ -319,12 +331,12 @@ impl TargetVerb for RestoreArgs {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
         api.snapshot_restore(&Name::parse(&self.snapshot)?, &name, None)?;
-        done(&*api, &name, self.start)
+        self.start.finish(&*api, &name)
     }
 }
 
-/// Makes a second sandbox of one: the same files and settings, but for its ports. Neither notices
-/// what the other does from then on.
+/// Makes a second sandbox of one and starts it: the same files and settings, but for its ports.
+/// Neither notices what the other does from then on.
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb clone [OPTIONS] NAME NEW")]
 pub(crate) struct CloneArgs {
@@ -334,9 +346,8 @@ pub(crate) struct CloneArgs {
     /// Name of the new one
     #[arg(value_name = "NEW")]
     new: String,
-    /// Start it, too
-    #[arg(long)]
-    start: bool,
+    #[command(flatten)]
+    start: StartChoice,
 }
 
 impl TargetVerb for CloneArgs {
@@ -344,38 +355,80 @@ impl TargetVerb for CloneArgs {
         let api = target.api()?;
         let new = Name::parse(&self.new)?;
         api.sandbox_clone(&Name::parse(&self.name)?, &new)?;
-        done(&*api, &new, self.start)
+        self.start.finish(&*api, &new)
     }
 }
 
-fn done(api: &dyn Api, name: &Name, start: bool) -> Outcome {
-    if start {
-        api.sandbox_start(name)?;
+/// Whether a sandbox that was just made is started.
+#[derive(Debug, Args)]
+struct StartChoice {
+    /// Do not start it
+    #[arg(long)]
+    stopped: bool,
+    /// Start it (the default)
+    #[arg(long, conflicts_with = "stopped", hide = true)]
+    start: bool,
+}
+
+impl StartChoice {
+    fn finish(&self, api: &dyn Api, name: &Name) -> Outcome {
+        if self.start || !self.stopped {
+            api.sandbox_start(name).map_err(|error| {
+                error.under(format!("sandbox `{name}` was made, but cannot be started"))
+            })?;
+        }
+        output::result("name", name);
+        Ok(0)
     }
-    output::print(name);
-    Ok(0)
+}
+
+/// How the files of a sandbox are changed that may run.
+#[derive(Debug, Args)]
+struct WhileRunning {
+    /// Stop it first if it runs, and start it again
+    #[arg(long, short)]
+    force: bool,
+    /// How long to wait before killing, with --force
+    #[arg(long, short, value_name = "TIME", default_value = "10s", requires = "force")]
+    timeout: Span,
+}
+
+impl WhileRunning {
+    /// Changes a sandbox. One that ran runs again afterwards, also if the change failed.
+    fn change(&self, api: &dyn Api, name: &Name, change: impl FnOnce() -> Result<()>) -> Outcome {
+        let ran = self.force && api.sandbox_stop(name, self.timeout.0)?;
+        let changed = change();
+        let started = match ran {
+            true => api.sandbox_start(name).map(drop),
+            false => Ok(()),
+        };
+        changed?;
+        started?;
+        output::result("name", name);
+        Ok(0)
+    }
 }
 
 /// Puts the files of a sandbox back to what a snapshot holds. What it wrote since is lost; its
 /// settings stay.
 #[derive(Debug, Parser)]
-#[command(override_usage = "msb rollback NAME SNAPSHOT")]
+#[command(override_usage = "msb rollback [OPTIONS] NAME SNAPSHOT")]
 pub(crate) struct RollbackArgs {
-    /// Name of the sandbox, which must not run
+    /// Name of the sandbox; one that runs needs --force
     #[arg(value_name = "NAME")]
     name: String,
     /// Name or id of the snapshot
     #[arg(value_name = "SNAPSHOT")]
     snapshot: String,
+    #[command(flatten)]
+    running: WhileRunning,
 }
 
 impl TargetVerb for RollbackArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
-        let name = Name::parse(&self.name)?;
-        api.sandbox_rollback(&name, &Name::parse(&self.snapshot)?)?;
-        output::print(name);
-        Ok(0)
+        let (name, snapshot) = (Name::parse(&self.name)?, Name::parse(&self.snapshot)?);
+        self.running.change(&*api, &name, || api.sandbox_rollback(&name, &snapshot))
     }
 }
 
@@ -384,20 +437,20 @@ impl TargetVerb for RollbackArgs {
 #[derive(Debug, Parser)]
 #[command(override_usage = "msb reset [OPTIONS] NAME")]
 pub(crate) struct ResetArgs {
-    /// Name of the sandbox, which must not run
+    /// Name of the sandbox; one that runs needs --force
     #[arg(value_name = "NAME")]
     name: String,
     /// Keep what it changed in its workspace
     #[arg(long)]
     keep_workspace: bool,
+    #[command(flatten)]
+    running: WhileRunning,
 }
 
 impl TargetVerb for ResetArgs {
     fn run_on(self, target: &Target) -> Outcome {
         let api = target.api()?;
         let name = Name::parse(&self.name)?;
-        api.sandbox_reset(&name, self.keep_workspace)?;
-        output::print(name);
-        Ok(0)
+        self.running.change(&*api, &name, || api.sandbox_reset(&name, self.keep_workspace))
     }
 }

@@ -8,10 +8,10 @@ pub(crate) use config::SshConfigArgs;
 pub(crate) use keys::{SshAuthorizeArgs, SshKeysArgs, SshRevokeArgs};
 pub(crate) use serve::SshServeArgs;
 
-use super::{bare_engine, finished};
+use super::{bare_engine, finished, say_detached};
 use crate::arguments;
 use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput, attach};
-use crate::output::{self, Outcome};
+use crate::output::Outcome;
 use crate::terminal;
 use crate::verb_table::LocalVerb;
 use clap::Parser;
@@ -69,7 +69,7 @@ impl LocalVerb for SshArgs {
             AttachResult::Exited(exit) if self.quiet => Ok(exit.status()),
             AttachResult::Exited(exit) => Ok(finished(&exit)),
             AttachResult::Detached { exec } => {
-                output::print(exec);
+                say_detached(&name, exec);
                 Ok(0)
             }
         }

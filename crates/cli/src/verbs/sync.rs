@@ -2,7 +2,6 @@
 
 use super::bare_engine;
 use super::cp::{CopyEnd, bar};
-use crate::image_text;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::pull_progress::Steps;
@@ -12,7 +11,7 @@ use crate::verb_table::TargetVerb;
 use clap::Parser;
 use msb_api::{SyncSpec, SyncState, SyncSummary};
 use msb_engine::{Engine, SyncEnd, SyncEvent};
-use msb_spec::{Error, Result};
+use msb_spec::{Bytes, Error, Result};
 use std::ffi::OsString;
 
 /// Copies a directory into a running sandbox, and sends what changes in it until it is stopped.
@@ -48,7 +47,7 @@ impl SyncStartArgs {
                     return Err(Error::unsupported("a sync goes from the host into a sandbox")
                         .hint("`msb cp box:/path .` copies out of one"));
                 }
-                (_, CopyEnd::Host(_)) => {
+                (_, CopyEnd::Host(_) | CopyEnd::Stream) | (CopyEnd::Stream, _) => {
                     return Err(Error::invalid("the target is not in a sandbox")
                         .hint("write it as `msb sync start ./src box:/app`"));
                 }
@@ -72,7 +71,7 @@ impl TargetVerb for SyncStartArgs {
                 if started.status.failures > 0 {
                     output::note("what could not be sent is tried again; `msb sync ls` tells");
                 }
-                output::print(started.id);
+                output::result("id", started.id);
                 return Ok(0);
             }
         };
@@ -94,7 +93,7 @@ impl TargetVerb for SyncStartArgs {
         if failures > 0 {
             output::note("what could not be sent is tried again; `msb sync ls` tells");
         }
-        output::print(id);
+        output::result("id", id);
         Ok(0)
     }
 }
@@ -167,7 +166,7 @@ fn cells(sync: &SyncSummary) -> [String; 8] {
     };
     let rate = match status.rate {
         0 => "-".to_owned(),
-        rate => format!("{}/s", image_text::size(rate)),
+        rate => format!("{}/s", Bytes(rate)),
     };
     let error = match (&status.last_error, status.failures) {
         (None, _) => "-".to_owned(),
@@ -180,7 +179,7 @@ fn cells(sync: &SyncSummary) -> [String; 8] {
         format!("{}:{}", sync.sandbox, sync.target),
         state,
         status.files.to_string(),
-        image_text::size(status.bytes),
+        Bytes(status.bytes).to_string(),
         rate,
         error,
     ]

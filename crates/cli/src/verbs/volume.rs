@@ -2,7 +2,6 @@
 
 use super::{bare_engine, cp, engine};
 use crate::clock;
-use crate::image_text::size;
 use crate::listing::{self, Listing};
 use crate::output::{self, Failure, Outcome};
 use crate::selection::pair;
@@ -24,8 +23,9 @@ pub(crate) struct VolumeCreateArgs {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: VolumeName,
-    /// How much it may hold, as in `2G` (a directory: as root only) [default of a disk: 2G]
-    #[arg(long, value_name = "SIZE")]
+    /// How much it may hold, as in `2G`; a bare number is MiB (a directory: as root only)
+    /// [default of a disk: 2G]
+    #[arg(long, value_name = "SIZE", value_parser = Bytes::parse_size)]
     size: Option<Bytes>,
     /// What it is: `dir`, shared by several, or `disk`, for microVMs [default: dir]
     #[arg(long, value_name = "KIND")]
@@ -45,7 +45,7 @@ impl TargetVerb for VolumeCreateArgs {
             size: self.size,
             labels: labels.into_iter().map(owned).collect(),
         };
-        output::print(target.api()?.volume_create(&spec)?.name);
+        output::result("name", target.api()?.volume_create(&spec)?.name);
         Ok(0)
     }
 }
@@ -105,7 +105,7 @@ impl VolumeLsArgs {
                 volume.name.to_string(),
                 volume.kind.to_string(),
                 volume.size.map_or_else(|| "-".to_owned(), |size| Bytes(size).to_string()),
-                size(volume.used),
+                Bytes(volume.used).to_string(),
                 clock::ago(volume.created),
                 volume.sandboxes.iter().map(Name::as_str).collect::<Vec<_>>().join(","),
                 labels.collect::<Vec<_>>().join(","),
@@ -134,7 +134,7 @@ impl VolumeLsArgs {
                 line.name,
                 line.kind.to_owned(),
                 line.mode,
-                size(entry.size),
+                Bytes(entry.size).to_string(),
                 clock::ago(u64::try_from(entry.modified).unwrap_or(0)),
             ]);
         }
@@ -236,7 +236,7 @@ impl TargetVerb for VolumeRmArgs {
         let mut failed = false;
         for name in &self.names {
             match api.volume_remove(name, self.force) {
-                Ok(()) => output::print(name),
+                Ok(()) => output::result("name", name),
                 Err(error) => {
                     output::print_error(&error);
                     failed = true;
@@ -328,27 +328,13 @@ impl TargetVerb for VolumeCatArgs {
         let shown = std::io::stdout().is_terminal();
         api.file_read(&place.files(), &place.path, 0, None, &mut |bytes| {
             match shown {
-                true => output::write_stdout(harmless(bytes).as_bytes()),
+                true => output::write_stdout(output::harmless(bytes).as_bytes()),
                 false => output::write_stdout(bytes),
             }
             Ok(())
         })?;
         Ok(0)
     }
-}
-
-/// Text as a terminal may show it, line by line.
-fn harmless(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => safe.push(c),
-            c if msb_spec::disturbs(c) => safe.extend(c.escape_default()),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 /// A path in a volume.

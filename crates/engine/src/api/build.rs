@@ -8,7 +8,7 @@ use crate::images::Fetching;
 use msb_api::{BUILD_LIMIT, ImageInspection, Part, Watch};
 use msb_image::RegistryOptions;
 use msb_spec::encoding::hex;
-use msb_spec::{Error, NetworkSpec, PullWhen, Reference, Result, env};
+use msb_spec::{Error, PullWhen, Reference, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,7 +24,7 @@ impl Engine {
         watch: &dyn Watch,
     ) -> Result<ImageInspection> {
         let context = EmptyDir::make()?;
-        let net = std::env::var(env::NET).ok();
+        let defaults = crate::conf::defaults()?;
         let build = Build {
             directory: context.0.clone(),
             recipe: Some(ContainerfileSource::Text(containerfile.to_owned())),
@@ -34,7 +34,7 @@ impl Engine {
             no_cache: false,
             pull: PullWhen::IfMissing,
             platform: None,
-            network: Some(NetworkSpec::default().or_usual(net.as_deref())?),
+            network: Some(defaults.network(defaults.network_base(), false)?),
             epoch: None,
             until: Some(Instant::now() + BUILD_LIMIT),
         };

@@ -48,7 +48,7 @@ pub(crate) fn find(build: &Build) -> Result<BuildContext> {
         None => {
             let there = NAMES.iter().find(|name| directory.join(name).is_file());
             let name = there.ok_or_else(|| {
-                Error::new(Kind::NotFound, format!("no Containerfile in `{shown}`"))
+                Error::new(Kind::NotFound, format!("no Containerfile or Dockerfile in `{shown}`"))
                     .hint("`-f FILE` names another, `-f -` reads it from stdin")
             })?;
             let path = directory.join(name);

@@ -4,6 +4,7 @@
 //! removed after the step or by the next repair.
 
 use super::{BuildEvent, Watcher};
+use crate::connection::Connection;
 use crate::host::random;
 use crate::start::Launch;
 use crate::{Engine, planning};
@@ -14,11 +15,9 @@ use msb_spec::{
     Error, Exit, GuestPath, Hostname, Ids, ImageRef, IsolationChoice, Kind, Lower, MachineBase,
     Name, NetworkSpec, Overlay, Patch, Plan, Reference, Result, Span, Spec, Upper, lookup,
 };
-use msb_wire::{Decoder, FrameKind, MAX_REQUEST, Reply};
+use msb_wire::WorkerEvent;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -67,7 +66,7 @@ impl RunStep<'_> {
         }
         let (plan, scratch) = self.plan(job)?;
         let mut step = self.engine.launch(plan, &Launch::default())?;
-        let attended = stream_output(step.stream(), watcher);
+        let attended = stream_output(step.connection(), watcher);
         let plan = step.plan().clone();
         // The directory that it writes to is read, or removed, when it has ended.
         drop(step);
@@ -176,31 +175,18 @@ fn reap() {
 }
 
 /// Passes output on until the command ends.
-fn stream_output(stream: &mut UnixStream, watcher: &mut dyn Watcher) -> Result<Exit> {
+fn stream_output(connection: &mut Connection, watcher: &mut dyn Watcher) -> Result<Exit> {
     let gone = |cause: &dyn std::fmt::Display| {
         Error::new(Kind::Protocol, "the sandbox of the step was killed").cause(cause)
     };
-    let mut decoder = Decoder::new(MAX_REQUEST);
-    let mut buffer = vec![0u8; 64 << 10];
     loop {
-        while let Some(frame) = decoder.next_frame().map_err(|error| gone(&error))? {
-            match frame.kind {
-                FrameKind::Stdout | FrameKind::Stderr => {
-                    watcher.told(BuildEvent::Output(&frame.payload));
-                }
-                FrameKind::Reply => match frame.value().map_err(|error| gone(&error))? {
-                    Reply::Exited(exit) => return Ok(exit),
-                    Reply::Failed(error) => return Err(error),
-                    _ => {}
-                },
-                _ => {}
+        match connection.next_event().map_err(|error| error.into_error(gone))? {
+            Some(WorkerEvent::Stdout(bytes) | WorkerEvent::Stderr(bytes)) => {
+                watcher.told(BuildEvent::Output(&bytes));
             }
-        }
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(gone(&"its worker closed the connection")),
-            Ok(n) => decoder.push(&buffer[..n]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(gone(&error)),
+            Some(WorkerEvent::Exited(exit)) => return Ok(exit),
+            Some(_) => {}
+            None => return Err(gone(&"its worker closed the connection")),
         }
     }
 }

@@ -39,6 +39,8 @@ pub(super) fn asked(
             rules: own.policy.rules.clone(),
             default: Some(own.policy.default),
             dns: own.dns.clone(),
+            dns_timeout: own.dns_timeout,
+            dns_private: own.dns_private,
             max_connections: Some(own.max_connections),
             egress_rate: own.egress_rate.map(Bytes),
             trust_host_cas: own.trust_host_cas,

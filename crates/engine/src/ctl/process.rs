@@ -48,7 +48,7 @@ fn run_detached(home: &Path, name: &str, listener: UnixListener) -> Result<()> {
     let name = Name::parse(name)?;
     // Requests come from inside a sandbox, including image names.
     let engine = Engine::at(Home::at(home)?, Launcher::Execute(program)).for_guests();
-    let engine = Arc::new(engine.with_origin(CallOrigin::parent(&name)));
+    let engine = Arc::new(engine.with_default_origin(CallOrigin::parent(&name)));
     let ctl = Arc::new(CtlState {
         engine: Arc::clone(&engine),
         parent: name.clone(),

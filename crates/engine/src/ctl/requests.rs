@@ -128,7 +128,7 @@ impl Params<'_> {
                 .map_err(|_| CtlError::invalid(format!("Invalid image: '{text}'")))
         };
         let memory = |text: String| {
-            Bytes::parse(&text)
+            Bytes::parse_size(&text)
                 .map_err(|_| CtlError::invalid(format!("Invalid memory string: '{text}'")))
         };
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "in range")]

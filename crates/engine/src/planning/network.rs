@@ -25,6 +25,8 @@ pub(super) fn network(spec: &Spec) -> Result<Option<Network>> {
     Ok(Some(Network {
         policy: asked.policy(),
         dns: asked.dns.clone(),
+        dns_timeout: asked.dns_timeout,
+        dns_private: asked.dns_private,
         ports: asked.ports.clone(),
         secrets: asked.secrets.iter().map(secret).collect::<Result<_>>()?,
         bypass: asked.bypass.clone(),

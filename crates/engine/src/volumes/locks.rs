@@ -27,7 +27,8 @@ pub(crate) fn planned(
     name: &VolumeName,
     isolation: Isolation,
 ) -> Result<(PathBuf, PlannedVolume)> {
-    let record = VolumeRecord::read(home, name).map_err(|error| error.at(Stage::Plan))?;
+    let record = VolumeRecord::read(home, name)
+        .map_err(|error| mount_error(home, name, error).at(Stage::Plan))?;
     check_supported(&record, isolation).map_err(|error| error.at(Stage::Plan))?;
     let planned = PlannedVolume {
         name: name.clone(),
@@ -35,6 +36,14 @@ pub(crate) fn planned(
         range: record.range().filter(|_| HostUser::current().is_root()),
     };
     Ok((record.path(&home.volume(name)), planned))
+}
+
+/// The error for a volume to mount; a missing one may still have to be created.
+fn mount_error(home: &Home, name: &VolumeName, error: Error) -> Error {
+    match error.kind() {
+        Kind::NotFound => record::unknown_mount(home, name),
+        _ => error,
+    }
 }
 
 /// Fails if a sandbox of this tier cannot use the volume.
@@ -63,7 +72,7 @@ pub(crate) fn lock_for_worker(home: &Home, plan: &mut Plan) -> Result<Vec<OwnedF
     for mount in &mut plan.mounts {
         let Some(volume) = &mount.volume else { continue };
         let name = volume.name.clone();
-        locks.push(OwnedFd::from(share(home, &name)?));
+        locks.push(OwnedFd::from(share(home, &name).map_err(|e| mount_error(home, &name, e))?));
         let (host, volume) = planned(home, &name, isolation)?;
         if volume.stored == VolumeStorage::Disk {
             locks.push(OwnedFd::from(lock_disk(home, &name, &host, mount.read_only)?));

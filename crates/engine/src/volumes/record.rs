@@ -178,8 +178,22 @@ impl VolumeRecord {
 /// The error for a missing volume, with the nearest name as a hint.
 pub(crate) fn unknown(home: &Home, name: &VolumeName) -> Error {
     let error = Error::new(Kind::NotFound, format!("no volume `{name}`"));
+    match nearest(home, name) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint("`msb volume ls` lists the volumes there are"),
+    }
+}
+
+fn nearest(home: &Home, name: &VolumeName) -> Option<String> {
     let names = home.volume_names();
-    if let Some(near) = msb_spec::nearest(name.as_str(), names.iter().map(VolumeName::as_str)) {
+    msb_spec::nearest(name.as_str(), names.iter().map(VolumeName::as_str)).map(str::to_owned)
+}
+
+/// The error for a missing volume that is to be mounted. It may still have to be created, or a
+/// directory of that name may be meant.
+pub(crate) fn unknown_mount(home: &Home, name: &VolumeName) -> Error {
+    let error = Error::new(Kind::NotFound, format!("no volume `{name}`"));
+    if let Some(near) = nearest(home, name) {
         return error
             .hint(format!("did you mean `{near}`? `msb volume create {name}` makes a new one"));
     }

@@ -18,8 +18,9 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-/// How long a server has to respond, in microseconds.
+/// How long a server has to respond by default, in microseconds.
 const SERVER_TIMEOUT: u64 = 2_000_000;
 /// How often a query is sent in all.
 const MAX_TRIES: usize = 6;
@@ -67,6 +68,10 @@ struct CachedAnswer {
 /// Pending queries, cached responses and the flood guard.
 pub(crate) struct DnsForwarder {
     servers: Vec<SocketAddr>,
+    /// How long a server has to respond, in microseconds.
+    server_timeout: u64,
+    /// Whether answers keep private addresses.
+    keeps_private: bool,
     pending: Slab<PendingQuery>,
     by_name: HashMap<(DomainName, u16), SlabKey>,
     cached: HashMap<(DomainName, u16), CachedAnswer>,
@@ -74,9 +79,17 @@ pub(crate) struct DnsForwarder {
 }
 
 impl DnsForwarder {
-    pub(crate) fn new(servers: Vec<SocketAddr>) -> Self {
+    pub(crate) fn new(
+        servers: Vec<SocketAddr>,
+        timeout: Option<Duration>,
+        keeps_private: bool,
+    ) -> Self {
+        let server_timeout = timeout
+            .map_or(SERVER_TIMEOUT, |limit| u64::try_from(limit.as_micros()).unwrap_or(u64::MAX));
         Self {
             servers,
+            server_timeout,
+            keeps_private,
             pending: Slab::default(),
             by_name: HashMap::new(),
             cached: HashMap::new(),
@@ -262,7 +275,7 @@ impl Gateway {
             true => host_socket::connect(server).map(|(socket, _)| socket),
             false => host_socket::udp(server),
         };
-        query.deadline = *now + SERVER_TIMEOUT;
+        query.deadline = now.saturating_add(dns.server_timeout);
         timers.set(query.deadline, EventSource::DnsQuery(key));
         // A server that cannot be reached counts as silent: the timer moves on to the next.
         let Ok(socket) = socket else { return };
@@ -359,7 +372,9 @@ impl Gateway {
             }
             return;
         };
-        let all_removed = records.retain_addresses(|address| self.rules.allows_answer(address));
+        let keeps_private = self.dns.keeps_private;
+        let all_removed =
+            records.retain_addresses(|address| self.rules.allows_answer(address, keeps_private));
         // The rules may have changed since the query was sent.
         if all_removed || !decision.allows() {
             let private = PolicyDecision {

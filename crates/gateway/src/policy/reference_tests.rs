@@ -414,7 +414,7 @@ fn queries_leave_only_for_names_and_for_the_internet() {
             kept += 1
         }
         let to = random_address(&mut random);
-        if rules.allows_answer(to.sent) {
+        if rules.allows_answer(to.sent, false) {
             let public = to.groups == "public" && !to.host;
             let all: Vec<String> = list
                 .iter()

@@ -339,10 +339,12 @@ impl Rules {
         dns_decision(default, "default".to_owned())
     }
 
-    /// Whether the sandbox may learn this address from an answer to a DNS query.
-    pub(crate) fn allows_answer(&self, address: IpAddr) -> bool {
+    /// Whether the sandbox may learn this address from an answer to a DNS query. `keeps_private`
+    /// shows private addresses too; whether a flow reaches them is decided as ever.
+    pub(crate) fn allows_answer(&self, address: IpAddr, keeps_private: bool) -> bool {
         let Some(class) = self.address_class(address) else { return false };
-        class.is_public() || (!class.is_gateway() && self.is_allowed_by_address(&class))
+        class.is_public()
+            || (!class.is_gateway() && (keeps_private || self.is_allowed_by_address(&class)))
     }
 
     /// Decides an incoming flow of a published port or a peer. It is allowed unless an ingress rule

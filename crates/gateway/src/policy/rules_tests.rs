@@ -389,7 +389,7 @@ fn only_reachable_names_are_queried() {
 #[test]
 fn answers_hold_only_allowed_addresses() {
     let allows = |texts: &[&str], address: &str| {
-        deny_by_default(texts).allows_answer(address.parse().unwrap())
+        deny_by_default(texts).allows_answer(address.parse().unwrap(), false)
     };
     assert!(allows(&["allow@a.example"], "1.1.1.1"));
     for address in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "0.0.0.0", "198.18.0.1", "fe80::1"]

@@ -4,8 +4,9 @@ use msb_gateway::{HostAddresses, HttpProxy, NetworkMember, SecretValue, Start, r
 use msb_spec::{
     Decision, Name, Network, PlannedSecret, Policy, PublishedPort, Rule, Secret, addresses,
 };
+use msb_sys::socket::NonblockingSocket;
 use msb_wire::{
-    Decoder, FrameKind, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetTable, ToGateway, Verdict,
+    FrameKind, FramedSocket, FromGateway, MAX_FROM_GATEWAY, NetEvent, NetTable, ToGateway, Verdict,
     encode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -37,6 +38,8 @@ impl Setup {
         let network = Network {
             policy: Policy { rules, default: Decision::Deny },
             dns: Vec::new(),
+            dns_timeout: None,
+            dns_private: false,
             ports: Vec::new(),
             secrets: Vec::new(),
             bypass: Vec::new(),
@@ -111,8 +114,7 @@ impl Setup {
             wire,
             interface,
             sockets: SocketSet::new(Vec::new()),
-            control,
-            decoder: Decoder::new(MAX_FROM_GATEWAY),
+            control: FramedSocket::new(control.into(), MAX_FROM_GATEWAY),
             answers: Vec::new(),
             events: Vec::new(),
             ports: Vec::new(),
@@ -132,8 +134,7 @@ pub(crate) struct Guest {
     wire: TestLink,
     interface: Interface,
     pub(crate) sockets: SocketSet<'static>,
-    control: OwnedFd,
-    decoder: Decoder,
+    control: FramedSocket<NonblockingSocket>,
     answers: Vec<FromGateway>,
     pub(crate) events: Vec<NetEvent>,
     pub(crate) ports: Vec<PublishedPort>,
@@ -158,7 +159,7 @@ impl Guest {
             assert!(begin.elapsed() < WAIT_LIMIT, "waited in vain: {what}");
             let mut waited = [
                 PollFd::new(&self.wire.fd, PollFlags::IN),
-                PollFd::new(&self.control, PollFlags::IN),
+                PollFd::new(self.control.socket(), PollFlags::IN),
             ];
             let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             rustix::event::poll(&mut waited, Some(&moment)).unwrap();
@@ -167,14 +168,7 @@ impl Guest {
 
     fn read_control(&mut self) {
         let mut buffer = [0; 65536];
-        let flags = rustix::net::RecvFlags::DONTWAIT;
-        while let Ok((n, _)) = rustix::net::recv(&self.control, &mut buffer, flags) {
-            if n == 0 {
-                break;
-            }
-            self.decoder.push(&buffer[..n]);
-        }
-        while let Some(frame) = self.decoder.next_frame().unwrap() {
+        while let Ok(Some(frame)) = self.control.read_frame(&mut buffer) {
             assert_eq!(frame.kind, FrameKind::Control);
             match frame.value().unwrap() {
                 FromGateway::EventKind(event) => self.events.push(event),
@@ -196,7 +190,7 @@ impl Guest {
 
     pub(crate) fn request(&mut self, message: &ToGateway) -> FromGateway {
         let bytes = encode(FrameKind::Control, message);
-        assert_eq!(rustix::io::write(&self.control, &bytes), Ok(bytes.len()));
+        assert_eq!(rustix::io::write(self.control.socket(), &bytes), Ok(bytes.len()));
         self.answer()
     }
 
@@ -368,7 +362,7 @@ impl Guest {
 
     /// Closes the control socket, as the exit of the worker does; returns the exit status.
     pub(crate) fn end(mut self) -> i32 {
-        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(self.control.socket(), rustix::net::Shutdown::Both).unwrap();
         self.gateway.take().unwrap().join().unwrap()
     }
 }

@@ -233,7 +233,7 @@ fn bind_address(host: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msb_wire::{Decoder, FrameKind};
+    use msb_wire::{FrameKind, FramedSocket};
     use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::os::unix::ffi::OsStrExt;
@@ -241,18 +241,9 @@ mod tests {
     use std::thread;
 
     fn next(stream: &mut UnixStream) -> Option<LinkReply> {
-        let mut decoder = Decoder::new(1000);
-        loop {
-            if let Some(frame) = decoder.next_frame().unwrap() {
-                assert_eq!(frame.kind, FrameKind::Link);
-                return Some(frame.value().unwrap());
-            }
-            let mut buffer = vec![0; decoder.missing().unwrap()];
-            match stream.read(&mut buffer).unwrap() {
-                0 => return None,
-                n => decoder.push(&buffer[..n]),
-            }
-        }
+        let frame = FramedSocket::new(stream, 1000).read_frame_only(&mut [0; 64]).unwrap()?;
+        assert_eq!(frame.kind, FrameKind::Link);
+        Some(frame.value().unwrap())
     }
 
     /// Starts a listener. Returns the host's connection and the guest's listeners.

@@ -1,11 +1,12 @@
 //! The control connection of a microVM to its worker.
 
-use msb_wire::{Boot, Decoder, FrameError, FrameKind, FromMachine, MAX_REQUEST, ToMachine, encode};
+use msb_sys::socket::NonblockingSocket;
+use msb_wire::{
+    Boot, FrameError, FrameKind, FramedSocket, FromMachine, MAX_REQUEST, ToMachine, encode,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// The vsock device is present by then, or never.
@@ -14,15 +15,12 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-pub(super) struct ControlConn {
-    socket: OwnedFd,
-    decoder: Decoder,
-}
+pub(super) struct ControlConn(FramedSocket<NonblockingSocket>);
 
 impl ControlConn {
     /// Wraps a socket that may still be connecting.
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, decoder: Decoder::new(MAX_REQUEST) }
+        Self(FramedSocket::new(socket.into(), MAX_REQUEST))
     }
 
     /// Connects, retrying while there is no vsock device.
@@ -37,15 +35,15 @@ impl ControlConn {
         }
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.0.socket().as_fd()
     }
 
     /// Waits for the boot message, the first frame.
     pub(super) fn boot(&mut self) -> io::Result<Boot> {
         loop {
             let malformed = |_: FrameError| io::Error::from(io::ErrorKind::InvalidData);
-            if let Some(frame) = self.decoder.next_frame().map_err(malformed)? {
+            if let Some(frame) = self.0.next_frame().map_err(malformed)? {
                 return frame.value().map_err(malformed);
             }
             self.wait(PollFlags::IN, None);
@@ -57,20 +55,16 @@ impl ControlConn {
 
     /// Reads what has arrived; false if the worker has closed the connection.
     pub(super) fn receive(&mut self) -> bool {
-        let mut buffer = [0u8; 4096];
-        match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => false,
-            Ok((_, n)) => {
-                self.decoder.push(&buffer[..n]);
-                true
-            }
-            Err(error) => matches!(error, Errno::AGAIN | Errno::INTR),
+        use io::ErrorKind::{Interrupted, WouldBlock};
+        match self.0.receive(&mut [0; 4096]) {
+            Ok(n) => n > 0,
+            Err(error) => matches!(error.kind(), WouldBlock | Interrupted),
         }
     }
 
     /// The next message of the worker.
     pub(super) fn next(&mut self) -> Result<Option<ToMachine>, FrameError> {
-        match self.decoder.next_frame()? {
+        match self.0.next_frame()? {
             None => Ok(None),
             Some(frame) => frame.value().map(Some),
         }
@@ -78,16 +72,9 @@ impl ControlConn {
 
     /// Sends a message. A failure means that the connection is closed, which the next read reports.
     pub(super) fn send(&mut self, what: &FromMachine) {
-        let frame = encode(FrameKind::Control, what);
-        let mut rest = frame.as_slice();
-        while !rest.is_empty() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.socket, rest, flags) {
-                Ok(n) => rest = &rest[n..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, None),
-                Err(_) => return,
-            }
+        self.0.enqueue(&encode(FrameKind::Control, what));
+        while self.0.flush().is_ok() && self.0.unsent() > 0 {
+            self.wait(PollFlags::OUT, None);
         }
     }
 
@@ -109,6 +96,6 @@ impl ControlConn {
             tv_nsec: left.subsec_nanos() as _,
         });
         // Errors are reported by the next read or write.
-        let _ = poll(&mut [PollFd::new(&self.socket, wanted)], limit.as_ref());
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.socket(), wanted)], limit.as_ref());
     }
 }

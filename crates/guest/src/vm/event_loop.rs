@@ -10,13 +10,12 @@ use crate::links::{self, Listeners, StreamKind, StreamUser};
 use crate::oom::OomScore;
 use msb_spec::{Rlimit, UserRef};
 use msb_sys::signal::Signals;
+use msb_sys::socket::NonblockingSocket;
 use msb_wire::{
-    Decoder, FrameKind, FromGuest, FromMachine, HEADER, Hit, InitFailure, LinkFailure, MAX_REQUEST,
-    MachineUsage, SPARE_CONNECTIONS, ToGuest, ToMachine, header,
+    FrameKind, FramedSocket, FromGuest, FromMachine, HEADER, Hit, InitFailure, LinkFailure,
+    MAX_REQUEST, MachineUsage, SPARE_CONNECTIONS, ToGuest, ToMachine, header,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -76,49 +75,43 @@ pub(super) struct EventLoop<'a, G> {
 /// A connection that waits for its first frame.
 struct SpareConn {
     /// None once it is in use or has failed.
-    socket: Option<OwnedFd>,
-    decoder: Decoder,
+    socket: Option<FramedSocket<NonblockingSocket>>,
     up: bool,
 }
 
 impl SpareConn {
     fn new(socket: OwnedFd) -> Self {
-        Self { socket: Some(socket), decoder: Decoder::new(MAX_REQUEST), up: false }
+        Self { socket: Some(FramedSocket::new(socket.into(), MAX_REQUEST)), up: false }
     }
 
     /// What to poll for.
     fn wait(&self) -> Option<PollFd<'_>> {
         let wanted = if self.up { PollFlags::IN } else { PollFlags::OUT };
-        self.socket.as_ref().map(|socket| PollFd::new(socket, wanted))
+        self.socket.as_ref().map(|socket| PollFd::new(socket.socket(), wanted))
     }
 
     /// Sends the token, then returns the first frame once it is complete.
     fn advance(&mut self, hello: &[u8], buffer: &mut [u8]) -> io::Result<Option<ToGuest>> {
-        let Some(socket) = &self.socket else { return Ok(None) };
+        let Some(socket) = &mut self.socket else { return Ok(None) };
         if !self.up {
-            rustix::net::sockopt::socket_error(socket)??;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            rustix::net::sockopt::socket_error(socket.socket())??;
+            socket.enqueue(hello);
+            socket.flush()?;
             // A new connection has room for this.
-            if rustix::net::send(socket, hello, flags)? != hello.len() {
+            if socket.unsent() > 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             self.up = true;
             return Ok(None);
         }
-        let malformed = |_| io::Error::from(io::ErrorKind::InvalidData);
-        loop {
-            if let Some(frame) = self.decoder.next_frame().map_err(malformed)? {
-                return frame.value().map(Some).map_err(malformed);
+        // Stops at the end of the first frame: the rest may be for another process.
+        match socket.read_frame_only(buffer) {
+            Ok(Some(frame)) => {
+                frame.value().map(Some).map_err(|_| io::ErrorKind::InvalidData.into())
             }
-            // Stops at the end of the first frame: the rest may be for another process.
-            let wanted = self.decoder.missing().map_err(malformed)?.min(buffer.len());
-            match rustix::net::recv(socket, &mut buffer[..wanted], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((_, n)) => self.decoder.push(&buffer[..n]),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }
@@ -196,7 +189,7 @@ impl<'a, G: VmEnv> EventLoop<'a, G> {
     fn wait(&self) -> Vec<(LoopSource, PollFlags)> {
         let mut sources = vec![LoopSource::Control, LoopSource::Signals];
         let mut waits = vec![
-            PollFd::new(self.control.socket(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.control.socket(), PollFlags::IN),
             PollFd::new(self.signals.fd(), PollFlags::IN),
         ];
         for (index, conn) in self.spare_conns.iter().enumerate() {
@@ -307,8 +300,8 @@ impl<'a, G: VmEnv> EventLoop<'a, G> {
         match conn.advance(&self.hello, &mut self.buffer) {
             Ok(None) => {}
             Ok(Some(request)) => {
-                if let Some(socket) = conn.socket.take() {
-                    self.start(socket, request);
+                if let Some(socket) = conn.socket.take().and_then(FramedSocket::into_socket) {
+                    self.start(socket.into(), request);
                 }
             }
             Err(_) => {

@@ -7,15 +7,17 @@ use super::PACKET;
 use crate::commands::{Commands, SpawnRequest};
 use msb_spec::TermSize;
 use msb_sys::signal::SIGKILL;
+use msb_sys::socket::NonblockingSocket;
 use msb_wire::{
-    Decoder, Frame, FrameKind, FromGuest, HEADER, MAX_REQUEST, OutputDrain, SpawnFailure, encode,
-    header,
+    Frame, FrameKind, FramedSocket, FromGuest, HEADER, MAX_REQUEST, OutputDrain, SpawnFailure,
+    encode, header,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
+use std::io::ErrorKind::{Interrupted, WouldBlock};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -46,8 +48,7 @@ pub(super) struct VmExec {
     pub(super) id: u64,
     /// Whether the sandbox ends with it.
     pub(super) is_main: bool,
-    socket: OwnedFd,
-    decoder: Decoder,
+    socket: FramedSocket<NonblockingSocket>,
     out: Vec<u8>,
     sent: usize,
     terminal: bool,
@@ -94,8 +95,7 @@ impl VmExec {
         let mut exec = Self {
             id,
             is_main,
-            socket,
-            decoder: Decoder::new(MAX_REQUEST),
+            socket: FramedSocket::new(socket.into(), MAX_REQUEST),
             out: Vec::new(),
             sent: 0,
             terminal: request.tty.is_some(),
@@ -153,7 +153,7 @@ impl VmExec {
         let stdin = self.stdin.as_ref().filter(|_| !self.stdin_queue.is_empty());
         let reads = self.out.is_empty() && self.ended.is_none();
         [
-            Some((ExecFd::Worker, self.socket.as_fd(), worker)),
+            Some((ExecFd::Worker, self.socket.socket().as_fd(), worker)),
             stdin.map(|fd| (ExecFd::Stdin, fd.as_fd(), PollFlags::OUT)),
             self.stdout
                 .fd
@@ -249,7 +249,7 @@ impl VmExec {
             while self.sent < self.out.len() {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 let end = self.out.len().min(self.sent + PACKET);
-                match rustix::net::send(&self.socket, &self.out[self.sent..end], flags) {
+                match rustix::net::send(self.socket.socket(), &self.out[self.sent..end], flags) {
                     Ok(n) => self.sent += n,
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => return Ok(()),
@@ -296,7 +296,8 @@ impl VmExec {
         }
         buffer[..HEADER].copy_from_slice(&header(kind, read));
         let frame = &buffer[..HEADER + read];
-        match rustix::net::send(&self.socket, frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(self.socket.socket(), frame, flags) {
             Ok(n) => self.out.extend_from_slice(&frame[n..]),
             Err(Errno::AGAIN | Errno::INTR) => self.out.extend_from_slice(frame),
             Err(_) => return Err(ConnClosed),
@@ -317,18 +318,19 @@ impl VmExec {
             let left = happened.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
             return if left { Err(ConnClosed) } else { Ok(()) };
         }
-        match rustix::net::recv(&self.socket, &mut buffer[..CHUNK], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(ConnClosed),
-            Ok((_, n)) if self.ended.is_none() => {
-                self.decoder.push(&buffer[..n]);
-                while let Some(frame) = self.decoder.next_frame().map_err(|_| ConnClosed)? {
-                    self.on_frame(&frame, commands);
-                }
-                Ok(())
-            }
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(ConnClosed),
+        match self.socket.receive(&mut buffer[..CHUNK]) {
+            Ok(0) => return Err(ConnClosed),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => return Ok(()),
+            Err(_) => return Err(ConnClosed),
         }
+        while let Some(frame) = self.socket.next_frame().map_err(|_| ConnClosed)? {
+            // What arrives after the end of the command is only taken off the socket.
+            if self.ended.is_none() {
+                self.on_frame(&frame, commands);
+            }
+        }
+        Ok(())
     }
 
     fn on_frame(&mut self, frame: &Frame, commands: &Commands) {

@@ -405,7 +405,7 @@ fn xattr(file: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use msb_wire::{Decoder, FileReply, FrameKind, MAX_REQUEST};
+    use msb_wire::{FileReply, FrameKind, FramedSocket, MAX_REQUEST};
     use rustix::fs::{CWD, XattrFlags};
     use std::fs;
     use std::io::{Read, Write};
@@ -424,10 +424,10 @@ mod tests {
         assert!(write(&mut stream, std::slice::from_ref(written)).is_ok());
         assert!(stream.flush().is_ok());
         drop(stream);
-        let mut decoder = Decoder::new(MAX_REQUEST);
-        decoder.push(&reading.join().unwrap());
+        let bytes = reading.join().unwrap();
+        let mut frames = FramedSocket::new(&bytes[..], MAX_REQUEST);
         let (mut tar, mut done) = (Vec::new(), false);
-        while let Some(frame) = decoder.next_frame().unwrap() {
+        while let Some(frame) = frames.read_frame(&mut [0; 4096]).unwrap() {
             match frame.kind {
                 FrameKind::Bytes => tar.extend(frame.payload),
                 _ => done = matches!(frame.value(), Ok(FileReply::Done { .. })),

@@ -8,7 +8,7 @@ use super::layer_export::OverlayChanges;
 use crate::files::{FileResult, WithContext};
 use msb_sys::mount::{Attributes, set_attributes};
 use msb_sys::root_dir::{PathInRoot, RootDir};
-use msb_wire::{MachineMount, MachineRoot, ShareOverlay, WrittenDisk};
+use msb_wire::{MachineMount, MachineRoot, MachineTmpfs, ShareOverlay, WrittenDisk};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags,
@@ -218,6 +218,7 @@ pub(super) fn open_mounts(mounts: &[MachineMount]) -> FileResult<Vec<OwnedFd>> {
         let tree = clone_tree(&path)?;
         let attributes = Attributes {
             read_only: wanted.read_only,
+            no_exec: wanted.no_exec,
             no_suid: true,
             no_dev: true,
             ..Attributes::default()
@@ -274,13 +275,14 @@ pub(super) fn remount_proc() -> FileResult<()> {
 /// Mounts tmpfs, host paths and volumes.
 pub(super) fn mount_all(
     inside: &RootDir,
-    tmpfs: &[(String, msb_spec::Bytes)],
+    tmpfs: &[MachineTmpfs],
     mounts: &[MachineMount],
     trees: &[OwnedFd],
 ) -> FileResult<()> {
-    for (path, size) in tmpfs {
+    for wanted in tmpfs {
+        let path = &wanted.guest;
         let open_path = make_mount_point(inside, path, false)?;
-        let mount = new_tmpfs(size.0).context("mount tmpfs at", path)?;
+        let mount = new_tmpfs(wanted).context("mount tmpfs at", path)?;
         open_path.cover_with(mount.as_fd()).doing("mount at", Path::new(path))?;
     }
     for (wanted, tree) in mounts.iter().zip(trees) {
@@ -291,13 +293,16 @@ pub(super) fn mount_all(
 }
 
 /// A detached tmpfs that is writable for all users.
-fn new_tmpfs(size: u64) -> rustix::io::Result<OwnedFd> {
+fn new_tmpfs(wanted: &MachineTmpfs) -> rustix::io::Result<OwnedFd> {
+    let size = wanted.size.0;
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [("source", "tmpfs"), ("mode", "1777"), ("size", &size.to_string())] {
         rustix::mount::fsconfig_set_string(context.as_fd(), key, value)?;
     }
     rustix::mount::fsconfig_create(context.as_fd())?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, wanted.read_only);
+    attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, wanted.no_exec);
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 

@@ -8,8 +8,9 @@ use msb_sys::process;
 use msb_sys::signal::{self, SIGCHLD, SIGKILL, SIGPIPE, SIGTERM, Signals};
 use msb_sys::socket;
 use msb_wire::{
-    Decoder, FileReply, FileRequest, Frame, FrameKind, FromGuest, FromMachine, Hit, MAX_FROM_GUEST,
-    MachineUsage, SPARE_CONNECTIONS, SpawnFailure, ToGuest, ToMachine, encode, header,
+    FileReply, FileRequest, Frame, FrameKind, FramedSocket, FromGuest, FromMachine, Hit,
+    MAX_FROM_GUEST, MachineUsage, SPARE_CONNECTIONS, SpawnFailure, ToGuest, ToMachine, encode,
+    header,
 };
 use rustix::net::{SendFlags, sockopt};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
@@ -160,18 +161,17 @@ fn set_timeout(socket: &OwnedFd) {
 }
 
 struct TestConn {
-    socket: File,
-    decoder: Decoder,
+    socket: FramedSocket<File>,
 }
 
 impl TestConn {
     fn new(socket: OwnedFd) -> Self {
         set_timeout(&socket);
-        Self { socket: File::from(socket), decoder: Decoder::new(MAX_FROM_GUEST) }
+        Self { socket: FramedSocket::new(File::from(socket), MAX_FROM_GUEST) }
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).unwrap();
+        self.socket.socket_mut().write_all(bytes).unwrap();
     }
 
     fn stdin(&mut self, bytes: &[u8]) {
@@ -180,19 +180,8 @@ impl TestConn {
     }
 
     fn next(&mut self) -> Frame {
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            if let Some(frame) = self.decoder.next_frame().unwrap() {
-                return frame;
-            }
-            // Children of other tests end, and their signal may interrupt this thread.
-            let n = match self.socket.read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read.expect("the guest answers"),
-            };
-            assert!(n > 0, "the guest never closes first");
-            self.decoder.push(&buffer[..n]);
-        }
+        let frame = self.socket.read_frame(&mut vec![0; 64 << 10]).expect("the guest answers");
+        frame.expect("the guest never closes first")
     }
 
     fn started(&mut self) -> i32 {
@@ -300,11 +289,11 @@ fn a_command_that_does_not_read_stops_the_worker() {
     // It takes what fits in a pipe, the queue and a socket, and then no more.
     loop {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::send(&exec.socket, &frame, flags) {
+        match rustix::net::send(exec.socket.socket(), &frame, flags) {
             Ok(n) => sent += n,
             Err(rustix::io::Errno::AGAIN) => {
                 std::thread::sleep(Duration::from_millis(50));
-                match rustix::net::send(&exec.socket, &frame, flags) {
+                match rustix::net::send(exec.socket.socket(), &frame, flags) {
                     Ok(n) => sent += n,
                     Err(_) => break,
                 }

@@ -45,7 +45,12 @@ fn spec(root: &Path, ephemeral: bool) -> Spec {
         command: vec!["sleep".to_owned(), "600".to_owned()],
         restart: if ephemeral { Restart::No } else { Restart::Always(None) },
         network: Some(NetworkSpec::default()),
-        mounts: vec![Mount { source: volume, guest: guest("/data"), read_only: false }],
+        mounts: vec![Mount {
+            source: volume,
+            guest: guest("/data"),
+            read_only: false,
+            no_exec: false,
+        }],
         workspace: Some(Workspace { host: root.join("work"), guest: guest("/work") }),
         patches: vec![text("/a"), text("/b")],
         spawn: Some(SpawnPolicy::default()),

@@ -199,7 +199,7 @@ fn differences_and_digests_are_found_where_they_are_asked_for() {
     let fixture = ReviewFixture::with(&[("text", "a\nb\n"), ("bytes", "\0one")]);
     fixture.inside("text", "a\nc\n");
     fixture.inside("bytes", "\0other");
-    let depth = Depth { digests: false, patches: true };
+    let depth = Depth { digests: false, patches: true, git: false };
     let changes = fixture.workspace.diff(&[], depth).unwrap();
     assert_eq!(changes[0].patch, None);
     assert!(changes[0].after.as_ref().unwrap().sha256.is_some());

@@ -5,18 +5,19 @@ mod files;
 mod sandboxes;
 mod snapshots;
 
-use super::ServerConfig;
+use super::{DialectName, ServerConfig};
 use crate::arguments;
 use crate::dialect::{Dialect, DialectInfo, Tool, ToolCall, ToolResult};
 use crate::tool_list;
 use msb_spec::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// The dialect `core`, with its configuration.
 pub(super) struct Core {
     config: ServerConfig,
-    tools: Vec<Tool>,
+    tools: Arc<[Tool]>,
 }
 
 /// Most bytes of each stream, and of a file, in a result: about what a model can still use.
@@ -27,7 +28,8 @@ const INSTRUCTIONS: &str = "Sandboxes on this machine. `run` for one command or 
 
 impl Core {
     pub(super) fn new(config: ServerConfig) -> Self {
-        Self { config, tools: tool_list::tools(&with_shapes(include_str!("core/tools.json"))) }
+        let tools = tool_list::tools(&with_shapes(include_str!("core/tools.json")));
+        Self { config, tools: tools.into() }
     }
 
     fn answered(&self, call: &ToolCall) -> Result<Value> {
@@ -81,7 +83,8 @@ impl Dialect for Core {
     }
 
     fn call(&self, call: &ToolCall) -> ToolResult {
-        match self.answered(call) {
+        let config = self.config.for_call(DialectName::Core, call);
+        match (Self { config, tools: Arc::clone(&self.tools) }).answered(call) {
             Ok(value) => ToolResult::structured(value),
             Err(error) => ToolResult::failed(error_text(&error)),
         }

@@ -36,28 +36,35 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-use super::ServerConfig;
+use super::{DialectName, ServerConfig};
 use crate::content::ResourceContent;
 use crate::dialect::{Caller, Dialect, DialectInfo, ResourceInfo, Tool, ToolCall, ToolResult};
 use crate::{arguments, schema, tool_list};
 use envelope::{Outcome, ToolFailure, answer};
 use exec_sessions::ExecSessions;
 use metrics::CpuSamples;
+use msb_api::Api;
 use msb_spec::{Error, Name};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 pub use settings::MicrosandboxSettings;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The dialect `microsandbox`, with its tools.
+#[derive(Clone)]
 pub(super) struct Microsandbox {
     config: ServerConfig,
     settings: MicrosandboxSettings,
-    tools: Vec<Tool>,
-    sessions: ExecSessions,
-    measured: CpuSamples,
-    /// Sandboxes that are stopped when this server ends.
-    attached: Mutex<Vec<Name>>,
+    tools: Arc<[Tool]>,
+    sessions: Arc<ExecSessions>,
+    measured: Arc<CpuSamples>,
+    attached: Arc<AttachedSandboxes>,
+}
+
+/// Sandboxes that are stopped when this server ends.
+struct AttachedSandboxes {
+    api: Arc<dyn Api>,
+    names: Mutex<Vec<Name>>,
 }
 
 /// Alternative names for older clients: the old name, and the current one.
@@ -75,14 +82,16 @@ impl Microsandbox {
             let older: Vec<Tool> = OLDER.into_iter().filter_map(older).collect();
             tools.extend(older);
         }
-        let sessions = ExecSessions::new(config.api.clone(), settings.session_ttl);
-        let (measured, attached) = (CpuSamples::default(), Mutex::default());
-        Self { config, settings, tools, sessions, measured, attached }
+        let api = Arc::clone(&config.api);
+        let sessions = Arc::new(ExecSessions::new(Arc::clone(&api), settings.session_ttl));
+        let attached = Arc::new(AttachedSandboxes { api, names: Mutex::default() });
+        Self { config, settings, tools: tools.into(), sessions, measured: Arc::default(), attached }
     }
 
     /// Stops a sandbox when this server ends.
     fn ends_with_us(&self, name: &Name) {
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+        let mut names = self.attached.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.push(name.clone());
     }
 
     fn outcome(&self, call: &ToolCall) -> Outcome {
@@ -209,7 +218,8 @@ impl Dialect for Microsandbox {
             ));
         }
         let call = ToolCall { arguments, ..call.clone() };
-        answer(&self.outcome(&call))
+        let config = self.config.for_call(DialectName::Microsandbox, &call);
+        answer(&Self { config, ..self.clone() }.outcome(&call))
     }
 
     fn resources(&self) -> Vec<ResourceInfo> {
@@ -221,13 +231,10 @@ impl Dialect for Microsandbox {
     }
 }
 
-/// Stops the sandboxes that were requested for the lifetime of this server.
-impl Drop for Microsandbox {
+impl Drop for AttachedSandboxes {
     fn drop(&mut self) {
-        for name in
-            std::mem::take(&mut *self.attached.lock().unwrap_or_else(PoisonError::into_inner))
-        {
-            let _ = self.config.api.sandbox_stop(&name, lifecycle::GRACE);
+        for name in self.names.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            let _ = self.api.sandbox_stop(name, lifecycle::GRACE);
         }
     }
 }

@@ -25,12 +25,12 @@ mod tests;
 
 pub use settings::{OpenSandboxRemote, OpenSandboxSettings};
 
-use super::ServerConfig;
+use super::{DialectName, ServerConfig};
 use crate::dialect::{Caller, Dialect, DialectInfo, Tool, ToolCall, ToolResult};
 use crate::{arguments as read_arguments, tool_list};
 use arguments::SandboxTarget;
 use connections::{ConnectedSandboxes, SandboxConnection};
-use msb_api::{Api, with_origin};
+use msb_api::Api;
 use msb_spec::{Error, Kind, Name, Result};
 use output::StatusOutput;
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub(super) struct OpenSandbox {
 /// The state that the tools share.
 struct OpenSandboxState {
     config: ServerConfig,
-    connections: ConnectedSandboxes,
+    connections: Arc<ConnectedSandboxes>,
 }
 
 /// The result of a tool.
@@ -95,10 +95,7 @@ fn to_text_and_value(value: &impl Serialize) -> Result<(String, Value)> {
 impl OpenSandbox {
     pub(super) fn new(config: ServerConfig, settings: &OpenSandboxSettings) -> Self {
         Self {
-            state: Arc::new(OpenSandboxState {
-                config,
-                connections: ConnectedSandboxes::default(),
-            }),
+            state: Arc::new(OpenSandboxState { config, connections: Arc::default() }),
             tools: tool_list::tools(include_str!("opensandbox/tools.json")),
             limit: settings.request_timeout,
         }
@@ -136,8 +133,7 @@ impl OpenSandbox {
         let (answer, answered) = mpsc::channel();
         let state = Arc::clone(&self.state);
         let copy = call.clone();
-        let origin = msb_api::current_origin();
-        std::thread::spawn(move || answer.send(with_origin(origin, || state.call(&copy))));
+        std::thread::spawn(move || answer.send(state.call(&copy)));
         answered.recv_timeout(limit).unwrap_or_else(|_| {
             call.cancel.cancel();
             let text = format!("no result after {} s", limit.as_secs_f64());
@@ -154,6 +150,11 @@ impl OpenSandboxState {
     }
 
     fn call(&self, call: &ToolCall) -> ToolResult {
+        let config = self.config.for_call(DialectName::OpenSandbox, call);
+        Self { config, connections: Arc::clone(&self.connections) }.answer(call)
+    }
+
+    fn answer(&self, call: &ToolCall) -> ToolResult {
         let result = match call.tool.as_str() {
             "sandbox_create" => with(call, |arguments| self.create(call, arguments)),
             "sandbox_connect" => with(call, |arguments| self.connect(call, &arguments)),

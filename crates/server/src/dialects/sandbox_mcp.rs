@@ -35,7 +35,7 @@ mod tests;
 
 pub use settings::{SandboxMcpProfile, SandboxMcpSettings};
 
-use super::ServerConfig;
+use super::{DialectName, ServerConfig};
 use crate::dialect::{Dialect, DialectInfo, Tool, ToolCall, ToolResult};
 use crate::tool_list;
 use active::ActiveSandboxes;
@@ -62,22 +62,23 @@ pub(super) struct SandboxMcp {
 }
 
 /// The state that the tools share.
+#[derive(Clone)]
 struct SandboxMcpState {
     config: ServerConfig,
     /// The sandboxes that this server has used.
-    active: ActiveSandboxes,
-    records: SandboxRecords,
+    active: Arc<ActiveSandboxes>,
+    records: Arc<SandboxRecords>,
     /// Chooses the image of new sandboxes.
-    base: BaseImage,
+    base: Arc<BaseImage>,
 }
 
 impl SandboxMcp {
     pub(super) fn new(config: ServerConfig) -> Self {
-        let records = SandboxRecords::at(config.sandbox_mcp.state.clone());
+        let directory = &config.sandbox_mcp.state;
         let state = Arc::new(SandboxMcpState {
-            base: BaseImage::new(config.sandbox_mcp.state.clone()),
-            active: ActiveSandboxes::default(),
-            records,
+            base: Arc::new(BaseImage::new(directory.clone())),
+            active: Arc::default(),
+            records: Arc::new(SandboxRecords::at(directory.clone())),
             config,
         });
         idle::watch(&state);
@@ -108,7 +109,9 @@ impl Dialect for SandboxMcp {
             Ok(arguments) => arguments,
             Err(wrong) => return ToolResult::failed(wrong),
         };
-        let text = self.state.call(call, arguments).unwrap_or_else(|error| failure_text(&error));
+        let config = self.state.config.for_call(DialectName::SandboxMcp, call);
+        let state = SandboxMcpState { config, ..(*self.state).clone() };
+        let text = state.call(call, arguments).unwrap_or_else(|error| failure_text(&error));
         let structured = Some(json!({ "result": text }));
         ToolResult { text: vec![text], structured, ..ToolResult::default() }
     }

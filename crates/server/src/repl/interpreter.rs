@@ -3,7 +3,7 @@
 use super::frames::{self, DriverFrame, FrameDecoder};
 use super::{CodeEnd, CodeResult, InterruptReason, Language, OutputLines, OutputStream};
 use crate::cancel::Cancel;
-use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput, with_origin};
+use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::{CallOrigin, Error, Exit, Kind, Name, Result};
 use msb_sys::signal::{SIGINT as INTERRUPT, SIGKILL as KILL};
 use std::collections::VecDeque;
@@ -54,11 +54,11 @@ pub(super) struct CodeJob {
     pub(super) limit: Duration,
     pub(super) cancel: Cancel,
     /// The audit origin of the call.
-    pub(super) origin: Option<CallOrigin>,
+    pub(super) origin: CallOrigin,
     pub(super) result_sender: SyncSender<Result<CodeResult>>,
 }
 
-/// Starts an owner thread; its interpreter starts with the first call.
+/// Starts an owner thread; its interpreter starts with the first call, whose origin the `Api` has.
 pub(super) fn start_owner(
     api: Arc<dyn Api>,
     name: Name,
@@ -78,11 +78,9 @@ pub(super) fn start_owner(
         between_calls: OutputLines::default(),
         lost_reason: None,
     };
-    // The interpreter itself runs under the origin of the first call.
-    let origin = msb_api::current_origin();
     thread::Builder::new()
         .name("repl".to_owned())
-        .spawn(move || with_origin(origin, || owner.serve()))
+        .spawn(move || owner.serve())
         .map_err(|error| Error::host("cannot start a thread for the interpreter", error))?;
     Ok(messages)
 }
@@ -116,7 +114,7 @@ struct RunningDriver {
 /// Something to write to a driver or to record about it.
 enum DriverWrite {
     /// Records that code begins, then sends it.
-    Code { code: String, origin: Option<CallOrigin>, frame: Vec<u8> },
+    Code { code: String, origin: CallOrigin, frame: Vec<u8> },
     /// Records that the code has ended.
     Ended { status: Option<i32>, took: Duration },
 }
@@ -386,8 +384,8 @@ fn write_in_order(input: &dyn ExecInput, queue: &Receiver<DriverWrite>) {
     while let Ok(write) = queue.recv() {
         let written = match write {
             DriverWrite::Code { code, origin, frame } => {
-                let noted = with_origin(origin, || input.note(&CodeEvent::Began(&code)));
-                noted.and_then(|()| input.write(&frame))
+                let begun = CodeEvent::Began { code: &code, origin: &origin };
+                input.note(&begun).and_then(|()| input.write(&frame))
             }
             DriverWrite::Ended { status, took } => input.note(&CodeEvent::Ended { status, took }),
         };

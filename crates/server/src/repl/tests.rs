@@ -1,7 +1,7 @@
 //! Tests with interpreters of this host, driven as they are in a sandbox.
 
 use super::*;
-use crate::fake::{CommandMode, FakeApi, name};
+use crate::recorder::{FakeSandboxes, name};
 
 struct TestRepl {
     api: Arc<dyn Api>,
@@ -16,7 +16,7 @@ impl TestRepl {
         if std::process::Command::new(program).arg("--version").output().is_err() {
             return None;
         }
-        let api: Arc<dyn Api> = Arc::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
+        let api = FakeSandboxes::new(&["web"]).with_commands().api();
         Some(Self { api, interpreters: Interpreters::default(), language })
     }
 
@@ -24,7 +24,8 @@ impl TestRepl {
         let sandbox = name("web");
         let language = self.language;
         let scope = &scope("*", None);
-        let ask = CodeRequest { scope, sandbox: &sandbox, language, code, limit, cancel };
+        let origin = &CallOrigin::cli();
+        let ask = CodeRequest { scope, sandbox: &sandbox, language, code, limit, cancel, origin };
         self.interpreters.run(&self.api, &ask)
     }
 
@@ -277,6 +278,7 @@ fn scopes_and_languages_have_interpreters_of_their_own() {
             code: "x",
             limit: None,
             cancel: &cancel,
+            origin: &CallOrigin::cli(),
         };
         assert_eq!(
             here.interpreters.run(&here.api, &ask).unwrap().ended,

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The command to start or to attach to.
-pub(super) enum CommandStart {
+pub(crate) enum CommandStart {
     Exec(Name, Box<Command>),
     Run(Box<Spec>),
     Attach(Name, u64),
@@ -36,6 +36,14 @@ impl CommandStart {
         (api, Self::Run(Box::new(ask.spec)), ask.stdin)
     }
 
+    /// Whether the client may write to the stdin of the command.
+    pub(crate) fn reads_stdin(&self) -> bool {
+        match self {
+            Self::Exec(_, command) => command.stdin == Stdin::Streamed,
+            Self::Run(_) | Self::Attach(..) => true,
+        }
+    }
+
     /// Whether the command goes on after the client has disconnected.
     fn is_detached(&self) -> bool {
         match self {
@@ -46,7 +54,7 @@ impl CommandStart {
     }
 
     /// Starts or attaches. The command is killed when the call is cancelled, unless it is detached.
-    pub(super) fn start(
+    pub(crate) fn start(
         self,
         api: &dyn Api,
         watch: &dyn Watch,
@@ -79,18 +87,18 @@ impl CommandStart {
 }
 
 /// A command that has been started.
-pub(super) struct RunningCommand {
+pub(crate) struct RunningCommand {
     exec: Box<dyn Exec>,
-    pub(super) input: Arc<dyn ExecInput>,
-    pub(super) started: ExecStart,
+    pub(crate) input: Arc<dyn ExecInput>,
+    pub(crate) started: ExecStart,
     /// Whether the command goes on after the client has disconnected.
-    pub(super) is_detached: Arc<AtomicBool>,
+    pub(crate) is_detached: Arc<AtomicBool>,
     _hook: BodyGuard<CancelHook>,
 }
 
 impl RunningCommand {
     /// The next event of the command; none after its end.
-    pub(super) fn next(&mut self) -> Result<Option<ExecEvent>> {
+    pub(crate) fn next(&mut self) -> Result<Option<ExecEvent>> {
         self.exec.next()
     }
 }

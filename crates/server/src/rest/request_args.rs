@@ -120,7 +120,7 @@ pub(super) async fn object(body: Body) -> Result<Map<String, Value>> {
 }
 
 /// The error for a member that cannot be deserialized.
-fn member_error(ArgumentError { path, reason: mut text }: ArgumentError) -> Error {
+pub(crate) fn member_error(ArgumentError { path, reason: mut text }: ArgumentError) -> Error {
     // The reason may quote a value of the wrong type, which may be as long as the body.
     if let Some((at, _)) = text.char_indices().nth(LONGEST_REASON) {
         text.truncate(at);

@@ -1,22 +1,20 @@
 use super::*;
 use crate::dialects::ServerConfig;
-use crate::fake::{CommandMode, FakeApi};
 use crate::namespace::{Namespace, Scope};
 use crate::paths::HostPaths;
+use crate::recorder::FakeSandboxes;
 use msb_spec::Spec;
 
 struct TestServer {
-    fake: Arc<FakeApi>,
+    fake: FakeSandboxes,
     server: Server,
     caller: Caller,
 }
 
 impl TestServer {
-    fn new(fake: FakeApi) -> Self {
-        let fake = Arc::new(fake);
+    fn new(fake: FakeSandboxes) -> Self {
         let paths = Arc::new(HostPaths::below([], "`--host-path`"));
-        let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
-        let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+        let server = Server::new(ServerConfig::new(fake.api(), paths, Spec::with_defaults()));
         Self { fake, server, caller: Caller::default() }
     }
 
@@ -38,7 +36,7 @@ impl TestServer {
 
 #[test]
 fn malformed_requests_get_json_rpc_errors() {
-    let here = TestServer::new(FakeApi::default());
+    let here = TestServer::new(FakeSandboxes::new(&[]));
     for (body, status, code) in [
         ("{", 400, -32700),
         ("", 400, -32700),
@@ -60,16 +58,16 @@ fn malformed_requests_get_json_rpc_errors() {
 
 #[test]
 fn a_notification_runs_and_gets_no_response() {
-    let here = TestServer::new(FakeApi::with_sandboxes(&["web"]));
+    let here = TestServer::new(FakeSandboxes::new(&["web"]));
     let body = br#"{"jsonrpc":"2.0","method":"sandbox.stop","params":{"sandbox":"web"}}"#;
     let reply = rpc(&here.server, body, &here.caller, &Cancel::default());
     assert_eq!(reply, Reply { status: 202, body: Vec::new() });
-    assert!(here.fake.calls().iter().any(|call| call.starts_with("sandbox_stop")));
+    assert!(here.fake.calls().iter().any(|call| call.operation == "sandbox_stop"));
 }
 
 #[test]
 fn requests_of_the_sdk_get_the_expected_responses() {
-    let here = TestServer::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
+    let here = TestServer::new(FakeSandboxes::new(&[]).with_commands());
     let start = json!({
         "namespace": "default", "sandbox": "sandbox-1",
         "config": {"image": "microsandbox/python", "memory": 512, "cpus": 1},
@@ -99,7 +97,7 @@ fn requests_of_the_sdk_get_the_expected_responses() {
 
 #[test]
 fn failures_have_a_status_and_a_code() {
-    let mut here = TestServer::new(FakeApi::with_sandboxes(&["web"]));
+    let mut here = TestServer::new(FakeSandboxes::new(&["web"]));
     for (method, params, status, code) in [
         ("sandbox.start", json!({}), 400, 2001),
         ("sandbox.start", json!([]), 400, 2001),

@@ -9,7 +9,7 @@ use msb_api::{
     Api, Arg, Children, ClientScope, EventStream, Exec, Execs, Files, Images, LogFilter, LogStream,
     Networks, Param, Sandboxes, Snapshots, Syncs, Volumes, Watch, Workspaces, operations,
 };
-use msb_spec::{Command, Kind, Result};
+use msb_spec::{CallOrigin, Command, Kind, Result};
 use std::io::{Read, Write};
 use std::sync::Arc;
 
@@ -24,8 +24,7 @@ macro_rules! scoped_method {
         fn $method(&self, $($arg: Arg<'_, $type>,)* $($watch: &dyn Watch,)?) -> Result<$value> {
             $($( self.require_all_namespaces($reason)?; )?)?
             $( let $arg = <$type>::to_stored($arg, self)?; )*
-            let answer = self.audited(|| self.api.$method($($arg.arg(),)* $($watch)?));
-            self.visible(answer)
+            self.visible(self.api.$method($($arg.arg(),)* $($watch)?))
         }
     };
 }
@@ -35,6 +34,10 @@ impl Sandboxes for ScopedApi {
 
     fn with_secrets(&self, secrets: Vec<(String, Vec<u8>)>) -> Arc<dyn Api> {
         Arc::new(Self { api: self.api.with_secrets(secrets), ..self.clone() })
+    }
+
+    fn with_origin(&self, origin: CallOrigin) -> Arc<dyn Api> {
+        Arc::new(Self { api: self.api.with_origin(origin), ..self.clone() })
     }
 
     fn sandbox_logs(&self, name: &Name, filter: &LogFilter) -> Result<Box<dyn LogStream>> {
@@ -52,7 +55,7 @@ impl Execs for ScopedApi {
 
     fn exec_start(&self, name: &Name, command: &Command) -> Result<Box<dyn Exec>> {
         let name = Name::to_stored(name, self)?;
-        self.redact(self.audited(|| self.api.exec_start(&name, command)))
+        self.redact(self.api.exec_start(&name, command))
     }
 
     fn exec_attach(&self, name: &Name, id: u64) -> Result<Box<dyn Exec>> {
@@ -61,7 +64,7 @@ impl Execs for ScopedApi {
 
     fn exec_run(&self, spec: &Spec, watch: &dyn Watch) -> Result<(Name, Box<dyn Exec>)> {
         let spec = Spec::to_stored(spec, self)?;
-        let (name, exec) = self.redact(self.audited(|| self.api.exec_run(&spec, watch)))?;
+        let (name, exec) = self.redact(self.api.exec_run(&spec, watch))?;
         Ok((name.to_visible(self)?, exec))
     }
 }

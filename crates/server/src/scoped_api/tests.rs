@@ -1,15 +1,17 @@
 //! Tests that no Operation reaches another namespace, whatever name it gets.
 
 use super::*;
-use crate::fake::{FakeApi, name};
+use crate::recorder::{FakeSandboxes, NO_CALLS, RecordedCall, name};
 use msb_api::operation_types::*;
 use msb_api::{
     Children, Execs, Files, Images, Links, LogFilter, Networks, NoProgress, Param, Sandboxes,
     Snapshots, Syncs, Target, Volumes, Workspaces, operations,
 };
 use msb_spec::{
-    Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Secret, SecretSource, Workspace,
+    CallOrigin, Command, ImageRef, Mount, MountSource, NetworkSpec, Patch, Secret, SecretSource,
+    Workspace,
 };
+use serde_json::json;
 
 /// Calls an Operation with a name wherever it takes one.
 type OperationCall = (&'static str, fn(&ScopedApi, &Name));
@@ -143,6 +145,7 @@ const STREAMS: &[OperationCall] = &[
         drop(Arc::new(api.clone()).for_client(scope).sandbox_start(name));
     }),
     ("with_secrets", |api, name| drop(api.with_secrets(Vec::new()).sandbox_start(name))),
+    ("with_origin", |api, name| drop(api.with_origin(CallOrigin::cli()).sandbox_start(name))),
     ("sandbox_logs", |api, name| drop(api.sandbox_logs(name, &LogFilter::default()))),
     ("sandbox_events", |api, name| drop(api.sandbox_events(name))),
     ("exec_start", |api, name| drop(api.exec_start(name, &Command::default()))),
@@ -171,43 +174,42 @@ const ID_OF_A: &str = "aaaaaaaaaaaaaaaa";
 const ID_OF_B: &str = "bbbbbbbbbbbbbbbb";
 const ID_OF_DEFAULT: &str = "dddddddddddddddd";
 
-fn world() -> Arc<FakeApi> {
-    let fake = FakeApi::with_sandboxes(&["web", "a--web", "b--web", "a-b--web"]);
-    let names = |text: &str| vec![name(text)];
-    *fake.volumes.lock().unwrap() =
-        ["web", "a--web", "b--web"].map(|text| VolumeName::parse(text).unwrap()).into();
-    *fake.snapshots.lock().unwrap() = vec![
-        (ID_OF_A.to_owned(), names("a--web")),
-        (ID_OF_B.to_owned(), names("b--web")),
-        (ID_OF_DEFAULT.to_owned(), names("web")),
-    ];
-    Arc::new(fake)
+fn world() -> FakeSandboxes {
+    FakeSandboxes::new(&["web", "a--web", "b--web", "a-b--web"])
+        .with_volumes(&["web", "a--web", "b--web"])
+        .with_snapshots(&[(ID_OF_A, "a--web"), (ID_OF_B, "b--web"), (ID_OF_DEFAULT, "web")])
 }
 
-fn scoped(fake: &Arc<FakeApi>, namespace: &str) -> ScopedApi {
-    ScopedApi::new(Arc::clone(fake) as Arc<dyn Api>, Namespace::parse(namespace).unwrap())
+fn scoped(fake: &FakeSandboxes, namespace: &str) -> ScopedApi {
+    ScopedApi::new(fake.api(), Namespace::parse(namespace).unwrap())
 }
 
 /// The words of a call that are stored names.
-fn names_in(call: &str) -> Vec<&str> {
-    let words = call.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c)));
+fn names_in(call: &RecordedCall) -> Vec<String> {
+    let mut arguments = call.arguments.clone();
+    if let Some(spec) = arguments.get_mut("spec").and_then(|spec| spec.as_object_mut()) {
+        // The host name inside is not a stored name.
+        spec.remove("hostname");
+    }
+    let text = arguments.to_string();
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c)));
     words
         .filter(|word| word.ends_with("web") || [ID_OF_A, ID_OF_B, ID_OF_DEFAULT].contains(word))
+        .map(str::to_owned)
         .collect()
 }
 
 #[test]
 fn only_the_server_sets_the_audit_origin() {
     let fake = world();
-    let origin =
-        msb_spec::CallOrigin::new(msb_spec::Surface::Rest).with_key("0123").in_namespace("a");
+    let origin = CallOrigin::new(msb_spec::Surface::Rest).with_key("0123").in_namespace("a");
     let api = scoped(&fake, "a").with_origin(origin);
-    let pretended = Some(msb_spec::CallOrigin::cli());
+    let pretended = Some(CallOrigin::cli());
     let command =
         Command { argv: vec!["true".to_owned()], origin: pretended, ..Command::default() };
     let _ = api.exec_start(&name("web"), &command);
-    let calls = fake.calls();
-    assert!(calls.iter().any(|call| call.contains("rest key:0123 in a")), "{calls:?}");
+    let origins: Vec<_> = fake.calls().into_iter().map(|call| call.origin.unwrap()).collect();
+    assert_eq!(origins.iter().map(ToString::to_string).collect::<Vec<_>>(), ["rest key:0123 in a"]);
 }
 
 #[test]
@@ -251,27 +253,24 @@ fn no_operation_reaches_another_namespace() {
                 fake.calls();
                 run(&api, &name(tried));
                 for call in fake.calls() {
-                    // The owner of a snapshot is found by inspecting it; none of that is returned.
-                    if call.starts_with("snapshot_inspect") || call.starts_with("image_") {
+                    // The owner of a snapshot or sync is found by inspecting it; none of that is
+                    // returned.
+                    if ["snapshot_inspect", "sync_inspect"].contains(&call.operation)
+                        || call.operation.starts_with("image_")
+                    {
                         continue;
                     }
                     for seen in names_in(&call) {
-                        let finds_snapshots = ["snapshot", "Snapshot(", "rollback"];
-                        let owned = match seen {
+                        let finds_snapshots = call.to_string().contains("snapshot");
+                        let owned = match seen.as_str() {
                             // A sandbox may have that name, too.
-                            ID_OF_A | ID_OF_B | ID_OF_DEFAULT
-                                if !finds_snapshots.iter().any(|it| call.contains(it)) =>
-                            {
-                                true
-                            }
+                            ID_OF_A | ID_OF_B | ID_OF_DEFAULT if !finds_snapshots => true,
                             ID_OF_A => namespace == "a",
                             ID_OF_B => namespace == "b",
                             ID_OF_DEFAULT => namespace == "default",
                             seen => crate::namespace::split(seen).0 == namespace,
                         };
-                        // The host name inside is not a stored name.
-                        let inside = call.contains("Hostname") && seen == tried;
-                        assert!(owned || inside, "{namespace} {operation} {tried}: {call}");
+                        assert!(owned, "{namespace} {operation} {tried}: {call}");
                     }
                 }
             }
@@ -289,9 +288,9 @@ fn operations_on_all_namespaces_are_refused() {
     denied(api.image_prune(false, None, false).unwrap_err().kind());
     denied(api.disk_usage().unwrap_err().kind());
     denied(api.snapshot_load(None, &mut std::io::empty()).unwrap_err().kind());
-    assert_eq!(fake.calls(), [""; 0]);
+    assert_eq!(fake.calls(), NO_CALLS);
     api.volume_prune(false).unwrap();
-    assert!(!fake.calls().iter().any(|call| call.starts_with("volume_prune")));
+    assert!(!fake.calls().iter().any(|call| call.operation == "volume_prune"));
 }
 
 #[test]
@@ -354,13 +353,16 @@ fn new_objects_are_in_the_namespace() {
         api.sandbox_create(&Create { spec: spec(&name("new")), ..Create::default() }, &NoProgress);
     assert_eq!(created.unwrap().name, name("new"));
     let call = fake.calls().remove(0);
-    for part in ["team--new", r#""msb.namespace": "team""#, r#"Hostname("new")"#] {
-        assert!(call.contains(part), "{part}: {call}");
-    }
+    let spec = &call.arguments["spec"];
+    assert_eq!(
+        (&spec["name"], &spec["labels"]["msb.namespace"], &spec["hostname"]),
+        (&json!("team--new"), &json!("team"), &json!("new"))
+    );
     let unnamed = Create::default();
     let created = api.sandbox_create(&unnamed, &NoProgress).unwrap();
     assert!(created.name.as_str().starts_with("sb-"), "{}", created.name);
-    assert!(fake.calls()[0].contains("team--sb-"));
+    let stored = fake.calls().remove(0).arguments["spec"]["name"].clone();
+    assert!(stored.as_str().unwrap().starts_with("team--sb-"), "{stored}");
 }
 
 #[test]
@@ -385,9 +387,9 @@ fn host_paths_are_refused() {
         let created = api.sandbox_create(&Create { spec, ..Create::default() }, &NoProgress);
         assert_eq!(created.unwrap_err().kind(), Kind::Denied);
     }
-    assert_eq!(fake.calls(), [""; 0]);
+    assert_eq!(fake.calls(), NO_CALLS);
     assert!(api.exec_run(&with(SecretSource::Command("id".to_owned())), &NoProgress).is_err());
-    assert_eq!(fake.calls(), [""; 0]);
+    assert_eq!(fake.calls(), NO_CALLS);
 
     let paths = HostPaths::below(["/usr".into()], "--host-paths");
     let api = api.with_host_paths(Arc::new(paths));

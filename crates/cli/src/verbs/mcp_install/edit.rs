@@ -16,6 +16,8 @@ pub(crate) type Entry = Vec<(&'static str, Value)>;
 pub(crate) enum Value {
     Text(String),
     List(Vec<String>),
+    /// Members that are set; others of the same object stay.
+    Members(Vec<(&'static str, String)>),
 }
 
 /// Where an entry is, and whether it may come from another author.
@@ -205,9 +207,25 @@ fn renew(member: &CstObjectProp, entry: &Entry) {
     for (name, value) in entry {
         match object.get(name) {
             Some(old) if read(&old).as_ref() == Some(value) => {}
-            Some(old) => old.set_value(value.input()),
+            Some(old) => match (value, old.object_value()) {
+                (Value::Members(members), Some(object)) => set_members(&object, members),
+                _ => old.set_value(value.input()),
+            },
             None => {
                 object.append(name, value.input());
+            }
+        }
+    }
+}
+
+fn set_members(object: &CstObject, members: &[(&'static str, String)]) {
+    for (name, text) in members {
+        let wanted = Value::Text(text.clone());
+        match object.get(name) {
+            Some(old) if read(&old).as_ref() == Some(&wanted) => {}
+            Some(old) => old.set_value(wanted.input()),
+            None => {
+                object.append(name, wanted.input());
             }
         }
     }
@@ -234,6 +252,12 @@ impl Value {
             Self::Text(text) => CstInputValue::String(text.clone()),
             Self::List(list) => {
                 CstInputValue::Array(list.iter().cloned().map(CstInputValue::String).collect())
+            }
+            Self::Members(members) => {
+                let member = |(name, text): &(&str, String)| {
+                    ((*name).to_owned(), CstInputValue::String(text.clone()))
+                };
+                CstInputValue::Object(members.iter().map(member).collect())
             }
         }
     }

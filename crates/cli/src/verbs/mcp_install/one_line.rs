@@ -73,6 +73,10 @@ impl<'a> OneLine<'a> {
                 let list: Vec<String> = list.iter().map(|text| quoted(text)).collect();
                 format!("[{}]", list.join(self.comma()))
             }
+            Value::Members(members) => {
+                let members = members.iter().map(|(name, text)| self.member(name, &quoted(text)));
+                format!("{{{}}}", members.collect::<Vec<_>>().join(self.comma()))
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! The view of a terminal that stays: drawn over itself, without flicker, until a key ends it.
 
 use super::MetricsArgs;
-use super::history::{bytes, cpu, speed};
+use super::history::{cpu, speed};
+use super::order::{self, SortKey};
+use crate::colour::{BOLD, CYAN, OutputStream};
 use crate::output::{self, Outcome};
-use crate::{sparkline, terminal};
+use crate::{clock, sparkline, terminal};
 use msb_api::{Api, Metrics as SandboxMetrics, Sample};
 use msb_spec::{Bytes, Name, Result, TermSize};
 use msb_sys::signal::{self, Signals};
@@ -34,6 +36,8 @@ impl Drop for Screen {
 
 /// A picture of the last minutes has so many letters.
 const PICTURE: usize = 30;
+/// So many in a terminal that is not wide.
+const SHORT_PICTURE: usize = 10;
 /// What is kept for an hour grows this often.
 const LOOK_BACK: Duration = Duration::from_secs(10);
 
@@ -60,17 +64,29 @@ pub(super) fn show(asked: &MetricsArgs, api: &dyn Api) -> Outcome {
     let _screen = Screen::enter()?;
     let mut known = Known::default();
     let mut taken = Instant::now();
+    let mut sort_key = SortKey::default();
     loop {
+        sort_key.sort(&mut measured, |name| known.before.get(name).map(|one| &one.measured));
         known.look_back(api, &measured);
         let size = terminal::size();
-        output::write_stdout(frame(&known.lines(&measured, taken, size), size).as_bytes());
+        let total = order::total(&measured);
+        let all: Vec<SandboxMetrics> = measured.iter().cloned().chain(total).collect();
+        let mut lines = known.lines(&all, taken, size);
+        if lines.len() + 2 <= usize::from(size.rows) {
+            lines.extend([String::new(), order::HINTS.to_owned()]);
+        }
+        output::write_stdout(frame(&lines, size).as_bytes());
         match wait(&signals, asked.pause())? {
             Told::End => return Ok(0),
             // The same once more, in another size.
             Told::Resized => continue,
+            Told::Sort(key) => {
+                sort_key = key;
+                continue;
+            }
             Told::Time => {}
         }
-        for one in measured {
+        for one in all {
             known.before.insert(one.name.clone(), Before { at: taken, measured: one });
         }
         measured = asked.measure(api)?;
@@ -81,6 +97,7 @@ pub(super) fn show(asked: &MetricsArgs, api: &dyn Api) -> Outcome {
 enum Told {
     End,
     Resized,
+    Sort(SortKey),
     Time,
 }
 
@@ -120,7 +137,11 @@ fn wait(signals: &Signals, pause: Duration) -> Result<Told> {
                 // The terminal is closed.
                 Ok(0) | Err(_) => return Ok(Told::End),
                 Ok(_) if matches!(byte[0], b'q' | b'Q' | CTRL_C) => return Ok(Told::End),
-                Ok(_) => {}
+                Ok(_) => {
+                    if let Some(key) = SortKey::of_key(byte[0]) {
+                        return Ok(Told::Sort(key));
+                    }
+                }
             }
         }
     }
@@ -138,11 +159,22 @@ fn frame(lines: &[String], size: TermSize) -> String {
         if at > 0 {
             text.push_str("\r\n");
         }
-        text.extend(line.chars().take(cols));
+        text.push_str(&painted(&line.chars().take(cols).collect::<String>()));
         text.push_str("\x1b[K");
     }
     text.push_str("\x1b[J");
     text
+}
+
+/// The head, the sums and the keys stand out from the sandboxes.
+fn painted(line: &str) -> String {
+    let colour = match line {
+        _ if line.starts_with("NAME ") || line.starts_with(order::TOTAL) => BOLD,
+        "" => return String::new(),
+        _ if order::HINTS.starts_with(line) => CYAN,
+        _ => return line.to_owned(),
+    };
+    OutputStream::Stdout.paint(line, colour)
 }
 
 impl Known {
@@ -163,13 +195,10 @@ impl Known {
 
     fn lines(&self, measured: &[SandboxMetrics], taken: Instant, size: TermSize) -> Vec<String> {
         let name = measured.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
-        let picture = if size.cols < WIDE { PICTURE / 3 } else { PICTURE };
-        let heads = [
-            "NAME", "CPU", "MINUTES", "MEMORY", "NET IN", "NET OUT", "PIDS", "UP", "READ",
-            "WRITTEN",
-        ];
-        let mut lines = vec![line(&heads.map(str::to_owned), name, picture)];
-        let cells = |one| line(&self.cells(one, taken, picture), name, picture);
+        let wide = size.cols >= WIDE;
+        let columns = Columns::fitting(size, name, wide);
+        let mut lines = vec![columns.line(&HEADS.map(str::to_owned))];
+        let cells = |one| columns.line(&self.cells(one, taken, wide));
         lines.extend(measured.iter().map(cells));
         if measured.is_empty() {
             lines.push("nothing runs".to_owned());
@@ -177,7 +206,7 @@ impl Known {
         lines
     }
 
-    fn cells(&self, one: &SandboxMetrics, taken: Instant, picture: usize) -> [String; 10] {
+    fn cells(&self, one: &SandboxMetrics, taken: Instant, wide: bool) -> Cells {
         let before = self.before.get(&one.name);
         let passed = before.map(|before| taken.duration_since(before.at).as_secs_f64().max(1e-3));
         let rate = |count: fn(&SandboxMetrics) -> Option<u64>| -> Option<f64> {
@@ -187,56 +216,81 @@ impl Known {
         let dash = || "-".to_owned();
         let fast = |count| rate(count).map_or_else(dash, speed);
         let minutes = self.minutes.get(&one.name).map_or(&[][..], Vec::as_slice);
+        let picture = minutes.len().saturating_sub(if wide { PICTURE } else { SHORT_PICTURE });
         [
             one.name.clone(),
             rate(|it| Some(it.cpu_us)).map_or_else(dash, |us| format!("{:.0}%", us / 1e4)),
-            sparkline::line(&minutes[minutes.len().saturating_sub(picture)..], 100.0),
-            memory(one),
+            sparkline::line(&minutes[picture..], 100.0),
+            memory(one, wide),
             fast(|it| Some(it.net?.received)),
             fast(|it| Some(it.net?.sent)),
             one.guest.map_or(one.pids, |guest| guest.pids).to_string(),
-            up(one.uptime_ms / 1000),
+            clock::whole_seconds(one.uptime_ms),
             fast(|it| Some(it.disk_traffic?.read)),
             fast(|it| Some(it.disk_traffic?.written)),
         ]
     }
 }
 
-/// One line of the picture; what matters less is further to the right, where a terminal may end.
-fn line(cells: &[String; 10], name: usize, picture: usize) -> String {
-    let [sandbox, cpu, minutes, memory, rest @ ..] = cells;
-    let [received, sent, pids, up, read, written] = rest;
-    format!(
-        "{sandbox:<name$}  {cpu:>5}  {minutes:<picture$}  {memory:<24}  {received:>9}  {sent:>9}  \
-         {pids:>5}  {up:>7}  {read:>9}  {written:>9}"
-    )
+/// What is shown of one sandbox; what matters less is further to the right.
+type Cells = [String; 10];
+
+const HEADS: [&str; 10] =
+    ["NAME", "CPU", "MINUTES", "MEMORY", "NET IN", "NET OUT", "PIDS", "UP", "READ", "WRITTEN"];
+
+/// The columns that a terminal has room for. One that does not fit is left out, with all to the
+/// right of it, so that no number is cut.
+struct Columns {
+    widths: Vec<usize>,
 }
 
-/// A terminal with so many columns has room for a longer picture.
-const WIDE: u16 = 120;
+impl Columns {
+    fn fitting(size: TermSize, name: usize, wide: bool) -> Self {
+        let (picture, memory) = if wide { (PICTURE, 27) } else { (SHORT_PICTURE, 14) };
+        let all = [name, 5, picture, memory, 9, 9, 5, 7, 9, 9];
+        let mut end = 0;
+        let fits = |width: &&usize| {
+            end += **width + GAP.len();
+            end <= usize::from(size.cols) + GAP.len()
+        };
+        Self { widths: all.iter().take_while(fits).copied().collect() }
+    }
 
-/// How much memory, and of how much, as a bar.
-fn memory(one: &SandboxMetrics) -> String {
+    fn line(&self, cells: &Cells) -> String {
+        let left = |at: usize| matches!(HEADS[at], "NAME" | "MINUTES" | "MEMORY");
+        let pad = |(at, width): (usize, &usize)| match left(at) {
+            true => format!("{:<width$}", cells[at]),
+            false => format!("{:>width$}", cells[at]),
+        };
+        match self.widths.is_empty() {
+            // Not even the names fit: the terminal shows what it can of them.
+            true => cells[0].clone(),
+            false => self.widths.iter().enumerate().map(pad).collect::<Vec<_>>().join(GAP),
+        }
+    }
+}
+
+/// The space between two columns; the last column has none.
+const GAP: &str = "  ";
+
+/// A terminal with so many columns has room for a longer picture and a bar of memory.
+const WIDE: u16 = 140;
+
+/// How much memory, and of how much; in a wide terminal also as a bar.
+fn memory(one: &SandboxMetrics, wide: bool) -> String {
     let (used, most) = match one.guest {
         Some(guest) => (guest.memory, Some(guest.memory_total)),
         None => (one.memory, one.memory_limit),
     };
     match most {
         Some(most) if most > 0 => {
-            let bar = sparkline::bar(used as f64 / most as f64, 10);
-            format!("{bar} {}/{}", bytes(used as f64), Bytes(most))
+            let amount = format!("{}/{}", Bytes(used), Bytes(most));
+            match wide {
+                true => format!("{} {amount}", sparkline::bar(used as f64 / most as f64, 10)),
+                false => amount,
+            }
         }
         _ => Bytes(used).to_string(),
-    }
-}
-
-/// A duration as `12s`, `3m20s`, `5h7m` or `3d4h`.
-fn up(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
     }
 }
 
@@ -254,5 +308,32 @@ mod tests {
         );
         assert_eq!(frame(&lines, size(2, 80)), "\x1b[Hfirst line\x1b[K\r\n… 2 more\x1b[K\x1b[J");
         assert_eq!(frame(&lines, size(0, 0)), "\x1b[H…\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn no_column_is_cut_whatever_the_width_is() {
+        let widest = [
+            "sandbox",
+            "1600%",
+            "▁▁▁▁▁▁▁▁▁▁",
+            "1023.9M/999.9G",
+            "1023.9M/s",
+            "1023.9M/s",
+            "99999",
+            "23h59m",
+            "1023.9M/s",
+            "1023.9M/s",
+        ];
+        let widest = widest.map(str::to_owned);
+        for cols in 1..=200 {
+            let size = TermSize { rows: 24, cols };
+            let columns = Columns::fitting(size, 7, cols >= WIDE);
+            let line = columns.line(&widest);
+            let shown = line.split_whitespace().count();
+            assert!(line.chars().count() <= usize::from(cols).max(7), "{cols}: {line}");
+            assert_eq!(shown, columns.widths.len().max(1), "{cols}: {line}");
+            assert!(cols < 80 || shown >= 8, "{cols}: {line}");
+            assert!(cols < WIDE || shown == 10, "{cols}: {line}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `msb run` behind a server.
 
-use super::super::{finished, say_isolation};
+use super::super::{finished, say_detached, say_isolation};
 use super::{RunArgs, attended_service, tell_changes};
 use crate::local_attach::{AttachOptions, AttachResult, ClosedOutput};
 use crate::output::{self, Outcome};
@@ -18,6 +18,7 @@ const ORPHAN_LIFETIME: Span = Span(Duration::from_secs(60));
 
 impl RunArgs {
     pub(super) fn run_remote(self, target: &Target, server: &RemoteServer) -> Outcome {
+        self.check()?;
         if self.detach && self.rm {
             // A server keeps what it was asked to make.
             return Err(server.refuse("`msb run --detach --rm`").into());
@@ -55,7 +56,7 @@ impl RunArgs {
         if self.detach {
             let made = api.sandbox_create(&Create { spec, replace, registry }, &steps)?;
             drop(steps);
-            output::print(made.name);
+            output::result("name", made.name);
             return Ok(0);
         }
         let begun = Begun::begin(&api, &plan, spec, replace, &steps);
@@ -74,8 +75,8 @@ impl RunArgs {
         let attended = attach((&api, &name), begun.exec, part, &calls);
         let attended = attended.map_err(|error| under(&name, error));
         match attended {
-            Ok(AttachResult::Detached { .. }) => {
-                output::print(&name);
+            Ok(AttachResult::Detached { exec }) => {
+                say_detached(&name, exec);
                 Ok(0)
             }
             Ok(AttachResult::Exited(exit)) => {

@@ -89,7 +89,7 @@ impl LocalVerb for SshAuthorizeArgs {
             Ok((text_of(&lines), added))
         })?;
         for fingerprint in &added {
-            output::print(fingerprint);
+            output::result("fingerprint", fingerprint);
         }
         if added.is_empty() {
             output::note("it may log in already");
@@ -136,7 +136,7 @@ impl LocalVerb for SshRevokeArgs {
         }
         removed.sort();
         removed.dedup();
-        removed.iter().for_each(output::print);
+        removed.iter().for_each(|key| output::result("fingerprint", key));
         Ok(0)
     }
 }

@@ -47,14 +47,6 @@ impl MountParams {
         let foreign = |what: &str| {
             Err(ToolFailure::new(format!("{what} has no meaning for the mount at {at}")))
         };
-        if self.noexec {
-            let hint = "leave noexec out: mounts allow execution";
-            return unsupported("noexec", hint);
-        }
-        if self.nosuid == Some(false) || self.nodev == Some(false) {
-            let hint = "leave them out: mounts are always nosuid and nodev";
-            return unsupported("nosuid and nodev cannot be switched off", hint);
-        }
         match self.stat_virtualization.as_deref() {
             Some("strict") => {
                 let hint = "owners and modes are those of the host: say `off` or `relaxed`";
@@ -86,7 +78,6 @@ impl MountParams {
                 foreign("hostPath or source")
             }
             MountKind::Tmpfs if self.name.is_some() => foreign("name"),
-            MountKind::Tmpfs if self.readonly => foreign("readonly"),
             _ => Ok(()),
         }
     }
@@ -99,6 +90,12 @@ impl Microsandbox {
         params: &MountParams,
     ) -> Result<(), ToolFailure> {
         params.check()?;
+        if params.nosuid == Some(false) || params.nodev == Some(false) {
+            request.warnings.push(format!(
+                "the mount at {} is nosuid and nodev, as every mount of a sandbox",
+                params.guest_path
+            ));
+        }
         let missing = |what: &str| {
             ToolFailure::new(format!("the mount at {} needs {what}", params.guest_path))
         };
@@ -106,8 +103,10 @@ impl Microsandbox {
             MountKind::Tmpfs => {
                 let guest = GuestPath::parse(&params.guest_path)?;
                 let size = params.size_mib.map_or(Tmpfs::DEFAULT_SIZE, mebibytes);
-                let tmpfs = Tmpfs::parse(&Tmpfs { guest, size }.to_string())?;
-                request.spec.tmpfs.push(tmpfs);
+                let (read_only, no_exec) = (params.readonly, params.noexec);
+                let tmpfs = Tmpfs { guest, size, read_only, no_exec };
+                // Parsed again, which checks it.
+                request.spec.tmpfs.push(Tmpfs::parse(&tmpfs.to_string())?);
                 return Ok(());
             }
             MountKind::Named => {
@@ -124,7 +123,8 @@ impl Microsandbox {
                 MountSource::Path(self.host_path(path.ok_or_else(|| missing("hostPath"))?)?)
             }
         };
-        request.spec.mounts.push(Mount::new(source, &params.guest_path, params.readonly)?);
+        let mount = Mount::new(source, &params.guest_path, params.readonly)?;
+        request.spec.mounts.push(mount.no_exec(params.noexec));
         Ok(())
     }
 }

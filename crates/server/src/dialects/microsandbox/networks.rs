@@ -5,14 +5,14 @@ use super::create::SandboxRequest;
 use super::envelope::ToolFailure;
 use crate::dialect::ToolCall;
 use msb_spec::{
-    Error, GuestPath, NamePattern, NetworkSpec, Patch, Protocol, PublishedPort, Reach, Resolver,
-    Rule, Secret, SecretSource, env,
+    NamePattern, NetworkSpec, Protocol, PublishedPort, Reach, Resolver, Rule, Secret, SecretSource,
+    Span, env,
 };
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
-use std::path::Path;
+use std::time::Duration;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -39,7 +39,7 @@ pub(super) struct PortParams {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct DnsParams {
-    allow_rebind: Option<bool>,
+    allow_rebind: bool,
     nameservers: Vec<String>,
     query_timeout_ms: Option<u64>,
 }
@@ -82,9 +82,6 @@ impl NetworkParams {
     /// Refuses options that the gateway does not support.
     fn check(&self) -> Result<(), ToolFailure> {
         let fixed = "the gateway assigns its own addresses; leave it out";
-        let slow = "the DNS timeout is fixed; leave it out";
-        let rebind =
-            "add a name's private address with a network reach of `private`, by msb itself";
         let looks = "TLS is intercepted only for the hosts of secrets, on any port; leave it out";
         let authority = "each sandbox has its own CA, which it trusts; leave it out";
         let upstream = "upstream certificates are verified with the CA certificates of this host; leave it out";
@@ -92,8 +89,6 @@ impl NetworkParams {
         let cannot = [
             ("network.ipv4Pool", self.ipv4_pool.is_some(), fixed),
             ("network.ipv6Pool", self.ipv6_pool.is_some(), fixed),
-            ("network.dns.queryTimeoutMs", self.dns.query_timeout_ms.is_some(), slow),
-            ("network.dns.allowRebind", self.dns.allow_rebind == Some(true), rebind),
             ("network.tls.ports", tls.ports.is_some(), looks),
             ("network.tls.caCertPath", tls.ca_cert_path.is_some(), authority),
             ("network.tls.caKeyPath", tls.ca_key_path.is_some(), authority),
@@ -120,9 +115,15 @@ impl NetworkParams {
         for server in &self.dns.nameservers {
             network.dns.push(Resolver::parse(server)?);
         }
+        let timeout = self.dns.query_timeout_ms.map(|ms| Span(Duration::from_millis(ms)));
+        network.dns_timeout = timeout.or(network.dns_timeout);
+        network.dns_private |= self.dns.allow_rebind;
         for name in &self.tls.bypass_domains {
             network.bypass.push(NamePattern::parse(name)?);
         }
+        // Without a network there is nothing to trust a certificate for.
+        network.trust_host_cas |= self.trust_host_cas || self.tls.trust_host_cas;
+        network.trust_host_cas &= network.is_wanted();
         if self.tls.block_quic {
             network.rules.insert(0, Rule::parse("deny@any:udp:443")?);
         }
@@ -149,11 +150,14 @@ impl Microsandbox {
         for secret in secrets {
             network.secrets.push(self.secret(request, secret, call)?);
         }
-        let looks = !network.secrets.is_empty();
-        request.spec.network = Some(network);
-        if params.is_some_and(|it| it.trust_host_cas || it.tls.trust_host_cas) {
-            trust_host(request, looks)?;
+        if let Some((secret, host)) = network.bypassed_secret() {
+            request.warnings.push(format!(
+                "{host} is in bypassDomains, so it gets the placeholder of the secret {} and not \
+                 the value",
+                secret.name
+            ));
         }
+        request.spec.network = Some(network);
         Ok(())
     }
 
@@ -204,29 +208,4 @@ impl Microsandbox {
         secret.check()?;
         Ok(secret)
     }
-}
-
-/// Paths of the CA bundle on Linux distributions.
-const BUNDLES: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-/// The path of the CA bundle in the sandbox.
-const INSIDE: &str = "/.msb/host-certificates.pem";
-
-/// Makes commands trust the CA certificates of the host.
-fn trust_host(request: &mut SandboxRequest, looks: bool) -> Result<(), ToolFailure> {
-    if looks {
-        // The gateway intercepts TLS and verifies peers with the CA certificates of the host.
-        return Ok(());
-    }
-    let Some(bundle) = BUNDLES.iter().map(Path::new).find(|path| path.is_file()) else {
-        return Err(ToolFailure::new("no CA certificates found on this host"));
-    };
-    let content = std::fs::read_to_string(bundle)
-        .map_err(|error| Error::host(format!("cannot read `{}`", bundle.display()), error))?;
-    let path = GuestPath::parse(INSIDE)?;
-    request.spec.patches.push(Patch::Text { path, content, mode: None });
-    for variable in env::TRUST {
-        request.spec.env.entry(variable.to_owned()).or_insert_with(|| INSIDE.to_owned());
-    }
-    Ok(())
 }

@@ -87,9 +87,14 @@ impl Microsandbox {
                 request.fstype.clone_from(fstype);
             }
             (Some(RootfsParams::Oci { reference, pull_policy, upper_size_mib, registry }), _) => {
-                let reference = Reference::parse(reference)?;
                 request.spec.pull = pull_policy.unwrap_or(request.spec.pull);
                 request.spec.disk = upper_size_mib.map(mebibytes).or(request.spec.disk);
+                // The programs of this host come from no registry.
+                if ImageRef::parse(reference) == Ok(ImageRef::Host) {
+                    request.spec.image = ImageRef::Host;
+                    return Ok(());
+                }
+                let reference = Reference::parse(reference)?;
                 if let Some(registry) = registry {
                     self.fetch(request, &reference, registry, call)?;
                 }

@@ -9,6 +9,7 @@ use crate::content::ResourceBody;
 use crate::dialect::{Caller, Dialect, ToolCall, ToolResult};
 use crate::dialects::ServerConfig;
 use crate::paths::HostPaths;
+use crate::recorder::NO_CALLS;
 use msb_spec::Spec;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -39,8 +40,7 @@ impl Bench {
     fn over(fake: FakeMicrosandbox, settings: MicrosandboxSettings) -> Self {
         let directory = super::temp_dir::TempDir::new().unwrap();
         let paths = HostPaths::below([directory.path().to_owned()], "a test");
-        let config =
-            ServerConfig::new(Arc::new(fake.clone()), Arc::new(paths), Spec::with_defaults());
+        let config = ServerConfig::new(fake.api(), Arc::new(paths), Spec::with_defaults());
         Self { dialect: Microsandbox::new(config, settings), fake, directory }
     }
 
@@ -168,11 +168,11 @@ fn destructive_tools_need_confirmation() {
         let expected =
             ("dangerous_operation_disabled".to_owned(), format!("{what} requires confirm: true"));
         assert_eq!(bench.error(tool, arguments.clone()), expected);
-        assert_eq!(bench.fake.calls(), [""; 0], "{tool}");
+        assert_eq!(bench.fake.changes(), NO_CALLS, "{tool}");
         let mut confirmed = arguments;
         confirmed["confirm"] = json!(true);
         bench.data(tool, confirmed);
-        assert_ne!(bench.fake.calls(), [""; 0], "{tool}");
+        assert_ne!(bench.fake.changes(), NO_CALLS, "{tool}");
     }
 }
 
@@ -189,7 +189,7 @@ fn only_the_operator_allows_dangerous_operations() {
     let usual = Bench::new();
     for tool in ["sandbox_stop", "sandbox_remove"] {
         assert_eq!(usual.error(tool, all.clone()).0, "dangerous_operation_disabled");
-        assert_eq!(usual.fake.calls(), [""; 0]);
+        assert_eq!(usual.fake.changes(), NO_CALLS);
         usual.data(tool, json!({"labels": {"is": "off"}, "force": true}));
     }
     assert!(keyed(&usual));
@@ -286,7 +286,7 @@ fn a_stopped_sandbox_is_started_for_one_command() {
         bench.call("sandbox_exec", json!({"name": "off", "command": "x", "startIfStopped": true}));
     let warning = "sandbox was started for this command and will be stopped afterward";
     assert_eq!(envelope["warnings"], json!([warning]));
-    assert!(bench.fake.calls().iter().any(|params| params.starts_with("(\"stop\"")));
+    assert!(bench.fake.calls().iter().any(|call| call.operation == "sandbox_stop"));
 }
 
 #[test]
@@ -337,11 +337,11 @@ fn an_unpolled_session_is_killed_and_removed() {
         ..MicrosandboxSettings::default()
     });
     let begun = bench.data("sandbox_exec_start", json!({"name": "on", "command": "wait"}));
-    let mut params = Vec::new();
+    let mut calls = Vec::new();
     // No call is made meanwhile.
-    while !params.iter().any(|it| it == "(\"signal\", 9)") {
+    while !calls.iter().any(|call| *call == ("input_signal", json!(9))) {
         std::thread::sleep(Duration::from_millis(5));
-        params.extend(bench.fake.calls());
+        calls.extend(bench.fake.calls());
     }
     let id = &begun["execSessionId"];
     assert!(bench.answer("sandbox_exec_poll", json!({"execSessionId": id})).failed);
@@ -428,7 +428,7 @@ fn a_null_is_nothing_and_nonsense_names_the_argument() {
     }
     let answer = bench.answer("no_such_tool", json!({}));
     assert_eq!(answer.text, ["MCP error -32602: Tool no_such_tool not found"]);
-    assert_eq!(bench.fake.calls(), [""; 0]);
+    assert_eq!(bench.fake.changes(), NO_CALLS);
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn attached_sandboxes_are_stopped_with_the_server() {
     bench.fake.calls();
     let Bench { dialect, fake, .. } = bench;
     drop(dialect);
-    assert_eq!(fake.calls(), ["(\"stop\", Name(\"on\"), 10s)"]);
+    assert_eq!(fake.calls(), [("sandbox_stop", json!({"name": "on", "grace_ms": 10_000}))]);
 }
 
 #[test]
@@ -451,7 +451,8 @@ fn older_names_are_there_on_request() {
     let saved = bench.data("snapshot_export", json!({"pathOrName": "snap", "out": archive}));
     assert_eq!(saved["exported"], true);
     assert_eq!(bench.data("snapshot_import", json!({"archive": archive}))["name"], "snap");
-    assert!(bench.fake.calls().iter().any(|params| params == "(\"load\", None, \"archive\")"));
+    let loaded = ("snapshot_load", json!({"name": null, "archive": b"archive"}));
+    assert!(bench.fake.calls().iter().any(|call| *call == loaded));
     bench.data("snapshot_create", json!({"name": "made", "sourceSandbox": "on"}));
     assert!(Bench::new().answer("snapshot_export", json!({})).text[0].contains("not found"));
 }
@@ -468,11 +469,14 @@ fn an_archive_is_a_snapshot_by_its_path() {
     bench.fake.calls();
     bench.data("snapshot_remove", json!({"pathOrName": archive}));
     assert!(!archive.exists());
+    let calls = bench.fake.changes();
+    let name = &calls[0].arguments["name"];
+    assert!(name.as_str().unwrap().starts_with("archive-"), "{name}");
     assert_eq!(
-        bench.fake.calls(),
+        calls,
         [
-            "(\"load\", Some(\"archive-\"), \"archive\")",
-            "(\"remove snapshot\", \"archive-\", true)"
+            ("snapshot_load", json!({"name": name, "archive": b"archive"})),
+            ("snapshot_remove", json!({"name": name, "force": true})),
         ]
     );
     // A file that is not an archive is not removed as one.

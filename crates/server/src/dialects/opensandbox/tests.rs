@@ -26,16 +26,13 @@ impl TestClient {
 
     fn with(fake: FakeOpenSandbox) -> Self {
         let fake = Arc::new(fake);
-        let config = ServerConfig::new(
-            Arc::clone(&fake) as Arc<dyn msb_api::Api>,
-            Arc::new(HostPaths::below([], "the test")),
-            Spec::with_defaults(),
-        );
+        let paths = Arc::new(HostPaths::below([], "the test"));
+        let config = ServerConfig::new(fake.api(), paths, Spec::with_defaults());
         let dialect = OpenSandbox::new(config, &OpenSandboxSettings::default());
         for (number, name) in ["one", "two"].into_iter().enumerate() {
             let name = msb_spec::Name::parse(name).unwrap();
             let mut plan =
-                crate::fake::plan_of(&Spec { name: Some(name.clone()), ..Spec::default() });
+                crate::recorder::plan_of(&Spec { name: Some(name.clone()), ..Spec::default() });
             plan.created = number as u64;
             fake.sandboxes.lock().unwrap().insert(name, (plan, Status::Running));
         }
@@ -43,7 +40,7 @@ impl TestClient {
         let healthy = client.fake.ill.swap(0, Ordering::Relaxed);
         client.done("sandbox_connect", json!({"sandbox_id": "one"}));
         client.fake.ill.store(healthy, Ordering::Relaxed);
-        client.fake.calls();
+        client.fake.recorder.calls();
         client
     }
 
@@ -303,7 +300,12 @@ fn commands_answer_as_executions() {
     let client =
         TestClient::with(FakeOpenSandbox { without_bash: true, ..FakeOpenSandbox::default() });
     client.done("command_run", json!({"sandbox_id": "one", "command": "true"}));
-    assert_eq!(client.fake.calls()[1], r#"exec_start (["sh", "-c", "true"], None, false)"#);
+    let started = client.fake.recorder.changes().remove(1);
+    let command = &started.arguments["command"];
+    assert_eq!(
+        (started.operation, &command["argv"], &command["workdir"], &command["detached"]),
+        ("exec_start", &json!(["sh", "-c", "true"]), &json!(null), &json!(false))
+    );
 }
 
 #[test]
@@ -318,8 +320,10 @@ fn an_interrupt_grows_harder_until_the_command_ends() {
     assert!(interrupt().contains("interrupted"));
     *client.fake.stubborn.lock().unwrap() = Some(9);
     assert!(interrupt().contains("interrupted"));
-    let signals = ["(7, 2)", "(7, 2)", "(7, 15)", "(7, 9)"].map(|it| format!("exec_signal {it}"));
-    assert_eq!(client.fake.calls(), signals);
+    let mut calls = client.fake.recorder.changes();
+    calls.retain(|call| call.operation != "exec_wait");
+    let signal = |signal: i32| ("exec_signal", json!({"name": "one", "id": 7, "signal": signal}));
+    assert_eq!(calls, [2, 2, 15, 9].map(signal));
 }
 
 #[test]
@@ -335,7 +339,8 @@ fn files_are_moved_without_replacing_any() {
     ]));
     assert!(text.contains("`/b` is there already"), "{text}");
     assert!(text.contains("cause: the 1 before it were moved"), "{text}");
-    assert!(client.fake.calls().contains(&r#"file_mkdir ("/d", true)"#.to_owned()));
+    let made = ("file_mkdir", json!({"sandbox": "one", "path": "/d", "parents": true}));
+    assert!(client.fake.recorder.calls().iter().any(|call| *call == made));
     assert!(moved(json!([{"source": "/x", "destination": "/y"}])).contains("no `/x`"));
 }
 
@@ -353,7 +358,8 @@ fn files_and_directories_are_not_removed_for_each_other() {
     }
     assert!(paths("file_delete", "d").contains("argument `paths`: not an absolute path"));
     assert!(paths("file_delete_directories", "/d").contains("deleted"));
-    assert_eq!(client.fake.calls(), [r#"file_remove ("/d", true)"#]);
+    let removed = ("file_remove", json!({"sandbox": "one", "path": "/d", "recursive": true}));
+    assert_eq!(client.fake.recorder.changes(), [removed]);
 }
 
 #[test]
@@ -416,7 +422,8 @@ fn renewal_returns_the_expiry() {
     let renewed =
         client.done("sandbox_renew", json!({"sandbox_id": "one", "timeout_seconds": 1.5}));
     assert_eq!(renewed, json!({"expires_at": super::output::rfc3339(ENDS + 1500)}));
-    assert_eq!(client.fake.calls(), ["sandbox_renew Some(1.5s)"]);
+    let call = ("sandbox_renew", json!({"name": "one", "left_ms": 1500}));
+    assert_eq!(client.fake.recorder.changes(), [call]);
 }
 
 #[test]
@@ -448,11 +455,8 @@ fn a_call_beyond_the_time_limit_is_cancelled() {
     let fake = Arc::new(FakeOpenSandbox::default());
     fake.ill.store(u32::MAX, Ordering::Relaxed);
     let client = TestClient::new();
-    let config = ServerConfig::new(
-        Arc::clone(&fake) as Arc<dyn msb_api::Api>,
-        Arc::new(HostPaths::unrestricted()),
-        Spec::default(),
-    );
+    let paths = Arc::new(HostPaths::unrestricted());
+    let config = ServerConfig::new(fake.api(), paths, Spec::default());
     let request_timeout = Some(std::time::Duration::from_millis(20));
     let dialect = OpenSandbox::new(
         config,

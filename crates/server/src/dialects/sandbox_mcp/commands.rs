@@ -5,6 +5,7 @@ use super::active::ActiveSandbox;
 use super::format::{chomped, cut, exact};
 use super::shell::{CommandEnd, Shell, ShellLine, WORKSPACE};
 use crate::dialect::ToolCall;
+use crate::dialects::DialectName;
 use msb_api::Place;
 use msb_spec::{Error, Kind, Result};
 use serde::Deserialize;
@@ -120,8 +121,9 @@ impl SandboxMcpState {
         let limit = limit(shell_command.timeout).map_err(CommandFailure::Command)?;
         let mut held = handle.shell();
         let kept = held.take().filter(Shell::is_alive);
+        let origin = call.origin(DialectName::SandboxMcp);
         let mut shell = match kept {
-            Some(shell) if shell.announce(shell_command.command).is_ok() => shell,
+            Some(shell) if shell.announce(shell_command.command, &origin).is_ok() => shell,
             kept => self
                 .open_announced(call, handle, shell_command.command, kept.is_some())
                 .map_err(CommandFailure::Command)?,
@@ -187,7 +189,7 @@ impl SandboxMcpState {
             self.ensure_running(call, &handle.name)?;
         }
         let shell = self.open(handle)?;
-        shell.announce(command)?;
+        shell.announce(command, &call.origin(DialectName::SandboxMcp))?;
         Ok(shell)
     }
 

@@ -20,7 +20,7 @@ use super::stream::MarkedStream;
 use crate::cancel::Cancel;
 use msb_api::{Api, CodeEvent, Exec, ExecEvent, ExecInput};
 use msb_spec::encoding::hex;
-use msb_spec::{Command, Error, Kind, Name, Result, Span, Stdin};
+use msb_spec::{CallOrigin, Command, Error, Kind, Name, Result, Span, Stdin};
 use msb_sys::signal::{SIGINT as INTERRUPT, SIGKILL as KILL};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,8 +185,8 @@ impl Shell {
     }
 
     /// Records that a client's command begins. Fails if the shell is gone: nothing has run then.
-    pub(super) fn announce(&self, command: &str) -> Result<()> {
-        self.input.note(&CodeEvent::Began(command))
+    pub(super) fn announce(&self, code: &str, origin: &CallOrigin) -> Result<()> {
+        self.input.note(&CodeEvent::Began { code, origin })
     }
 
     /// Records the end of a command that was announced. If the shell is gone, its end is recorded

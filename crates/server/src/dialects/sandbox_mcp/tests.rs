@@ -3,23 +3,22 @@
 use super::SandboxMcp;
 use crate::dialect::{Dialect, ToolCall, ToolResult};
 use crate::dialects::ServerConfig;
-use crate::fake::{CommandMode, FakeApi};
 use crate::paths::HostPaths;
+use crate::recorder::{FakeSandboxes, NO_CALLS, name};
 use msb_spec::Spec;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 struct TestClient {
-    fake: Arc<FakeApi>,
+    fake: FakeSandboxes,
     dialect: SandboxMcp,
 }
 
 impl TestClient {
     fn new() -> Self {
-        let fake = Arc::new(FakeApi { runs: CommandMode::Here, ..FakeApi::default() });
-        let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
+        let fake = FakeSandboxes::new(&[]).with_commands();
         let paths = Arc::new(HostPaths::below([std::env::temp_dir()], "the test"));
-        let dialect = SandboxMcp::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+        let dialect = SandboxMcp::new(ServerConfig::new(fake.api(), paths, Spec::with_defaults()));
         Self { fake, dialect }
     }
 
@@ -79,7 +78,7 @@ fn only_schema_violations_are_mcp_errors() {
     assert!(wrong.starts_with("Error executing tool exec: 2 validation errors"), "{wrong}");
     assert_eq!(failed("nosuchtool", json!({})), "Unknown tool: nosuchtool");
     // No sandbox was created for any of them.
-    assert_eq!(client.fake.calls(), [""; 0]);
+    assert_eq!(client.fake.calls(), NO_CALLS);
     // Equivalent values are converted, and unknown arguments are ignored.
     let text = client.text("exec", json!({"command": "echo hi", "timeout": "5", "bogus": 1}));
     assert!(text.starts_with("hi\n"), "{text}");
@@ -92,10 +91,11 @@ fn a_sandbox_is_made_on_first_use_and_only_then() {
     let client = TestClient::new();
     let none = client.text("list_all", json!({}));
     assert_eq!(none, "No active sandboxes. Use any sandbox tool to auto-create 'default'.");
-    assert!(!client.fake.calls().iter().any(|call| call.starts_with("sandbox_create")));
+    assert!(!client.fake.calls().iter().any(|call| call.operation == "sandbox_create"));
     client.exec("true");
     let made = client.fake.calls();
-    let made = made.iter().find(|call| call.starts_with("sandbox_create")).unwrap();
+    let made = made.iter().find(|call| call.operation == "sandbox_create").unwrap();
+    let made = &made.text;
     for part in [
         "mcp-workspace-default",
         "mcp-cache-pip-default",
@@ -111,7 +111,7 @@ fn a_sandbox_is_made_on_first_use_and_only_then() {
     // `host` has no apk, so there is no cache for it.
     assert!(!made.contains("mcp-cache-apk"), "{made}");
     client.exec("true");
-    assert_eq!(client.fake.calls(), [""; 0], "a warm command asks for nothing");
+    assert_eq!(client.fake.calls(), NO_CALLS, "a warm command asks for nothing");
     let status = client.text("status", json!({}));
     assert!(status.contains("Image:    host (mcp-dev could not be built: "), "{status}");
 }
@@ -197,10 +197,10 @@ fn history_holds_the_newest_first() {
 #[test]
 fn sandboxes_without_the_label_are_not_touched() {
     let client = TestClient::new();
-    let name = crate::fake::name("default");
-    let theirs = FakeApi::with_sandboxes(&["default"]);
-    let summary = theirs.sandboxes.lock().unwrap().remove(&name).unwrap();
-    client.fake.sandboxes.lock().unwrap().insert(name, summary);
+    let name = name("default");
+    let theirs = FakeSandboxes::new(&["default"]);
+    let summary = theirs.state.sandboxes.lock().unwrap().remove(&name).unwrap();
+    client.fake.state.sandboxes.lock().unwrap().insert(name, summary);
     let text = client.text("exec", json!({"command": "true"}));
     assert!(text.starts_with("Error: the sandbox `default` exists and was not created"), "{text}");
     assert!(client.text("list_all", json!({})).starts_with("No active sandboxes."));
@@ -317,7 +317,9 @@ fn every_property_acts() {
             client.exec("true");
             client.fake.calls();
             let text = client.text(tool, arguments.clone());
-            (steady(&text), steady(&client.fake.calls().join("\n")))
+            let calls: Vec<String> =
+                client.fake.calls().iter().map(|call| steady(&call.to_string())).collect();
+            (steady(&text), calls)
         };
         let mut changed = arguments.clone();
         changed[property] = value;

@@ -3,12 +3,13 @@
 use super::Server;
 use crate::cancel::Cancel;
 use crate::dialect::{Caller, ToolCall};
+use crate::dialects::DialectName;
 use crate::keys::KeyError;
 use crate::namespace::{Namespace, Scope};
 use crate::repl::ReplScope;
 use crate::scoped_api::ScopedApi;
 use msb_api::{Api, Watch};
-use msb_spec::{Error, Name, Result};
+use msb_spec::{CallOrigin, Error, Name, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +20,14 @@ pub(crate) struct CallContext<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) cancel: &'a Cancel,
     pub(crate) watch: Arc<dyn Watch>,
+    /// The origin of the request, for the event log.
+    pub(crate) origin: CallOrigin,
 }
 
 impl<'a> CallContext<'a> {
     pub(super) fn new(call: &'a ToolCall) -> Self {
-        Self { caller: &call.caller, cancel: &call.cancel, watch: Arc::clone(&call.watch) }
+        let (caller, cancel, watch) = (&call.caller, &call.cancel, Arc::clone(&call.watch));
+        Self { caller, cancel, watch, origin: call.origin(DialectName::Server) }
     }
 }
 
@@ -135,8 +139,12 @@ pub(super) struct SandboxView {
 
 impl Server {
     /// The sandboxes of a namespace, if the caller may use it.
-    pub(super) fn view(&self, caller: &Caller, namespace: Option<&str>) -> Result<SandboxView> {
-        let api = Arc::clone(&self.config.api);
+    pub(super) fn view(
+        &self,
+        CallContext { caller, origin, .. }: &CallContext<'_>,
+        namespace: Option<&str>,
+    ) -> Result<SandboxView> {
+        let api = self.config.api.with_origin(origin.clone());
         let chosen = namespace.map(Scope::parse).transpose()?;
         let (chosen, paths) = match (&caller.scope, chosen) {
             (Scope::One(own), Some(Scope::One(chosen))) if *own != chosen => {

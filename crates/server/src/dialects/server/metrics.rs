@@ -18,7 +18,7 @@ impl Server {
         context: &CallContext<'_>,
         measured: &MetricsArgs,
     ) -> Result<Value> {
-        let view = self.view(context.caller, measured.namespace.as_deref())?;
+        let view = self.view(context, measured.namespace.as_deref())?;
         let summaries = match &measured.sandbox {
             Some(name) => vec![view.api.sandbox_summary(&sandbox_name(name)?)?],
             None => view.api.sandbox_list()?,
@@ -80,12 +80,16 @@ fn row(
         (percent * 100.0).round() / 100.0
     });
     let after = after.map(|(_, metrics)| metrics);
-    json!({
+    let mut row = json!({
         "namespace": namespace,
         "name": name,
         "running": after.is_some(),
         "cpu_usage": cpu,
         "memory_usage": after.map(|metrics| metrics.memory >> 20),
         "disk_usage": after.and_then(|metrics| metrics.disk),
-    })
+    });
+    if let Some(reason) = &summary.isolation_reason {
+        row["isolation_reason"] = json!(reason);
+    }
+    row
 }

@@ -2,12 +2,13 @@
 
 use super::Server;
 use super::args::{CallContext, RunCodeArgs, RunCommandArgs, sandbox_name};
+use super::start::isolation_reason;
 use crate::repl::{
     CodeEnd, CodeRequest, CodeResult, InterruptReason, LONGEST_LIMIT, Language, OutputLines,
     OutputStream, USUAL_LIMIT,
 };
-use msb_api::ExecEvent;
-use msb_spec::{Command, Error, Kind, Result, Span};
+use msb_api::{Api, ExecEvent};
+use msb_spec::{Command, Error, Kind, Name, Result, Span};
 use msb_sys::signal::SIGKILL as KILL;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,7 +19,7 @@ impl Server {
         let sandbox = sandbox_name(&code.sandbox)?;
         let language = Language::parse(&code.language)
             .map_err(|error| error.under(format!("argument `language`: `{}`", code.language)))?;
-        let view = self.view(context.caller, code.namespace.as_deref())?;
+        let view = self.view(context, code.namespace.as_deref())?;
         let result = self.interpreters.run(
             &view.api,
             &CodeRequest {
@@ -28,9 +29,10 @@ impl Server {
                 code: &code.code,
                 limit: code.timeout.map(|timeout| timeout.0),
                 cancel: context.cancel,
+                origin: &context.origin,
             },
         )?;
-        Ok(code_result(language, &result))
+        Ok(with_isolation(code_result(language, &result), view.api.as_ref(), &sandbox))
     }
 
     /// Runs a command in a sandbox and waits for its end.
@@ -43,7 +45,7 @@ impl Server {
         if line.command.is_empty() {
             return Err(Error::invalid("argument `command`: there is no program"));
         }
-        let view = self.view(context.caller, line.namespace.as_deref())?;
+        let view = self.view(context, line.namespace.as_deref())?;
         let args = line.args.clone().unwrap_or_default();
         let argv = std::iter::once(&line.command).chain(&args).cloned().collect();
         let limit = line.timeout.map_or(USUAL_LIMIT, |timeout| timeout.0).min(LONGEST_LIMIT);
@@ -75,14 +77,23 @@ impl Server {
                 format!("\n[the command ended{after}: {reason}]").as_bytes(),
             );
         }
-        Ok(json!({
+        let result = json!({
             "command": line.command,
             "args": args,
             "exit_code": exit.status(),
             "success": exit.success(),
             "output": lines.finish(),
-        }))
+        });
+        Ok(with_isolation(result, view.api.as_ref(), &sandbox))
     }
+}
+
+/// Adds the reason why the sandbox is not a microVM, if there is one.
+fn with_isolation(mut result: Value, api: &dyn Api, sandbox: &Name) -> Value {
+    if let Some(reason) = isolation_reason(api, sandbox) {
+        result["isolation_reason"] = json!(reason);
+    }
+    result
 }
 
 /// The result of running code, as JSON.

@@ -3,7 +3,7 @@
 use super::args::{CallContext, SandboxConfig, StartArgs, StopArgs, sandbox_name};
 use super::{Server, error_text};
 use crate::repl::Language;
-use msb_api::{Api, Create, Status, Watch, with_origin};
+use msb_api::{Api, Create, Status, Watch};
 use msb_spec::encoding::hex;
 use msb_spec::{
     Bytes, Command, Cpus, Error, ImageRef, Kind, Mount, MountSource, Name, PublishedPort, Result,
@@ -29,7 +29,7 @@ impl Server {
     /// Starts a sandbox, or creates it if it does not exist. Returns the text of the result.
     pub(crate) fn start(&self, context: &CallContext<'_>, start: &StartArgs) -> Result<String> {
         let name = sandbox_name(&start.sandbox)?;
-        let view = self.view(context.caller, start.namespace.as_deref())?;
+        let view = self.view(context, start.namespace.as_deref())?;
         let default_namespace = SandboxConfig::default();
         let config = start.config.as_ref().unwrap_or(&default_namespace);
         let begin = StartRequest {
@@ -44,18 +44,15 @@ impl Server {
                 .collect::<Result<_>>()?,
             name,
             given: *config != default_namespace,
+            has_default_image: config.image.is_none(),
         };
         let limit = if config.image.is_some() { PULL_LIMIT } else { START_LIMIT };
         let (api, watch) = (Arc::clone(&view.api), Arc::clone(&context.watch));
         let (error_text, answer) = mpsc::sync_channel(1);
-        let origin = msb_api::current_origin();
         // In another thread: the client does not wait longer than it expects to.
         std::thread::Builder::new()
             .name("start".to_owned())
-            .spawn(move || {
-                let run = || begin.run(api.as_ref(), watch.as_ref());
-                drop(error_text.send(with_origin(origin, run)));
-            })
+            .spawn(move || drop(error_text.send(begin.run(api.as_ref(), watch.as_ref()))))
             .map_err(|error| Error::host("cannot start a thread", error))?;
         let sandbox = &start.sandbox;
         match answer.recv_timeout(limit) {
@@ -74,7 +71,7 @@ impl Server {
     /// Stops a sandbox. Returns the text of the result.
     pub(crate) fn stop(&self, context: &CallContext<'_>, sandbox: &StopArgs) -> Result<String> {
         let name = sandbox_name(&sandbox.sandbox)?;
-        let view = self.view(context.caller, sandbox.namespace.as_deref())?;
+        let view = self.view(context, sandbox.namespace.as_deref())?;
         view.api.sandbox_summary(&name)?;
         self.interpreters.end(&view.scope, &name);
         view.api.sandbox_stop(&name, GRACE)?;
@@ -169,6 +166,8 @@ struct StartRequest {
     spec: Spec,
     /// Whether the client sent any settings.
     given: bool,
+    /// Whether the client named no image.
+    has_default_image: bool,
     /// The language; then `host` can replace an image that cannot be pulled.
     default: Option<Language>,
     depends_on: Vec<Name>,
@@ -182,11 +181,14 @@ impl StartRequest {
             let about = |error: Error| error.under(format!("`{}` depends on `{other}`", self.name));
             api.sandbox_start(other).map_err(about)?;
         }
-        let (begun, note) = match api.sandbox_summary(&self.name) {
+        let (begun, mut note) = match api.sandbox_summary(&self.name) {
             Ok(existing) => (self.start_existing(api, &existing)?, String::new()),
             Err(error) if error.kind() == Kind::NotFound => (true, self.create(api, watch)?),
             Err(error) => return Err(error),
         };
+        if let Some(reason) = isolation_reason(api, &self.name) {
+            note.push_str(&format!(". It is not a microVM: {reason}"));
+        }
         if let (Some(line), true) = (&self.background_command, begun) {
             let shell = self.spec.shell.clone().unwrap_or_else(|| "sh".to_owned());
             let argv = vec![shell, "-c".to_owned(), line.clone()];
@@ -214,6 +216,10 @@ impl StartRequest {
     fn create(&self, api: &dyn Api, watch: &dyn Watch) -> Result<String> {
         let ask = Create { spec: self.spec.clone(), ..Create::default() };
         let error = match api.sandbox_create(&ask, watch) {
+            Ok(_) if self.has_default_image => {
+                let image = &ask.spec.image;
+                return Ok(format!(". No image was given; `{image}` is used"));
+            }
             Ok(_) => return Ok(String::new()),
             Err(error) => error,
         };
@@ -232,6 +238,12 @@ impl StartRequest {
              host instead: `{language}` is there if it is installed here"
         ))
     }
+}
+
+/// Why a sandbox is not a microVM although one was preferred.
+pub(super) fn isolation_reason(api: &dyn Api, name: &Name) -> Option<String> {
+    // The note is not worth a failed call.
+    api.sandbox_summary(name).ok()?.isolation_reason
 }
 
 /// Whether the registry could not be reached.

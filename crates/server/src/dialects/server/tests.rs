@@ -1,25 +1,23 @@
 //! Tests of each argument of each tool, and of the results.
 
 use super::*;
-use crate::fake::{CommandMode, FakeApi, name};
 use crate::namespace::Namespace;
 use crate::paths::HostPaths;
-use msb_spec::{Spec, VolumeName};
+use crate::recorder::{FakeSandboxes, RecordedCall, name};
+use msb_spec::Spec;
 use serde_json::json;
 use std::sync::Arc;
 
 struct TestServer {
-    fake: Arc<FakeApi>,
+    fake: FakeSandboxes,
     server: Server,
     caller: Caller,
 }
 
 impl TestServer {
-    fn new(fake: FakeApi) -> Self {
-        let fake = Arc::new(fake);
+    fn new(fake: FakeSandboxes) -> Self {
         let paths = Arc::new(HostPaths::below(["/usr".into()], "`--host-path`"));
-        let api = Arc::clone(&fake) as Arc<dyn msb_api::Api>;
-        let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+        let server = Server::new(ServerConfig::new(fake.api(), paths, Spec::with_defaults()));
         Self { fake, server, caller: Caller::default() }
     }
 
@@ -30,7 +28,7 @@ impl TestServer {
     }
 
     /// The calls of the Api, and the result.
-    fn recorded(&self, tool: &str, arguments: Value) -> (Vec<String>, ToolResult) {
+    fn recorded(&self, tool: &str, arguments: Value) -> (Vec<RecordedCall>, ToolResult) {
         self.fake.calls();
         let answer = self.call(tool, arguments);
         (self.fake.calls(), answer)
@@ -44,10 +42,8 @@ fn text(answer: &ToolResult) -> &str {
 
 /// A sandbox `web` in `default` and one in `team`, and commands that run on this host.
 fn setup_world() -> TestServer {
-    let fake =
-        FakeApi { runs: CommandMode::Here, ..FakeApi::with_sandboxes(&["web", "team--web"]) };
-    fake.volumes.lock().unwrap().push(VolumeName::parse("data").unwrap());
-    TestServer::new(fake)
+    let fake = FakeSandboxes::new(&["web", "team--web"]);
+    TestServer::new(fake.with_commands().with_volumes(&["data"]))
 }
 
 /// For every property of every schema: arguments without it, and a value that must change the calls
@@ -132,7 +128,8 @@ fn the_table_has_every_property() {
 fn answers_are_the_texts_that_clients_read() {
     let here = setup_world();
     let started = here.call("sandbox_start", json!({"sandbox": "new"}));
-    assert_eq!(text(&started), "\"Sandbox new started successfully\"");
+    let said = "\"Sandbox new started successfully. No image was given; `host` is used\"";
+    assert_eq!(text(&started), said);
     let ran = here
         .call("sandbox_run_command", json!({"sandbox": "new", "command": "echo", "args": ["a"]}));
     let expected = json!({
@@ -201,12 +198,12 @@ fn a_sandbox_that_exists_is_started_again() {
     assert!(!here.call("sandbox_start", start.clone()).failed);
     // It is already running with the requested settings.
     let (calls, answer) = here.recorded("sandbox_start", start.clone());
-    assert!(!answer.failed && calls.iter().all(|call| !call.starts_with("sandbox_create")));
+    assert!(!answer.failed && calls.iter().all(|call| call.operation != "sandbox_create"));
     here.call("sandbox_stop", json!({"sandbox": "new"}));
     for again in [start, json!({"sandbox": "new"})] {
         let (calls, answer) = here.recorded("sandbox_start", again);
         assert!(!answer.failed, "{answer:?}");
-        assert!(calls.iter().all(|call| !call.starts_with("sandbox_create")), "{calls:?}");
+        assert!(calls.iter().all(|call| call.operation != "sandbox_create"), "{calls:?}");
     }
     let other = here.call("sandbox_start", json!({"sandbox": "new", "config": {"memory": 301}}));
     assert!(other.failed);
@@ -214,13 +211,13 @@ fn a_sandbox_that_exists_is_started_again() {
 
 #[test]
 fn without_its_registry_a_sandbox_has_the_programs_of_the_host() {
-    let here = TestServer::new(FakeApi { unreachable: true, ..FakeApi::default() });
+    let here = TestServer::new(FakeSandboxes::new(&[]).without_registry());
     let start = json!({"sandbox": "new", "config": {"image": "microsandbox/python"}});
     let answer = here.call("sandbox_start", start);
     let said: String = serde_json::from_str(text(&answer)).unwrap();
     assert!(said.starts_with("Sandbox new started successfully. Its image `microsandbox/python`"));
     assert!(said.contains("cannot reach registry-1.docker.io"), "{said}");
-    assert_eq!(here.fake.sandboxes.lock().unwrap()[&name("new")].image, "host");
+    assert_eq!(here.fake.state.sandboxes.lock().unwrap()[&name("new")].image, "host");
     // An explicitly named image is not replaced.
     let start = json!({"sandbox": "other", "config": {"image": "alpine"}});
     assert!(here.call("sandbox_start", start).failed);
@@ -234,7 +231,7 @@ fn a_key_of_one_namespace_sees_only_that() {
     let seen: Value = serde_json::from_str(text(&answer)).unwrap();
     assert_eq!(seen["sandboxes"].as_array().unwrap().len(), 1);
     assert_eq!(seen["sandboxes"][0]["namespace"], "team");
-    assert!(calls.iter().all(|call| !call.contains("\"web\"")), "{calls:?}");
+    assert!(calls.iter().all(|call| !call.to_string().contains("\"web\"")), "{calls:?}");
     for namespace in ["default", "other", "*"] {
         for tool in ["sandbox_start", "sandbox_stop", "sandbox_get_metrics"] {
             let answer = here.call(tool, json!({"sandbox": "web", "namespace": namespace}));
@@ -292,9 +289,9 @@ fn prompts_name_the_sandbox_and_image() {
 
 #[test]
 fn a_namespace_completes_to_those_that_the_caller_reaches() {
-    let api = Arc::new(FakeApi::with_sandboxes(&["red--a", "red--b", "rose--a", "web", "a---b"]));
+    let fake = FakeSandboxes::new(&["red--a", "red--b", "rose--a", "web", "a---b"]);
     let paths = Arc::new(HostPaths::below([], "nothing"));
-    let server = Server::new(ServerConfig::new(api, paths, Spec::with_defaults()));
+    let server = Server::new(ServerConfig::new(fake.api(), paths, Spec::with_defaults()));
     let complete = |argument: &str, typed: &str, caller: &Caller| {
         server.complete("create_python_sandbox", argument, typed, caller)
     };

@@ -171,3 +171,20 @@ fn keys_of_others_are_not_shown() {
     assert!(!shown.contains("s3cret"), "{shown}");
     assert!(shown.contains("\"command\": \"/bin/msb\"") && shown.contains("\"KEY\": \"…\""));
 }
+
+#[test]
+fn variables_that_were_added_stay_beside_ours() {
+    let home = |path: &str| Value::Members(vec![("MSB_HOME", path.to_owned())]);
+    let with = |path: &str| [entry(), vec![("env", home(path))]].concat();
+    for text in ["{}", "{\"a\": 1}"] {
+        let one = put(text, SPOT, &with("/a")).unwrap();
+        assert_eq!(put(&one, SPOT, &with("/a")).unwrap(), one);
+        let more = one.replace("\"/a\"", "\"/a\", \"MSB_LOG\": \"debug\"");
+        let two: serde_json::Value =
+            serde_json::from_str(&put(&more, SPOT, &with("/b")).unwrap()).unwrap();
+        let env = serde_json::json!({"MSB_HOME": "/b", "MSB_LOG": "debug"});
+        assert_eq!(two["mcpServers"]["microsandbox"]["env"], env);
+        // Without the variable, what is there is not ours.
+        assert_eq!(put(&more, SPOT, &entry()).unwrap(), more);
+    }
+}

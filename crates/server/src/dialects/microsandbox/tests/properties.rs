@@ -180,18 +180,21 @@ fn trace(bench: &Bench, tool: &str, arguments: &Value) -> (Vec<String>, Value) {
     }
     unchanging(&mut said);
     said["written"] = json!(std::fs::read(&out).ok());
-    let mut params = bench.fake.calls();
+    let mut calls = bench.fake.calls();
     if tool == "sandbox_exec_start" && said["ok"] == true {
         // Stdin is written by another thread, perhaps after the end of the command.
-        let last = if closes { "\"close\"" } else { "(\"write\"" };
-        while (writes || closes) && !params.iter().any(|it| it.starts_with(last)) {
+        let last = if closes { "input_close" } else { "input_write" };
+        while (writes || closes) && !calls.iter().any(|call| call.operation == last) {
             std::thread::yield_now();
-            params.extend(bench.fake.calls());
+            calls.extend(bench.fake.calls());
         }
     }
-    let mut params: Vec<String> = params.iter().map(|it| without_chance(it)).collect();
-    params.sort();
-    (params, said)
+    // How long it waits depends on the clock.
+    calls.retain(|call| call.operation != "sandbox_wait");
+    calls.sort_by_cached_key(|call| without_chance(&call.to_string()));
+    // How often it reads depends on the clock, too.
+    calls.dedup_by(|one, other| one.is_read && one == other);
+    (calls.iter().map(|call| without_chance(&call.to_string())).collect(), said)
 }
 
 fn unchanging(value: &mut Value) {
@@ -208,15 +211,19 @@ fn unchanging(value: &mut Value) {
     }
 }
 
-/// Replaces the random names of temporary directories.
+/// The length of random names, which are UUIDs.
+const UNGUESSABLE: usize = 36;
+
+/// Replaces the random names of temporary directories and snapshots.
 fn without_chance(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("msb-mcp-") {
-        plain.push_str(&rest[..at]);
-        rest = rest.get(at + "msb-mcp-".len() + 36..).unwrap_or_default();
+    let mut plain = text.to_owned();
+    for start in ["msb-mcp-", "\"archive-", "\"new-"] {
+        while let Some(at) = plain.find(start) {
+            let end = (at + start.len() + UNGUESSABLE).min(plain.len());
+            plain.replace_range(at..end, "");
+        }
     }
-    plain + rest
+    plain
 }
 
 /// Walks through a schema. `make` sets a value at its place in valid arguments.
@@ -425,7 +432,10 @@ fn nested_properties_are_applied() {
         bench.fake.calls();
         let envelope = bench.call("sandbox_create", ask);
         assert_eq!(envelope["ok"], true, "{envelope}");
-        without_chance(&bench.fake.calls().join("\n"))
+        let calls = bench.fake.calls();
+        let texts: Vec<String> =
+            calls.iter().map(|it| format!("{} {}", it.operation, it.text)).collect();
+        without_chance(&texts.join("\n"))
     };
     let patch = |patch: Value| spec(json!({"patches": [patch]}));
     for (params, request) in [
@@ -483,7 +493,15 @@ fn nested_properties_are_applied() {
         ),
         (
             json!({"kind": "tmpfs", "guestPath": "/m", "sizeMib": 32}),
-            "Tmpfs { guest: GuestPath(\"/m\"), size: Bytes(33554432) }",
+            "Tmpfs { guest: GuestPath(\"/m\"), size: Bytes(33554432), read_only: false, no_exec: false }",
+        ),
+        (
+            json!({"kind": "tmpfs", "guestPath": "/m", "readonly": true, "noexec": true}),
+            "read_only: true, no_exec: true",
+        ),
+        (
+            json!({"kind": "bind", "guestPath": "/m", "source": directory, "noexec": true}),
+            "no_exec: true",
         ),
     ] {
         let found = mount(params.clone());
@@ -491,10 +509,14 @@ fn nested_properties_are_applied() {
     }
     let secrets = json!([{"envVar": "K", "value": "secret-value", "allowedHost": "a.example"}]);
     let found = spec(json!({"secrets": secrets, "network": {"trustHostCas": true}}));
-    assert!(found.contains("(\"with_secrets\", [(\"K\","), "{found}");
+    assert!(found.contains("with_secrets [(\"K\","), "{found}");
     assert!(found.contains("source: Given"), "{found}");
     let found = spec(json!({"network": {"tls": {"blockQuic": true}, "disabled": false}}));
     assert!(found.contains("Udp"), "{found}");
+    let found = spec(json!({"network": {"dns": {"allowRebind": true, "queryTimeoutMs": 7}}}));
+    assert!(found.contains("dns_timeout: Some(Span(7ms)), dns_private: true"), "{found}");
+    let found = spec(json!({"rootfs": {"kind": "oci", "reference": "host"}}));
+    assert!(found.contains("image: Host"), "{found}");
     let init = json!({"path": "/sbin/init", "args": ["-x"], "env": {"E": "1"}});
     let found = spec(json!({"process": {"init": init}}));
     for request in ["Path(\"/sbin/init\")", "args: [\"-x\"]", "env: {\"E\": \"1\"}"] {

@@ -2,6 +2,7 @@
 
 use super::TestClient;
 use crate::dialect::{Dialect, ToolCall};
+use crate::recorder::RecordedCall;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -194,10 +195,18 @@ fn effect(tool: &str, property: &str, arguments: Map<String, Value>) -> String {
         // The random name of a created sandbox differs every time.
         None => answer.text.concat().chars().take(60).collect(),
     };
-    let asked = client.fake.calls();
-    let looks = asked.iter().filter(|call| call.starts_with("looked")).count();
-    let rest: Vec<&String> = asked.iter().filter(|call| !call.starts_with("looked")).collect();
-    format!("{said} {} {rest:?}", if ill == 0 || looks < 3 { looks } else { 3 })
+    let mut calls = client.fake.recorder.calls();
+    let is_look =
+        |call: &RecordedCall| call.operation == "file_stat" && call.arguments["path"] == "/";
+    let looks = calls.iter().filter(|call| is_look(call)).count();
+    // How often it waits and reads the rest depends on the clock.
+    calls.retain(|call| match call.operation {
+        "sandbox_metrics" | "file_read" | "file_list" => true,
+        other => !call.is_read && other != "exec_wait",
+    });
+    calls.iter_mut().for_each(|call| plain(&mut call.arguments));
+    let calls: Vec<String> = calls.iter().map(ToString::to_string).collect();
+    format!("{said} {} {calls:?}", if ill == 0 || looks < 3 { looks } else { 3 })
 }
 
 fn plain(value: &mut Value) {
